@@ -1,0 +1,44 @@
+# Every target sets up what it needs. `make test` and `make demo` are all that a new machine wants.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+RUN := .venv/bin/python
+CLUSTER ?= local
+
+.PHONY: install lint test bench proto lock image demo down
+
+install: .venv/installed  ## the development environment in .venv
+
+.venv/installed: requirements/dev.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: install python3"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lint: install  ## style, types, layers, generated code
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	.venv/bin/lint-imports
+	$(RUN) -m mypy
+	$(RUN) protos/generate.py --check
+
+test: install  ## everything, the real cluster included where root and Go are at hand
+	$(RUN) -m pytest $(ARGS)
+
+bench: install  ## figures, on the running cluster where one is needed
+	$(RUN) -m tests.bench
+
+proto: install  ## the kubelet's gRPC stubs from protos/
+	$(RUN) protos/generate.py
+
+lock: install  ## requirements/ from pyproject.toml
+	$(RUN) requirements/lock.py
+
+image: install  ## the driver's image as an OCI archive
+	$(RUN) image/build.py
+
+demo: install  ## a Kubernetes with two GPU nodes, the driver and its examples; CLUSTER=kind uses kind
+	$(RUN) -m tests.demo --cluster=$(CLUSTER)
+
+down: install  ## the demo's cluster away, without a trace
+	$(RUN) -m tests.demo --cluster=$(CLUSTER) --down

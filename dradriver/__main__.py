@@ -1,0 +1,36 @@
+"""``python -m dradriver node|controller``: only what the chosen part needs is imported."""
+
+from __future__ import annotations
+
+import sys
+
+from dradriver import __version__
+
+_USAGE = """usage: python -m dradriver node|controller [options]
+
+  node        the agent of one node: publishes its GPUs, prepares claims
+  controller  the cluster's controller: chooses GPUs for pods
+
+python -m dradriver node --help and python -m dradriver controller --help list the options."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the named part and return the process's exit status."""
+    if argv[:1] == ["--version"]:
+        print(__version__)
+        return 0
+    if argv[:1] == ["node"]:
+        from dradriver.node.main import main as node
+
+        return node(argv[1:])
+    if argv[:1] == ["controller"]:
+        from dradriver.controller.main import main as controller
+
+        return controller(argv[1:])
+    asked = argv[:1] in (["-h"], ["--help"])
+    print(_USAGE, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,17 @@
+"""What the words of ``policy`` demand of a set. Data only, free of numpy."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from dradriver.allocator.request import Constraint
+
+# ``best-effort`` demands nothing: the best set that is free. The others are hard: no place rather than less.
+POLICIES: MappingProxyType[str, tuple[Constraint, ...]] = MappingProxyType(
+    {
+        "best-effort": (),
+        "nvlink": (Constraint.NVLINK,),
+        "single-numa": (Constraint.SAME_NUMA,),
+        "pcie": (Constraint.SAME_PCIE_ROOT,),
+    }
+)

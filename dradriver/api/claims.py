@@ -1,0 +1,101 @@
+"""The claim that pins one chosen set of GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dradriver.allocator.request import Choice
+from dradriver.api import config, names
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Pod, ResourceClaim
+
+
+def pinned(
+    pod: Pod,
+    choice: Choice,
+    *,
+    requests: Sequence[str],
+    uuids: Mapping[int, str],
+    keep_env: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the claim of a pod: one ``exactly`` request for each GPU container, pinned to the chosen GPUs.
+
+    Each container has a request of its own because the kubelet hands out CDI devices by request; all are pinned, so
+    the scheduler has nothing to search. The owner is marked as controller: only then does Kubernetes delete the claim
+    of a pod that has finished.
+
+    Args:
+        pod: The pod that will own the claim; it names the claim.
+        choice: The chosen set.
+        requests: Container names, one for each entry of ``choice.containers``.
+        uuids: Each GPU's uuid by the machine's own number.
+        keep_env: Variables of the author's that no edit may replace.
+    """
+    assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
+    picks = {name: [uuids[i] for i in part] for name, part in zip(requests, choice.containers, strict=True)}
+    opaque = config.make(order=picks, keep_env=list(keep_env))
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": pod.claim_name,
+            "namespace": pod.metadata.namespace,
+            "labels": {names.LABEL: names.LABEL_PLACED},
+            "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()},
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.metadata.name,
+                    "uid": pod.metadata.uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": name,
+                        "exactly": {
+                            "deviceClassName": names.DEVICE_CLASS,
+                            "allocationMode": "ExactCount",
+                            "count": len(picked),
+                            "selectors": [{"cel": {"expression": uuid_selector(picked)}}],
+                        },
+                    }
+                    for name, picked in picks.items()
+                ],
+                "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
+            }
+        },
+    }
+
+
+def uuid_selector(uuids: Sequence[str]) -> str:
+    """Return a CEL expression that holds for exactly the devices with these uuids.
+
+    JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
+    false instead of aborting the scheduling of the pod.
+    """
+    listed = json.dumps(sorted(uuids), ensure_ascii=True)
+    return f'device.attributes["{names.ATTRIBUTE_DOMAIN}"].?uuid.orValue("") in {listed}'
+
+
+def read_choice(claim: ResourceClaim) -> Choice | None:
+    """Return the choice that a claim of ours was made from; None where the claim is not ours.
+
+    Raises:
+        WordError: The annotation was damaged.
+    """
+    text = claim.metadata.annotations.get(names.CHOICE)
+    if text is None or claim.metadata.labels.get(names.LABEL) != names.LABEL_PLACED:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Choice)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None

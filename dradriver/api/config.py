@@ -1,0 +1,63 @@
+"""The opaque configuration that a claim carries from the controller, or from its author, to the node agent."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.api.errors import WordError
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What a request's container needs to be told.
+
+    Attributes:
+        api_version: ``gpu.topology/v1alpha1``.
+        kind: ``ClaimConfig``.
+        order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
+        keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
+    """
+
+    api_version: str
+    kind: str
+    order: dict[str, list[str]] = {}
+    keep_env: list[str] = []
+
+
+def make(order: dict[str, list[str]], keep_env: list[str]) -> dict[str, object]:
+    """Return the configuration as it stands in ``opaque.parameters``."""
+    config = ClaimConfig(api_version=names.CONFIG_API_VERSION, kind=names.CONFIG_KIND, order=order, keep_env=keep_env)
+    built = msgspec.to_builtins(config)
+    assert isinstance(built, dict)
+    return built
+
+
+def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
+    """Return the configuration in ``opaque.parameters``, given as JSON text or as a decoded object.
+
+    Raises:
+        WordError: An unknown version, kind or field, or a value that no driver of ours writes.
+    """
+    try:
+        if isinstance(parameters, bytes | msgspec.Raw):
+            config = msgspec.json.decode(parameters, type=ClaimConfig)
+        else:
+            config = msgspec.convert(parameters, ClaimConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}") from None
+    if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
+        raise WordError(
+            f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
+            f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}"
+        )
+    for request, uuids in config.order.items():
+        for uuid in uuids:
+            if not _UUID.fullmatch(uuid):
+                raise WordError(
+                    f"opaque parameters: order[{request!r}] has {uuid!r}; write uuids as GPU-<lower-case uuid>"
+                )
+    return config

@@ -1,0 +1,56 @@
+"""Every name that stands in a Kubernetes object: the project's public vocabulary."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DRIVER: Final = "gpu.topology"
+DEVICE_CLASS: Final = "gpu.topology"
+PREFIX: Final = "gpu.topology/"
+ALIAS_PREFIX: Final = "gpu-topology.example.com/"  # the prefix that articles of the field use
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+
+# What the webhook gives a pod whose GPUs the controller chooses.
+GATE: Final = "gpu.topology/placement"
+LABEL: Final = "gpu.topology/placement"
+LABEL_PLACED: Final = "placed"
+POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
+CLAIM_PREFIX: Final = "gpus-"
+
+# Annotations of a pod's author.
+POLICY: Final = PREFIX + "policy"
+REQUIRED: Final = PREFIX + "required"
+PREFERRED: Final = PREFIX + "preferred"
+REQUIRE_NVLINK: Final = PREFIX + "require-nvlink"
+GPUS: Final = PREFIX + "gpus"
+WISHES: Final = (POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS)
+
+# Annotations that the webhook and the controller keep their notes in.
+CONTAINERS: Final = PREFIX + "containers"  # JSON: GPUs of each container, once the limits are gone
+AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
+NOTES: Final = (CONTAINERS, AFFINITY)
+
+# Annotations that say what was chosen.
+ALLOCATED: Final = PREFIX + "allocated"
+RING_ORDER: Final = PREFIX + "ring-order"
+BANDWIDTH: Final = PREFIX + "bandwidth"
+BUSBW: Final = PREFIX + "busbw"
+LEVEL: Final = PREFIX + "level"
+SCORE: Final = PREFIX + "score"
+FALLBACK: Final = PREFIX + "fallback"
+NODE: Final = PREFIX + "node"
+REASON: Final = PREFIX + "reason"  # why the pod waits
+RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, REASON)
+
+# Annotations of other objects.
+MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
+CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
+
+# Attributes. Those without a prefix belong to the driver's own domain (KEP-4381).
+ATTRIBUTE_DOMAIN: Final = DRIVER
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+CONFIG_API_VERSION: Final = "gpu.topology/v1alpha1"
+CONFIG_KIND: Final = "ClaimConfig"

@@ -1,0 +1,1 @@
+"""gputopo, also as kubectl gputopo."""

@@ -1,0 +1,56 @@
+"""The ``gputopo`` command; a sub-command's module is imported when it is run, so that help and ``topo`` stay quick."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from dradriver import __version__
+from dradriver.errors import DriverError
+
+_COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
+    "plan": "Choose GPUs of a machine for a request, offline.",
+    "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA.",
+}
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands' names and help without importing them, and turns our errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return sorted(_COMMANDS)
+
+    def get_command(  # click's signature, as the two around it
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"dradriver.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except DriverError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """GPU topology for Kubernetes: which GPUs belong together, and which a pod would get.
+
+    Exit status: 0 all is well, 1 a problem (one line on stderr), 2 wrong usage.
+    """

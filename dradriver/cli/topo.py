@@ -1,0 +1,151 @@
+"""``gputopo topo``: a machine as ``nvidia-smi topo -m`` shows it, and what that means for placement."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+
+import click
+
+from dradriver.topology import codec, profiles
+from dradriver.topology.groups import SIZES, Groups, group
+from dradriver.topology.load import read_machine
+from dradriver.topology.machine import Machine
+from dradriver.topology.topo_m import writer
+
+_COLOURS = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "red"}
+
+
+@click.command()
+@click.option(
+    "-m", "--machine", "source", metavar="FILE|PROFILE",
+    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, profile YAML.",
+)  # fmt: skip
+@click.option("--list", "list_profiles", is_flag=True, help="List the profiles and stop.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True,
+    help="json and yaml hold the machine, its groups and domains; --machine reads the json back.",
+)  # fmt: skip
+@click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
+def topo(source: str | None, list_profiles: bool, output: str, no_color: bool) -> None:
+    """Show a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes."""
+    if list_profiles:
+        _list()
+        return
+    if source is None:
+        raise click.UsageError("give --machine FILE|PROFILE, or --list for the profiles")
+    machine = read_machine(source)
+    groups = group(machine)
+    if output == "table":
+        colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
+        click.echo(table(machine, groups, colour=colour), color=colour)
+        return
+    document = as_document(machine, groups)
+    if output == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _list() -> None:
+    names = profiles.names()
+    width = max(map(len, names))
+    for name in names:
+        click.echo(f"{name:{width}}  {_what(profiles.load(name))}")
+
+
+def _what(machine: Machine) -> str:
+    products = sorted({gpu.product or "GPU" for gpu in machine.gpus})
+    return f"{len(machine.gpus)} x {' / '.join(products)}"
+
+
+def as_document(machine: Machine, groups: Groups) -> dict[str, object]:
+    """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers."""
+    document: dict[str, object] = json.loads(codec.encode(machine))
+    document["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
+    document["groups"] = [
+        {"size": size, "gpus": _indices(machine, members), "gbps": gbps}
+        for size in SIZES
+        for members, gbps in zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+    ]
+    document["order"] = _indices(machine, groups.order)
+    return document
+
+
+def _indices(machine: Machine, positions: Iterable[int]) -> list[int]:
+    return [machine.gpus[i].index for i in positions]
+
+
+def _members(numbers: tuple[int | None, ...]) -> list[list[int]]:
+    """Return the positions of every group, by group number."""
+    count = max((n for n in numbers if n is not None), default=-1) + 1
+    return [[i for i, n in enumerate(numbers) if n == number] for number in range(count)]
+
+
+def table(machine: Machine, groups: Groups, *, colour: bool) -> str:
+    """Return the whole text: matrix, legends, groups, NUMA nodes. ``topo_m.read`` reads it back."""
+    lines = [*_matrix(machine, colour=colour), "", *writer.legend(machine).splitlines(), ""]
+    lines += [f"Machine: {machine.name or 'unnamed'}, {_what(machine)}", ""]
+    lines += [*_group_lines(machine, groups), "", *_numa_lines(machine)]
+    return "\n".join(lines)
+
+
+def _matrix(machine: Machine, *, colour: bool) -> list[str]:
+    rows = writer.cells(machine)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for i, row in enumerate(rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if colour:
+            paint = _heading if i == 0 else _paint
+            cells = [paint(cell) for cell in cells]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _heading(cell: str) -> str:
+    text = cell.rstrip()
+    return click.style(text, underline=True) + cell[len(text) :]
+
+
+def _paint(cell: str) -> str:
+    word = cell.strip()
+    if word.startswith("NV"):
+        return click.style(cell, fg="green", bold=True)
+    return click.style(cell, fg=_COLOURS[word]) if word in _COLOURS else cell
+
+
+def _group_lines(machine: Machine, groups: Groups) -> list[str]:
+    lines = ["Groups with the best links (weakest step of the group's best ring, one direction):"]
+    for size in SIZES:
+        found = zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+        shown = [f"{_names(machine, members)} ({gbps:g} GB/s)" for members, gbps in found]
+        lines.append(f"  of {size}:  {',  '.join(shown) or 'none'}")
+    lines.append(f"  order: {_names(machine, groups.order)}")
+    return lines
+
+
+def _names(machine: Machine, positions: Iterable[int]) -> str:
+    return " ".join(f"GPU{index}" for index in _indices(machine, positions))
+
+
+def _numa_lines(machine: Machine) -> list[str]:
+    cpus = {node.id: node.cpus for node in machine.numa}
+    known = {gpu.numa for gpu in machine.gpus if gpu.numa is not None} | set(cpus)
+    lines = ["NUMA nodes:"]
+    for node in [*sorted(known), None]:
+        gpus = [f"GPU{gpu.index}" for gpu in machine.gpus if gpu.numa == node]
+        nics = [nic.name for nic in machine.nics if nic.numa == node]
+        if node is not None:
+            lines.append(f"  {node}:  {' '.join([*gpus, *nics])}  CPUs {cpus.get(node) or 'N/A'}")
+        elif gpus or nics:
+            lines.append(f"  not known:  {' '.join([*gpus, *nics])}")
+    return lines

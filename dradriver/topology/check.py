@@ -1,0 +1,118 @@
+"""What every ``Machine`` must satisfy, whoever made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine, PathType
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
+_MAX_NUMBER = 1e12
+MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
+
+
+def is_cpu_list(text: str) -> bool:
+    """Return whether ``text`` is a CPU list as the kernel writes it: ``0-19,40-59``."""
+    return _CPUS.fullmatch(text) is not None
+
+
+def is_bus_id(text: str) -> bool:
+    """Return whether ``text`` is a bus id as /sys writes it: ``0000:06:00.0``."""
+    return _PCI.fullmatch(text) is not None
+
+
+def check(machine: Machine) -> Machine:
+    """Return ``machine`` itself if every reader and decision may rely on it.
+
+    Raises:
+        TopologyError: Naming the field, its value and what is allowed there.
+    """
+    if not machine.gpus:
+        raise TopologyError("gpus: empty; a machine has at least one GPU")
+    _check_gpus(machine)
+    _check_rest(machine)
+    count = len(machine.gpus)
+    _check_shape(machine.links, "links", count, count)
+    _check_shape(machine.paths, "paths", count, count)
+    _check_shape(machine.nic_paths, "nic_paths", len(machine.nics), count)
+    for i in range(count):
+        for j in range(count):
+            _check_pair(machine, i, j)
+    for n, row in enumerate(machine.nic_paths):
+        for j, path in enumerate(row):
+            if path is PathType.SELF:
+                raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+    return machine
+
+
+def _check_gpus(machine: Machine) -> None:
+    for field in ("index", "uuid", "minor", "pci"):
+        seen: dict[object, int] = {}
+        for i, gpu in enumerate(machine.gpus):
+            value = getattr(gpu, field)
+            if value in seen and value != "":
+                raise TopologyError(f"gpus[{i}].{field}: {value!r} is also gpus[{seen[value]}]'s; each needs its own")
+            seen[value] = i
+    for i, gpu in enumerate(machine.gpus):
+        at = f"gpus[{i}]"
+        if i and gpu.index <= machine.gpus[i - 1].index:
+            raise TopologyError(f"{at}.index: {gpu.index} is not above the one before; sort by index")
+        if not _UUID.fullmatch(gpu.uuid):
+            raise TopologyError(
+                f"{at}.uuid: {gpu.uuid!r}; write GPU- and a lower-case UUID, as nvidia-smi -L prints it"
+            )
+        if gpu.pci and not is_bus_id(gpu.pci):
+            raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
+        for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps"):
+            _check_number(getattr(gpu, field), f"{at}.{field}")
+        if not 0 <= gpu.switch_links <= MAX_LINKS:
+            raise TopologyError(f"{at}.switch_links: {gpu.switch_links}; 0 to {MAX_LINKS} is allowed")
+
+
+def _check_rest(machine: Machine) -> None:
+    names: set[str] = set()
+    for i, nic in enumerate(machine.nics):
+        if not nic.name or nic.name in names:
+            raise TopologyError(f"nics[{i}].name: {nic.name!r}; each NIC needs a name of its own")
+        names.add(nic.name)
+        if nic.pci and not is_bus_id(nic.pci):
+            raise TopologyError(f"nics[{i}].pci: {nic.pci!r}; write it as /sys does: 0000:05:00.0")
+        _check_number(nic.numa, f"nics[{i}].numa")
+    for i, node in enumerate(machine.numa):
+        if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
+            raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
+        if node.cpus and not is_cpu_list(node.cpus):
+            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list: 0-19,40-59")
+    _check_number(machine.link_gbps, "link_gbps")
+    _check_number(machine.socket_gbps, "socket_gbps")
+
+
+def _check_number(value: float | None, at: str) -> None:
+    if value is not None and not 0 <= value <= _MAX_NUMBER:  # written so that NaN fails too
+        raise TopologyError(f"{at}: {value}; write a number from 0 up, or leave it out")
+
+
+def _check_shape(matrix: Sequence[Sequence[object]], at: str, rows: int, columns: int) -> None:
+    if len(matrix) != rows:
+        raise TopologyError(f"{at}: {len(matrix)} rows; {rows} are needed")
+    for i, row in enumerate(matrix):
+        if len(row) != columns:
+            raise TopologyError(f"{at}[{i}]: {len(row)} values; {columns} are needed, one a GPU")
+
+
+def _check_pair(machine: Machine, i: int, j: int) -> None:
+    links, paths, at = machine.links, machine.paths, f"[{i}][{j}]"
+    if not 0 <= links[i][j] <= MAX_LINKS:
+        raise TopologyError(f"links{at}: {links[i][j]}; 0 to {MAX_LINKS} is allowed")
+    if links[i][j] != links[j][i]:
+        raise TopologyError(f"links{at}: {links[i][j]}, but links[{j}][{i}] is {links[j][i]}")
+    if paths[i][j] != paths[j][i]:
+        raise TopologyError(f"paths{at}: {paths[i][j]}, but paths[{j}][{i}] is {paths[j][i]}")
+    if (i == j) != (paths[i][j] is PathType.SELF):
+        raise TopologyError(f"paths{at}: {paths[i][j]}; 0 (self) on the diagonal and only there")
+    if i == j and links[i][j]:
+        raise TopologyError(f"links{at}: {links[i][j]}; a GPU has no link to itself, write 0")

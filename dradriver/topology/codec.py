@@ -1,0 +1,58 @@
+"""``Machine`` as compact, versioned JSON: what stands in the annotation of a node's first ResourceSlice.
+
+The document is the fields of ``Machine`` beside ``"version": 1``; path matrices hold the numbers of ``PathType``.
+Fields that a reader does not know are skipped, so a newer writer may add some; a change that an older reader would
+misread gets a new version.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dradriver.topology.check import check
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+
+VERSION: Literal[1] = 1
+
+
+class _Document(Machine, frozen=True, kw_only=True):
+    version: Literal[1]
+
+
+_FIELDS = Machine.__struct_fields__
+_decoder = msgspec.json.Decoder(_Document)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(machine: Machine) -> str:
+    """Return ``machine`` as one line of JSON, 3.6 KB for 8 GPUs with 12 NICs; ``decode`` gives an equal one back.
+
+    Raises:
+        TopologyError: The machine breaks a rule of ``check``; nothing is written that could not be read.
+    """
+    check(machine)
+    fields = {name: getattr(machine, name) for name in _FIELDS}
+    try:
+        return _encoder.encode(_Document(version=VERSION, **fields)).decode()
+    except UnicodeEncodeError as error:
+        raise TopologyError(f"a name in the machine is not Unicode text: {error}") from error
+
+
+def decode(text: str | bytes) -> Machine:
+    """Return the machine that ``encode`` wrote.
+
+    Raises:
+        TopologyError: Not JSON, another version, a field missing or of another type, or a rule of ``check`` broken; the
+            message says where (``$.gpus[3].uuid``).
+    """
+    try:
+        document = _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise TopologyError(f"machine JSON, version {VERSION}: {error}") from error
+    try:
+        return check(Machine(**{name: getattr(document, name) for name in _FIELDS}))
+    except TopologyError as error:
+        raise TopologyError(f"machine JSON: {error}") from None

@@ -1,0 +1,64 @@
+"""One door for whatever describes a machine: a profile's name or a file of any kind that we read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+from dradriver.topology.profiles import schema
+from dradriver.topology.synthetic import synthetic_uuid
+
+_MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
+
+
+def read_machine(source: str | Path, *, seed: str = "") -> Machine:
+    """Return the machine that ``source`` names or holds.
+
+    Args:
+        source: A profile's name, or the path of a profile (YAML), of our own JSON, or of a ``nvidia-smi topo -m`` text.
+            A file's content decides, not its name.
+        seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
+            JSON holds real uuids, which stay as they are without a seed.
+
+    Raises:
+        TopologyError: No such profile or file, or its content is refused, with the file's name and the place.
+    """
+    if isinstance(source, str) and source in profiles.names():
+        return profiles.load(source, seed=seed)
+    path = Path(source)
+    text = _text(path)
+    start = text.lstrip("\ufeff \t\r\n")[:1]
+    try:
+        if start == "{":
+            return _with_seed(codec.decode(text), seed)
+        if start == "<":
+            raise TopologyError("this is XML; write a topo -m text, machine JSON or profile YAML")
+        if "GPU0" not in text and ":" in text:
+            return schema.read(text, source=path.name, seed=seed)
+        return topo_m.read(text, name=path.stem, seed=seed)
+    except TopologyError as error:
+        place = str(error)
+        raise TopologyError(place if place.startswith(path.name) else f"{path}: {place}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_file() and path.stat().st_size > _MOST_BYTES:
+            raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; this describes no machine")
+        return path.read_text("utf-8")
+    except FileNotFoundError as error:
+        names = ", ".join(profiles.names())
+        raise TopologyError(f"{path}: no such file, and no profile either; profiles: {names}") from error
+    except (OSError, UnicodeError, ValueError) as error:
+        raise TopologyError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def _with_seed(machine: Machine, seed: str) -> Machine:
+    if not seed:
+        return machine
+    gpus = (msgspec.structs.replace(gpu, uuid=synthetic_uuid(gpu.uuid, gpu.index, seed=seed)) for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))

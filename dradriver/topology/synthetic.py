@@ -1,0 +1,12 @@
+"""Identities for machines that have none: profiles and topo -m texts carry no uuids."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def synthetic_uuid(name: str, index: int, *, seed: str = "") -> str:
+    """Return ``GPU-`` and a UUID that depends on exactly these three, so that two seeds never share one."""
+    digest = hashlib.sha256("\0".join((name, seed, str(index))).encode("utf-8", "replace"))
+    text = digest.hexdigest()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"

@@ -1,0 +1,69 @@
+"""From a ``Machine`` to the text that ``nvidia-smi topo -m`` prints of it."""
+
+from __future__ import annotations
+
+from dradriver.topology.machine import Machine, PathType
+
+_LEGEND = """\
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+
+def write(machine: Machine) -> str:
+    """Return the matrix with the tool's own tokens, order, tabs and legends; ``read`` gives links, paths and NICs back.
+
+    A NUMA node that is not known, or whose CPUs are not, is N/A. Between two NICs stands the nearest path that their
+    paths to the GPUs prove, because a ``Machine`` does not hold it.
+    """
+    table = cells(machine)
+    rows = [[*row[:-1], "", row[-1]] for row in table[1:]]  # two tabs before the last column, as the tool has it
+    return "\n".join("\t".join(row) for row in [table[0], *rows]) + "\n\n" + legend(machine)
+
+
+def legend(machine: Machine) -> str:
+    """Return the legend of the cells and, where there are NICs, that of their names."""
+    if not machine.nics:
+        return _LEGEND
+    names = [f"  NIC{n}: {nic.name}" for n, nic in enumerate(machine.nics)]
+    return _LEGEND + "\n".join(["\nNIC Legend:\n", *names]) + "\n"
+
+
+def cells(machine: Machine) -> list[list[str]]:
+    """Return the header and one row a device, all of equal length, with the tool's own cells."""
+    gpus = [f"GPU{gpu.index}" for gpu in machine.gpus]
+    nics = [f"NIC{n}" for n in range(len(machine.nics))]
+    cpus = {node.id: node.cpus for node in machine.numa}
+    table = [["", *gpus, *nics, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]]
+    for i, gpu in enumerate(machine.gpus):
+        to_gpus = [_gpu_cell(machine, i, j) for j in range(len(gpus))]
+        to_nics = [row[i].name for row in machine.nic_paths]
+        affinity = cpus.get(gpu.numa, "") if gpu.numa is not None else ""
+        numa = "N/A" if gpu.numa is None else str(gpu.numa)
+        table.append([gpus[i], *to_gpus, *to_nics, affinity or "N/A", numa, "N/A"])
+    for n, row in enumerate(machine.nic_paths):
+        to_nics = [_nic_cell(machine, n, m) for m in range(len(nics))]
+        table.append([nics[n], *(path.name for path in row), *to_nics, "", "", ""])
+    return table
+
+
+def _gpu_cell(machine: Machine, i: int, j: int) -> str:
+    if i == j:
+        return " X "
+    return f"NV{machine.links[i][j]}" if machine.links[i][j] else machine.paths[i][j].name
+
+
+def _nic_cell(machine: Machine, n: int, m: int) -> str:
+    if n == m:
+        return " X "
+    a, b = machine.nics[n], machine.nics[m]
+    nearest = PathType.NODE if a.numa is not None and a.numa == b.numa else PathType.SYS
+    ways = zip(machine.nic_paths[n], machine.nic_paths[m], strict=True)
+    return min(nearest, *(max(way) for way in ways)).name

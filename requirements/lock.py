@@ -1,0 +1,49 @@
+"""Writes the locked requirements from pyproject.toml; versions that are locked already stay unless --upgrade is given.
+
+runtime.txt  what the image holds: wheels for Linux
+dev.txt      everything for developing and testing, on any platform
+build.txt    what builds our wheel
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# A machine's own package sources stay out of the files.
+COMMON = (
+    "--python-version=3.11",
+    "--generate-hashes",
+    "--no-annotate",
+    "--quiet",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+)
+
+
+def main() -> None:
+    """Write the three files."""
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    # The image's pip may run under another Python than the image's: no markers, which it would judge by its own.
+    image = ("--only-binary=:all:", "--python-platform=x86_64-manylinux_2_36")
+    lock("runtime.txt", "pyproject.toml", "--extra=controller", *image)
+    lock("dev.txt", "pyproject.toml", "--extra=controller", "--extra=cli", "--group=dev", "--universal")
+    lock("build.txt", "-", "--only-binary=:all:", "--universal", text="\n".join(backend))
+
+
+def lock(name: str, source: str, *options: str, text: str = "") -> None:
+    """Resolve ``source``, or ``text`` for ``-``, into requirements/``name``.
+
+    Raises:
+        CalledProcessError: Nothing satisfies the requirements; uv has said why.
+    """
+    command = [sys.executable, "-m", "uv", "pip", "compile", source, *options, *COMMON]
+    command += ["--custom-compile-command=make lock", f"--output-file=requirements/{name}", *sys.argv[1:]]
+    subprocess.run(command, cwd=ROOT, input=text, text=True, check=True)  # noqa: S603
+
+
+if __name__ == "__main__":
+    main()

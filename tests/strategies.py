@@ -1,0 +1,88 @@
+"""Hypothesis strategies for random machines that are valid by ``dradriver.topology.check``."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from dradriver.topology.check import check
+from dradriver.topology.machine import Gpu, Machine, Nic, NumaNode
+from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.synthetic import synthetic_uuid
+
+settings.register_profile("steady", deadline=None)  # a loaded machine is no failure
+settings.load_profile("steady")
+
+Matrix = tuple[tuple[int, ...], ...]
+
+
+@st.composite
+def places(draw: st.DrawFn, *, numa_known: bool) -> Place:
+    """Return a place in a small PCIe tree: two sockets, two roots each, up to two levels of switches."""
+    numa, root = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+    switches = draw(st.sampled_from(((), ("s0",), ("s1",), ("s0", "s2"), ("s0", "s3"))))
+    return Place(numa=numa if numa_known else None, root=f"pci0000:{numa}{root}", switches=switches)
+
+
+@st.composite
+def link_matrices(draw: st.DrawFn, *, gpus: int, most: int = 4) -> Matrix:
+    """Return a symmetric matrix of direct links with up to ``most`` a pair."""
+    counts = st.sampled_from((0, 0, *range(1, most + 1)))
+    matrix = [[0] * gpus for _ in range(gpus)]
+    for i in range(gpus):
+        for j in range(i):
+            matrix[i][j] = matrix[j][i] = draw(counts)
+    return tuple(tuple(row) for row in matrix)
+
+
+@st.composite
+def machines(draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics: int = 4) -> Machine:
+    """Return a valid machine: no links, direct links of any graph, or a switch fabric, some of it degraded."""
+    count = draw(st.integers(min_gpus, max_gpus))
+    name = draw(st.sampled_from(("box", "node-a", "n0")))
+    numa_known = draw(st.booleans())
+    gpu_places = tuple(draw(places(numa_known=numa_known)) for _ in range(count))
+    nic_places = tuple(draw(places(numa_known=numa_known)) for _ in range(draw(st.integers(0, max_nics))))
+    kind = draw(st.sampled_from(("none", "direct", "switched")))
+    switch_links = [0] * count
+    links: Matrix = ((0,) * count,) * count
+    if kind == "direct":
+        links = draw(link_matrices(gpus=count))
+    elif kind == "switched":
+        switch_links = draw(st.lists(st.sampled_from((18, 18, 18, 17, 0)), min_size=count, max_size=count))
+        links = tuple(
+            tuple(0 if i == j else min(a, b) for j, b in enumerate(switch_links)) for i, a in enumerate(switch_links)
+        )
+    indices = sorted(draw(st.sets(st.integers(0, 2 * count), min_size=count, max_size=count)))
+    minors = draw(st.permutations(range(count)))
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=synthetic_uuid(name, index),
+            minor=minors[i],
+            pci=f"0000:{i + 1:02x}:00.0",
+            pcie_root=place.root,
+            numa=place.numa,
+            product=draw(st.sampled_from(("", "NVIDIA H100 80GB HBM3", "Ü GPU"))),
+            memory_mib=draw(st.integers(0, 1 << 20)),
+            pcie_gbps=draw(st.sampled_from((12.0, 24.0, 48.0))),
+            switch_links=switch_links[i],
+        )
+        for i, (index, place) in enumerate(zip(indices, gpu_places, strict=True))
+    )
+    nics = tuple(
+        Nic(name=f"mlx5_{n}", pci=f"0000:{n + 64:02x}:00.0", numa=place.numa) for n, place in enumerate(nic_places)
+    )
+    return check(
+        Machine(
+            name=name,
+            gpus=gpus,
+            links=links,
+            paths=path_matrix(gpu_places, gpu_places),
+            nics=nics,
+            nic_paths=path_matrix(nic_places, gpu_places),
+            numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1, cpus="8-15")) if numa_known else (),
+            link_gbps=draw(st.sampled_from((18.0, 20.0, 20.6))) if kind != "none" else 0.0,
+            socket_gbps=draw(st.sampled_from((6.0, 10.0, 22.0))),
+        )
+    )

@@ -1,0 +1,130 @@
+"""The words of a pod's annotations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dradriver.allocator.request import Constraint, Request
+from dradriver.api import annotations, names
+from dradriver.api.errors import WordError
+
+FOUR = {"trainer": 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "required", "preferred"),
+    [
+        ({"gpu.topology/policy": "nvlink"}, (Constraint.NVLINK,), ()),
+        ({"gpu.topology/policy": "best-effort"}, (), ()),
+        ({"gpu.topology/policy": "single-numa"}, (Constraint.SAME_NUMA,), ()),
+        ({"gpu.topology/required": "nvlink-domain"}, (Constraint.NVLINK,), ()),
+        ({"gpu.topology/required": "nvlink, same-numa"}, (Constraint.NVLINK, Constraint.SAME_NUMA), ()),
+        ({"gpu.topology/require-nvlink": "true"}, (Constraint.NVLINK,), ()),
+        ({"gpu.topology/require-nvlink": "false"}, (), ()),
+        ({"gpu.topology/policy": "nvlink", "gpu.topology/required": "nvlink"}, (Constraint.NVLINK,), ()),
+        (
+            {"gpu.topology/preferred": "same-pcie-switch,same-numa"},
+            (),
+            (Constraint.SAME_PCIE_SWITCH, Constraint.SAME_NUMA),
+        ),
+        (
+            {"gpu-topology.example.com/required": "nvlink-domain", "gpu-topology.example.com/preferred": "same-numa"},
+            (Constraint.NVLINK,),
+            (Constraint.SAME_NUMA,),
+        ),
+        ({"example.org/other": "x"}, (), ()),
+    ],
+)
+def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferred: tuple[Constraint, ...]) -> None:
+    expected = Request(containers=(4,), required=required, preferred=preferred)
+
+    assert expected == annotations.parse(words, FOUR)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"gpu.topology/polcy": "nvlink"}, "did you mean gpu.topology/policy?"),
+        ({"gpu.topology/policy": "nvlnk"}, "'nvlnk' is not allowed; write one of best-effort, nvlink"),
+        ({"gpu.topology/required": ""}, "gpu.topology/required: '' is not allowed"),
+        ({"gpu.topology/required": "nvlink,,same-numa"}, "''"),
+        ({"gpu.topology/preferred": "Same-Numa"}, "did you mean same-numa?"),
+        ({"gpu.topology/require-nvlink": "yes"}, "write one of true, false"),
+        ({"gpu.topology/gpus": "four"}, "write a whole number from 1 to 32"),
+        ({"gpu.topology/gpus": "²"}, "write a whole number"),
+        ({"gpu.topology/gpus": "9" * 5000}, "write a whole number"),
+        ({"gpu.topology/gpus": "2"}, "contradicts the containers' limits, which ask for 4"),
+        ({"gpu-topology.example.com/policy": "nvlink"}, "unknown"),
+        (
+            {"gpu.topology/required": "nvlink", "gpu-topology.example.com/required": "same-numa"},
+            "contradicts",
+        ),
+    ],
+)
+def test_refused_with_what_to_write_instead(words: dict[str, str], message: str) -> None:
+    with pytest.raises(WordError) as refusal:
+        annotations.parse(words, FOUR)
+
+    assert message in str(refusal.value)
+    assert next(iter(words)) in str(refusal.value) or "gpu.topology/" in str(refusal.value)
+
+
+def test_a_wish_without_gpus_says_where_to_ask_for_them() -> None:
+    with pytest.raises(WordError, match=r"limit nvidia\.com/gpu: <count>"):
+        annotations.parse({"gpu.topology/policy": "nvlink"}, {})
+
+
+def test_more_gpus_than_a_claim_holds() -> None:
+    with pytest.raises(WordError, match="32 at most"):
+        annotations.parse({}, {"a": 20, "b": 20})
+
+
+def test_the_pods_containers_keep_their_order() -> None:
+    assert annotations.parse({}, {"b": 2, "a": 1}).containers == (2, 1)
+
+
+def test_results_and_notes_are_no_wishes() -> None:
+    words = dict.fromkeys((*names.RESULTS, *names.NOTES), "anything")
+
+    assert Request(containers=(4,)) == annotations.parse(words, FOUR)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "sidecar-0"]), st.integers(1, 32)))
+def test_counts_round_trip(counts: dict[str, int]) -> None:
+    assert counts == annotations.read_counts({names.CONTAINERS: annotations.write_counts(counts)})
+
+
+@given(st.text(max_size=200))
+def test_any_note_is_read_or_refused(text: str) -> None:
+    try:
+        counts = annotations.read_counts({names.CONTAINERS: text})
+    except WordError:
+        return
+    assert all(1 <= count <= 32 for count in counts.values())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*names.WISHES, names.PREFIX + "x", names.ALIAS_PREFIX + "required"]), st.text(max_size=80)
+    )
+)
+def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
+    try:
+        annotations.parse(words, FOUR)
+    except WordError as refusal:
+        assert str(refusal).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ({"gpu.topology/x": ""}, True),
+        ({"gpu-topology.example.com/x": ""}, True),
+        ({"gpu.topology": ""}, False),
+        ({}, False),
+    ],
+)
+def test_has_wish(words: dict[str, str], ours: bool) -> None:
+    assert annotations.has_wish(words) is ours

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dradriver.cli.main import main
+from dradriver.topology import codec, profiles, topo_m
+from tests.paths import REPO
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, ["topo", *arguments], env=env)
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_the_table_reads_as_nvidia_smi_does_and_is_read_back(name: str) -> None:
+    result = run("--machine", name)
+    assert result.exit_code == 0
+    machine = profiles.load(name)
+    again = topo_m.read(result.output, name=name)
+    assert again.links == machine.links
+    assert again.nic_paths == machine.nic_paths
+    assert [gpu.numa for gpu in again.gpus] == [gpu.numa for gpu in machine.gpus]
+    assert [nic.name for nic in again.nics] == [nic.name for nic in machine.nics]
+
+
+def test_the_table_tells_groups_order_and_numa_nodes() -> None:
+    output = run("-m", "dgx1-v100").output
+    assert "Machine: dgx1-v100, 8 x Tesla V100-SXM2-32GB" in output
+    assert "of 2:  GPU0 GPU3 (40 GB/s),  GPU1 GPU2 (40 GB/s)," in output
+    assert "of 4:  GPU0 GPU1 GPU2 GPU3 (20 GB/s),  GPU4 GPU5 GPU6 GPU7 (20 GB/s)\n" in output
+    assert "order: GPU0 GPU3 GPU1 GPU2 GPU4 GPU7 GPU5 GPU6\n" in output
+    assert "  1:  GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3  CPUs 20-39,60-79" in output
+    assert "of 8:  none" in run("-m", "rtx4090-x8").output
+    assert "not known:  mlx5_8 mlx5_9" in run("-m", "dgx-a100").output
+
+
+def test_json_and_yaml_hold_machine_and_groups(tmp_path: Path) -> None:
+    output = run("-m", "dgx1-v100", "-o", "json").output
+    document = json.loads(output)
+    assert document["domains"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert {"size": 4, "gpus": [4, 5, 6, 7], "gbps": 20.0} in document["groups"]
+    assert document["order"] == [0, 3, 1, 2, 4, 7, 5, 6]
+    assert codec.decode(output) == profiles.load("dgx1-v100")
+    assert yaml.safe_load(run("-m", "dgx1-v100", "-o", "yaml").output) == document
+    file = tmp_path / "saved.json"
+    file.write_text(output)
+    assert run("-m", str(file), "-o", "json").output == output
+
+
+def test_list_names_every_profile() -> None:
+    result = run("--list")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert [line.split()[0] for line in lines] == list(profiles.names())
+    assert any(line.endswith("8 x NVIDIA H100 80GB HBM3") for line in lines)
+
+
+def test_a_problem_is_one_line_on_stderr_and_status_1(tmp_path: Path) -> None:
+    file = tmp_path / "glued.txt"
+    file.write_text("\tGPU0\tGPU1\nGPU0\t X \tSYSSYS\n")
+    for source, says in ((str(file), "line 2, column 10: 'SYSSYS' is no cell"), ("dgx9", "no profile")):
+        result = run("-m", source)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--machine"], ["-m", "dgx1-v100", "-o", "xml"], ["extra"]])
+def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["tpo"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "coloured"),
+    [
+        ([], {"NO_COLOR": ""}, True),
+        (["--no-color"], {"NO_COLOR": ""}, False),
+        ([], {"NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_on_a_terminal_only_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], env: dict[str, str], coloured: bool
+) -> None:
+    monkeypatch.setattr("dradriver.cli.topo._is_terminal", lambda: True)
+    output = CliRunner().invoke(main, ["topo", "-m", "dgx1-v100", *arguments], env=env).output
+    assert ("\x1b[" in output) is coloured
+    assert topo_m.read(output).links == profiles.load("dgx1-v100").links
+
+
+def test_help_names_every_command_without_importing_any() -> None:
+    script = (
+        "import sys; from dradriver.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'numpy', 'kubernetes', 'aiohttp', 'grpc', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert sys.argv[1] == 'topo' or 'dradriver.cli.topo' not in sys.modules\n"
+    )
+    for arguments in (["--help"], ["topo", "-m", "dgx-h100"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], cwd=REPO, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "topo" in done.stdout or "GPU0" in done.stdout

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.topology import codec, profiles
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine, Nic
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_encoding_and_decoding_is_the_identity(name: str) -> None:
+    machine = profiles.load(name, seed="node-a")
+    text = codec.encode(machine)
+    assert codec.decode(text) == codec.decode(text.encode()) == machine
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100"])
+def test_eight_gpus_with_ten_nics_fit_in_16_kb(name: str) -> None:
+    machine = profiles.load(name)
+    assert len(machine.nics) >= 10
+    long = [msgspec.structs.replace(gpu, product="NVIDIA " + "H" * 57) for gpu in machine.gpus]
+    wide = msgspec.structs.replace(machine, gpus=tuple(long), driver_version="580.126.20")
+    assert len(codec.encode(wide).encode()) <= 16 * 1024
+
+
+def _put(path: list[Any], value: object) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        for step in path[:-1]:
+            document = document[step]
+        document[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_put(["version"], 2), "Invalid enum value 2 - at `$.version`"),
+        (_put(["gpus", 3, "uuid"], 7), "Expected `str`, got `int` - at `$.gpus[3].uuid`"),
+        (_put(["gpus", 3, "uuid"], "GPU-x"), "gpus[3].uuid: 'GPU-x'; write GPU- and a lower-case UUID"),
+        (_put(["gpus", 3, "index"], 1), "gpus[3].index: 1 is also gpus[1]'s"),
+        (_put(["gpus", 3, "index"], 9), "gpus[4].index: 4 is not above the one before"),
+        (_put(["gpus", 3, "numa"], -1), "gpus[3].numa: -1; write a number from 0 up, or leave it out"),
+        (_put(["gpus", 3, "pci"], "06:00.0"), "gpus[3].pci: '06:00.0'; write it as /sys does"),
+        (_put(["gpus", 3, "switch_links"], -1), "gpus[3].switch_links: -1; 0 to 1024"),
+        (_put(["gpus"], []), "gpus: empty"),
+        (_put(["links", 0, 1], 5), "links[0][1]: 5, but links[1][0] is 1"),
+        (_put(["links", 2, 2], 1), "links[2][2]: 1; a GPU has no link to itself"),
+        (_put(["links", 2], [0]), "links[2]: 1 values; 8 are needed"),
+        (_put(["paths"], []), "paths: 0 rows; 8 are needed"),
+        (_put(["paths", 0, 1], 9), "Invalid enum value 9 - at `$.paths[0][1]`"),
+        (_put(["paths", 0, 1], 4), "paths[0][1]: 4, but paths[1][0] is 1"),
+        (_put(["paths", 1, 1], 1), "paths[1][1]: 1; 0 (self) on the diagonal"),
+        (_put(["nic_paths", 1, 1], 0), "nic_paths[1][1]: 0 (self); a NIC is no GPU"),
+        (_put(["nics", 1, "name"], "mlx5_0"), "nics[1].name: 'mlx5_0'; each NIC needs a name of its own"),
+        (_put(["nics", 1, "pci"], "x"), "nics[1].pci: 'x'"),
+        (_put(["numa", 1, "id"], 0), "numa[1].id: 0; write nodes by id"),
+        (_put(["numa", 1, "cpus"], "all"), "numa[1].cpus: 'all'; write a CPU list"),
+        (_put(["link_gbps"], -1), "link_gbps: -1"),
+    ],
+)  # fmt: skip
+def test_a_broken_document_is_refused_with_the_place(change: Callable[[Any], None], says: str) -> None:
+    document = json.loads(codec.encode(profiles.load("dgx1-v100")))
+    change(document)
+    with pytest.raises(TopologyError) as caught:
+        codec.decode(json.dumps(document))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", b"\xff", '{"version":1}', '{"version":1,"x":' + "[" * 100_000, '{"name":"\\ud800"}', "\ud800"],
+    ids=["empty", "list", "cut", "bytes", "bare", "deep", "surrogate", "lone"],
+)  # fmt: skip
+def test_what_is_no_document_is_refused(text: str | bytes) -> None:
+    with pytest.raises(TopologyError, match="machine JSON, version 1: "):
+        codec.decode(text)
+
+
+def test_fields_of_a_newer_writer_are_skipped() -> None:
+    machine = profiles.load("dgx1-v100")
+    document = json.loads(codec.encode(machine))
+    document["added"] = document["gpus"][0]["added"] = {"later": [1]}
+    assert codec.decode(json.dumps(document)) == machine
+
+
+def _with_nic(machine: Machine, name: str) -> Machine:
+    return msgspec.structs.replace(machine, nics=(Nic(name=name),), nic_paths=(machine.nic_paths[0],))
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_nothing_is_written_that_could_not_be_read(name: str) -> None:
+    with pytest.raises(TopologyError):
+        codec.encode(_with_nic(profiles.load("dgx1-v100"), name))

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.load import read_machine
+from dradriver.topology.paths import Place, path_matrix, pcie_path
+
+PROFILE = "name: one\nproduct: {name: NVIDIA X}\ngpus:\n  - {pci: 0000:01:00.0}\n"
+
+
+def test_a_profiles_name() -> None:
+    assert read_machine("dgx1-v100", seed="a") == profiles.load("dgx1-v100", seed="a")
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt", ".json", ".yaml"])
+def test_a_files_content_decides_what_it_is(tmp_path: Path, suffix: str) -> None:
+    machine = profiles.load("dgx-h100", seed="a")
+    file = tmp_path / f"box{suffix}"
+    file.write_text(codec.encode(machine))
+    assert read_machine(file) == machine
+    file.write_text(topo_m.write(machine))
+    assert read_machine(str(file)).links == machine.links
+    assert read_machine(file).name == "box"
+    file.write_text(PROFILE)
+    assert read_machine(file).name == "one"
+
+
+def test_another_seed_means_other_uuids_for_every_kind_of_file(tmp_path: Path) -> None:
+    machine = profiles.load("dgx1-v100")
+    file = tmp_path / "box"
+    for text in (codec.encode(machine), topo_m.write(machine), PROFILE):
+        file.write_text(text)
+        every = [{g.uuid for g in read_machine(file, seed=seed).gpus} for seed in ("a", "b")]
+        assert not every[0] & every[1]
+        assert read_machine(file, seed="a") == read_machine(file, seed="a")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no header"),
+        (b"<system version='1'/>", "this is XML"),
+        (b'{"version": 3}', "box: machine JSON, version 1: Invalid enum value 3"),
+        (b"name: x\n", "box:1: $: Object missing required field `product`"),
+        (b"\xff\xfe", "cannot be read as UTF-8 text"),
+        (b"x" * (2 << 20), "larger than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_is_no_machine(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "box"
+    file.write_bytes(content)
+    with pytest.raises(TopologyError) as caught:
+        read_machine(file)
+    assert says in str(caught.value)
+    assert "box" in str(caught.value)
+
+
+def test_neither_file_nor_profile(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match=r"no such file, and no profile either; profiles: .*dgx1-v100"):
+        read_machine("dgx2")
+    with pytest.raises(TopologyError, match="cannot be read"):
+        read_machine(tmp_path)
+    with pytest.raises(TopologyError, match="cannot be read"):
+        read_machine("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "path"),
+    [
+        (Place(0, "r", ("s",)), Place(0, "r", ("s",)), "PIX"),
+        (Place(0, "r", ("s", "t")), Place(0, "r", ("s",)), "PXB"),
+        (Place(0, "r", ("s", "t")), Place(0, "r", ("s", "u")), "PXB"),
+        (Place(0, "r", ("s",)), Place(0, "r", ("u",)), "PHB"),
+        (Place(0, "r"), Place(0, "r"), "PHB"),
+        (Place(None, "r"), Place(None, "r"), "PHB"),
+        (Place(0, "r"), Place(0, "q"), "NODE"),
+        (Place(0, "r"), Place(1, "q"), "SYS"),
+        (Place(None, "r"), Place(None, "q"), "SYS"),
+        (Place(None), Place(None), "SYS"),
+        (Place(0), Place(0), "NODE"),
+    ],
+)
+def test_pcie_paths(a: Place, b: Place, path: str) -> None:
+    assert pcie_path(a, b).name == pcie_path(b, a).name == path
+
+
+def test_two_devices_in_one_place_are_not_the_same_device() -> None:
+    place, twin = Place(0, "r", ("s",)), Place(0, "r", ("s",))
+    matrix = path_matrix((place, twin), (place, twin))
+    assert [[path.name for path in row] for row in matrix] == [["SELF", "PIX"], ["PIX", "SELF"]]

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+
+from dradriver.topology import profiles, topo_m
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import PathType
+from dradriver.topology.profiles import schema
+from tests.paths import SHARED_DATA
+
+GOOD = """\
+name: two
+product: {name: NVIDIA X, memory_mib: 1024}
+link_gbps: 20
+gpus:
+  - {pci: 0000:01:00.0, root: pci0000:00, switch: s0/a, numa: 0, minor: 3}
+  - {pci: 0000:02:00.0, root: pci0000:00, switch: s0/b, numa: 0}
+nics:
+  - {name: mlx5_0, root: pci0000:00, switch: s0/a, numa: 0}
+links: {0-1: 4}
+"""
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_every_profile_loads_under_its_own_name(name: str) -> None:
+    machine = profiles.load(name)
+    assert machine.name == name
+    assert all(gpu.product and gpu.memory_mib and gpu.architecture for gpu in machine.gpus)
+
+
+def test_the_profiles_that_the_chart_uses_are_there() -> None:
+    assert {"dgx1-v100", "dgx-h100"} <= set(profiles.names())
+
+
+def test_uuids_depend_on_name_and_seed_alone() -> None:
+    def uuids(name: str, seed: str) -> set[str]:
+        return {gpu.uuid for gpu in profiles.load(name, seed=seed).gpus}
+
+    assert uuids("dgx1-v100", "a") == uuids("dgx1-v100", "a")
+    every = [uuids(n, s) for n in ("dgx1-v100", "dgx-h100") for s in ("", "a", "b")]
+    assert len(set.union(*every)) == 8 * len(every)
+
+
+def test_dgx_h100_is_switched_and_each_compute_nic_stands_beside_its_gpu() -> None:
+    machine = profiles.load("dgx-h100")
+    assert machine.switched
+    assert {machine.links[i][j] for i in range(8) for j in range(8) if i != j} == {18}
+    beside = [row.count(PathType.PIX) for row in machine.nic_paths]
+    assert sorted(beside) == [0] * 4 + [1] * 8
+    assert " ".join(gpu.pci[5:7] for gpu in machine.gpus) == "1b 43 52 61 9d c3 d1 df"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("dgx1-v100", "dgx1v-v100x8-mlx5x4.txt"),
+        ("dgx-a100", "dgx-a100x8-nic10.txt"),
+        ("hgx-h200", "hgx-h200x8-sriov-vf-vastai.txt"),
+        ("a100-pcie-x8-bridge-pairs", "a100-pcie-x8-nv12-bridge-pairs.txt"),
+        ("rtx4090-x8", "rtx4090x8-pix-sys-bond.txt"),
+    ],
+)
+def test_a_profile_agrees_with_a_real_machine(name: str, file: str) -> None:
+    path = SHARED_DATA / "topo_m" / file
+    if not path.exists():
+        pytest.skip("the shared data is not beside the repository")
+    mine, real = profiles.load(name), topo_m.read(path.read_text())
+    assert mine.links == real.links
+    assert mine.paths == real.paths
+    nics = [nic.name for nic in real.nics]
+    assert {nic.name: row for nic, row in zip(mine.nics, mine.nic_paths, strict=True)} == dict(
+        zip(nics, real.nic_paths, strict=True)
+    )
+    assert [gpu.numa for gpu in mine.gpus] == [gpu.numa for gpu in real.gpus]
+    assert [gpu.switch_links for gpu in mine.gpus] == [gpu.switch_links for gpu in real.gpus]
+    assert mine.numa == real.numa
+
+
+def test_the_compact_form_means_what_it_says() -> None:
+    machine = schema.read(GOOD, source="two.yaml")
+    assert [gpu.minor for gpu in machine.gpus] == [3, 1]
+    assert machine.gpus[0].pci == "0000:01:00.0"
+    assert machine.paths[0][1] is PathType.PXB
+    assert machine.nic_paths[0] == (PathType.PIX, PathType.PXB)
+    assert machine.links == ((0, 4), (4, 0))
+
+
+def test_switched_gpus_may_differ_in_their_links() -> None:
+    text = GOOD.replace("links: {0-1: 4}", "switch_links: 18").replace("minor: 3", "switch_links: 17")
+    machine = schema.read(text, source="two.yaml")
+    assert [gpu.switch_links for gpu in machine.gpus] == [17, 18]
+    assert machine.links == ((0, 17), (17, 0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("minor: 3", "minr: 3", "bad.yaml:5: gpus[0]: Object contains unknown field `minr`; minr is not one of pci,"),
+        ("product:", "prodct:", "bad.yaml:1: $: Object contains unknown field `prodct`; prodct is not one of name,"),
+        ("memory_mib: 1024", "memory_mib: much", "bad.yaml:2: product.memory_mib: Expected `int`, got `str`"),
+        ("pci: 0000:02:00.0", "pci: 00000000:2:0.0", "bad.yaml:6: gpus[1].pci: '00000000:2:0.0'; write it as /sys"),
+        ("pci: 0000:02:00.0", "pci: 0000:01:00.0", "bad.yaml:6: gpus[1].pci: '0000:01:00.0' is also gpus[0]'s"),
+        ("pci: 0000:02:00.0, ", "", "bad.yaml:6: gpus[1]: Object missing required field `pci`"),
+        ("minor: 3", "minor: 1", "bad.yaml:6: gpus[1].minor: 1 is also gpus[0]'s"),
+        ("0-1: 4", "0-2: 4", "bad.yaml:9: links.0-2: not two GPUs; write two different numbers from 0 to 1"),
+        ("0-1: 4", "0-0: 4", "bad.yaml:9: links.0-0: not two GPUs"),
+        ("0-1: 4", "0-1: 4, 1-0: 2", "bad.yaml:9: links.1-0: this pair is given twice"),
+        ("0-1: 4", "0-1: -4", "bad.yaml:9: links[0][1]: -4; 0 to 1024 is allowed"),
+        ("0-1: 4", "0-1: 4, 0-1: 2", "bad.yaml:9: 0-1 is given twice"),
+        ("link_gbps: 20", "link_gbps: 0", "bad.yaml:3: link_gbps: 0, but there are links"),
+        ("link_gbps: 20", "link_gbps: nan", "bad.yaml:3: link_gbps: nan"),
+        ("link_gbps: 20", "link_gbps: 20\nswitch_links: 6", "bad.yaml:10: links: given beside switch_links"),
+        ("numa: 0}", "numa: 0", "not YAML"),
+        ("gpus:", "gpus: &a [*a]\nnics:", "bad.yaml:4"),
+    ],
+)  # fmt: skip
+def test_a_bad_profile_is_refused_with_file_line_and_cure(old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    with pytest.raises(TopologyError) as caught:
+        schema.read(GOOD.replace(old, new, 1), source="bad.yaml")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "just words", "[" * 1200, "? [a]\n: b", "a: \0"])
+def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
+    with pytest.raises(TopologyError, match=r"^x\.yaml:1"):
+        schema.read(text, source="x.yaml")
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(TopologyError, match=r"did you mean dgx-h100\?.*dgx1-v100"):
+        profiles.load("dgx-h10")

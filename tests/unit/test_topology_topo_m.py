@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dradriver.topology import profiles, topo_m
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine, NumaNode, PathType
+from tests.paths import SHARED_DATA
+
+FOLDER = SHARED_DATA / "topo_m"
+REFUSED = {
+    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is no cell of GPU0's row; allowed: X, NV1",
+    "topo-mp-h800x8-nonvlink-partial.txt": "line 5, column 1: the row of GPU3 is missing",
+}
+needs_data = pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared data is not beside the repository")
+files = sorted(FOLDER.glob("*.txt"))
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text()
+
+
+@needs_data
+@pytest.mark.parametrize("path", files, ids=lambda p: p.stem)
+def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
+    if path.name in REFUSED:
+        with pytest.raises(TopologyError) as caught:
+            topo_m.read(path.read_text())
+        assert REFUSED[path.name] in str(caught.value)
+        return
+    machine = topo_m.read(path.read_text(), name=path.stem)
+    again = topo_m.read(topo_m.write(machine), name=path.stem, link_gbps=machine.link_gbps)
+    assert again == machine
+
+
+@needs_data
+def test_a_dgx1_of_an_old_driver() -> None:
+    machine = topo_m.read(_text("dgx1v-v100x8-mlx5x4.txt"))
+    assert machine.links[0] == (0, 1, 1, 2, 2, 0, 0, 0)
+    assert [nic.name for nic in machine.nics] == ["mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"]
+    assert [nic.numa for nic in machine.nics] == [0, 1, 0, 1]
+    assert machine.numa == (NumaNode(id=0, cpus="0-19,40-59"), NumaNode(id=1, cpus="20-39,60-79"))
+    assert machine.paths[0][:5] == (
+        PathType.SELF, PathType.PIX, PathType.PHB, PathType.PHB, PathType.SYS,
+    )  # fmt: skip
+    assert not machine.switched
+    assert machine.link_gbps == 20.0
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "links", "gbps"),
+    [
+        ("dgx-a100x8-nic10.txt", 12, 20.0),
+        ("hgx-h200x8-sriov-vf-vastai.txt", 18, 20.6),
+        ("perlmutter-a100x4-nv4-mesh.txt", 0, 20.0),
+        ("a100-pcie-x8-nv12-bridge-pairs.txt", 0, 20.0),
+        ("ansi-header-2gpu-nv12.txt", 0, 20.0),
+        ("rtx4090x8-pix-sys-bond.txt", 0, 0.0),
+    ],
+)
+def test_switches_are_told_from_direct_links(name: str, links: int, gbps: float) -> None:
+    machine = topo_m.read(_text(name))
+    assert {gpu.switch_links for gpu in machine.gpus} == {links}
+    assert machine.link_gbps == gbps
+
+
+@needs_data
+def test_what_single_files_are_there_for() -> None:
+    assert topo_m.read(_text("k80x4-legacy-legend-mlx4.txt")).nics[0].name == "mlx4_0"
+    perlmutter = topo_m.read(_text("perlmutter-a100x4-nv4-mesh.txt"))
+    assert [gpu.numa for gpu in perlmutter.gpus] == [3, 2, 1, 0]
+    assert [node.id for node in perlmutter.numa] == [0, 1, 2, 3]
+    cloud = topo_m.read(_text("v100x8-vm-phb-p3.16xlarge.txt"))
+    assert {gpu.numa for gpu in cloud.gpus} == {None}
+    assert {path for row in cloud.paths for path in row} == {PathType.SELF, PathType.PHB}
+    degraded = topo_m.read(_text("rtx3090x2-nv3-degraded.txt"))
+    assert degraded.links[0][1] == 3
+    assert degraded.paths[0][1] is PathType.SYS
+    colours = topo_m.read(_text("ansi-header-2gpu-nv12.txt"))
+    assert [gpu.numa for gpu in colours.gpus] == [0, 1]
+    assert topo_m.read(_text("rtx4090x8-pix-sys-bond.txt")).nics[0].name == "mlx5_bond_0"
+
+
+def _small(**changes: str) -> str:
+    cells = {"ab": "NV2", "ba": "NV2", "an": "PIX", "na": "PIX", "bn": "SYS", "nb": "SYS"}
+    cells |= changes
+    return (
+        "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        f"GPU0\t X \t{cells['ab']}\t{cells['an']}\t0-7\t0\t\tN/A\n"
+        f"GPU1\t{cells['ba']}\t X \t{cells['bn']}\t8-15\t1\t\tN/A\n"
+        f"NIC0\t{cells['na']}\t{cells['nb']}\t X \t\t\t\t\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ab": "NODE"}, "line 3, column 6: GPU1 to GPU0 is NV2, but GPU0 to GPU1 (line 2) is NODE"),
+        ({"na": "PXB"}, "line 4, column 6: NIC0 to GPU0 is PXB, but GPU0 to NIC0 (line 2) is PIX"),
+        ({"bn": "NV2"}, "line 3, column 14: NV2 between GPU1 and NIC0; links join GPUs alone"),
+        ({"bn": "X"}, "line 3, column 14: 'X' between GPU1 and NIC0"),
+        ({"ab": "NV0"}, "line 2, column 10: 'NV0' is no cell of GPU0's row; allowed"),
+        ({"ab": ""}, "line 2, column 10: '' is no cell of GPU0's row"),
+        ({"an": "PIX\tPIX"}, "line 2, column 18: 'PIX' is no CPU Affinity of GPU0"),
+    ],
+)
+def test_a_wrong_cell_is_refused_with_line_and_column(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        topo_m.read(_small(**changes))
+    assert str(caught.value).startswith(f"topo -m, {says}")
+
+
+def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
+    text = _small(ab="SYS", ba="SYS")
+    assert topo_m.read(text).links == ((0, 0), (0, 0))
+    legend = "\nLegend:\n\n  X    = Self\n  SYS  = far\n  PIX  = near\n"
+    with pytest.raises(TopologyError, match="line 9, column 1: this is the output of nvidia-smi topo -mp"):
+        topo_m.read(text + legend)
+    with pytest.raises(TopologyError, match="line 1, column 14: this is the output of"):
+        topo_m.read("$ nvidia-smi topo -mp\n" + text)
+    assert topo_m.read(text + legend + "  NV#  = links\n").gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "line 1, column 1: no header"),
+        ("GPU0\t X \t0-7\n", "line 1, column 1: no header"),
+        ("\tGPU0\tGPU0\n", "line 1, column 7: GPU0 stands twice"),
+        ("\tGPU1\tGPU0\n", "line 1, column 1: the GPU columns are not in ascending order"),
+        ("\tGPU0\tCPU Affinity\tGPU1\n", "line 1, column 20: 'GPU1' is no column"),
+        ("\tGPU0\tGPU1\nGPU0\t X \n", "line 2, column 9: GPU0's row ends before its cell for GPU1"),
+        ("\tGPU0\nGPU7\t X \n", "line 2, column 1: 'GPU7' has no column"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU0\t X \tSYS\n", "line 3, column 1: a second row of GPU0"),
+        ("\tGPU0\nGPU0\tSYS\n", "line 2, column 6: 'SYS' between GPU0 and GPU0; X marks"),
+        ("\tGPU0\tNIC0\nGPU0\tX\tSYS\nNIC0\tSYS\tX\nNIC1: a\n", "line 4, column 1: NIC1: a; the legend names"),
+    ],
+)  # fmt: skip
+def test_a_broken_text_is_refused_with_its_place(text: str, says: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        topo_m.read(text)
+    assert str(caught.value).startswith(f"topo -m, {says}")
+
+
+def test_blanks_and_tabs_mean_the_same() -> None:
+    tabs = _small()
+    assert topo_m.read(tabs.replace("\t", "    ")) == topo_m.read(tabs)
+    assert topo_m.read("$ nvidia-smi topo -m\n\n" + tabs.replace("\n", "\r\n")) == topo_m.read(tabs)
+
+
+@pytest.mark.parametrize(
+    ("nic_to_0", "nic_to_1", "path"),
+    [("PIX", "PIX", "PIX"), ("PIX", "PXB", "PXB"), ("PHB", "PXB", "PHB"), ("NODE", "SYS", "SYS")],
+)
+def test_a_path_that_links_hide_is_the_nearest_that_a_nic_proves(nic_to_0: str, nic_to_1: str, path: str) -> None:
+    machine = topo_m.read(_small(an=nic_to_0, na=nic_to_0, bn=nic_to_1, nb=nic_to_1))
+    assert machine.paths[0][1] is PathType[path]
+
+
+def test_grace_and_ambiguous_numa_affinities() -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-71\t{}\nGPU1\tNV18\t X \t0-71\t{}\n"
+    assert [g.numa for g in topo_m.read(text.format("0,2-17", "1,18-33")).gpus] == [0, 1]
+    assert [g.numa for g in topo_m.read(text.format("0-1", "N/A")).gpus] == [None, None]
+
+
+def test_a_degraded_fabric_is_still_a_fabric() -> None:
+    healthy = profiles.load("dgx-h100")
+    text = topo_m.write(healthy)
+    rows = text.splitlines()
+    lost = [row.replace("NV18", "SYS") if row.startswith("GPU7") else row for row in rows[:9]]
+    lost = ["\t".join("SYS" if n == 8 and c == "NV18" else c for n, c in enumerate(row.split("\t")))
+            for row in lost]  # fmt: skip
+    machine = topo_m.read("\n".join([*lost, *rows[9:]]))
+    assert [gpu.switch_links for gpu in machine.gpus] == [18] * 7 + [0]
+
+
+def _kept(machine: Machine) -> object:
+    visible = [
+        [None if count else path for count, path in zip(counts, paths, strict=True)]
+        for counts, paths in zip(machine.links, machine.paths, strict=True)
+    ]
+    nics = [nic.name for nic in machine.nics]
+    gpus = [(gpu.index, gpu.numa) for gpu in machine.gpus]
+    return machine.links, visible, nics, machine.nic_paths, gpus
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_writing_and_reading_keeps_what_the_text_can_hold(name: str) -> None:
+    machine = profiles.load(name)
+    again = topo_m.read(topo_m.write(machine), name=name)
+    assert _kept(again) == _kept(machine)
+    assert again.numa == machine.numa
+    assert [g.switch_links for g in again.gpus] == [g.switch_links for g in machine.gpus]
+
+
+def test_two_seeds_share_no_uuid() -> None:
+    a, b = (topo_m.read(_small(), name="box", seed=seed) for seed in ("a", "b"))
+    assert not {gpu.uuid for gpu in a.gpus} & {gpu.uuid for gpu in b.gpus}
+    assert a == topo_m.read(_small(), name="box", seed="a")
