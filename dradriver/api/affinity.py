@@ -78,7 +78,7 @@ def undo(pod: Pod) -> list[dict[str, Any]]:
         return []
     try:
         selector = msgspec.json.decode(text, type=NodeSelector | None)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WordError(f"{names.AFFINITY}: {error}; remove this annotation") from None
     if selector is None:
         return [{"op": "remove", "path": _PATH}]

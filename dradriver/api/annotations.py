@@ -101,7 +101,7 @@ def read_counts(annotations: Mapping[str, str]) -> dict[str, int]:
         return {}
     try:
         counts = msgspec.json.decode(text, type=dict[str, int])
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WordError(f"{names.CONTAINERS}: {_shown(text)}: {error}; remove this annotation") from None
     for count in counts.values():
         gpu_number(names.CONTAINERS, str(count))

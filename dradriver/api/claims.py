@@ -97,5 +97,5 @@ def read_choice(claim: ResourceClaim) -> Choice | None:
         return None
     try:
         return msgspec.json.decode(text, type=Choice)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None

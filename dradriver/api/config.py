@@ -47,7 +47,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
             config = msgspec.json.decode(parameters, type=ClaimConfig)
         else:
             config = msgspec.convert(parameters, ClaimConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise WordError(

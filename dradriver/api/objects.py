@@ -17,7 +17,7 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=Tru
     pass
 
 
-class OwnerReference(_Object):
+class OwnerReference(_Object, frozen=True):
     """Who an object belongs to."""
 
     kind: str = ""
@@ -26,7 +26,7 @@ class OwnerReference(_Object):
     controller: bool | None = None
 
 
-class Metadata(_Object):
+class Metadata(_Object, frozen=True):
     """The fields of every object's metadata that are read anywhere."""
 
     name: str = ""
@@ -40,26 +40,26 @@ class Metadata(_Object):
     owner_references: list[OwnerReference] = []
 
 
-class Gate(_Object):
+class Gate(_Object, frozen=True):
     """One scheduling gate."""
 
     name: str
 
 
-class ResourceRequirements(_Object):
+class ResourceRequirements(_Object, frozen=True):
     """What a container asks for; quantities are text."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
-class EnvVar(_Object):
+class EnvVar(_Object, frozen=True):
     """One of a container's own environment variables; what it holds is nobody's business."""
 
     name: str = ""
 
 
-class Container(_Object):
+class Container(_Object, frozen=True):
     """A container's name and resources. ``restart_policy`` is ``Always`` for a sidecar among the init containers."""
 
     name: str = ""
@@ -68,7 +68,7 @@ class Container(_Object):
     env: list[EnvVar] = []
 
 
-class Toleration(_Object):
+class Toleration(_Object, frozen=True):
     """A toleration, as the scheduler reads it."""
 
     key: str = ""
@@ -77,7 +77,7 @@ class Toleration(_Object):
     effect: str = ""
 
 
-class PodClaim(_Object):
+class PodClaim(_Object, frozen=True):
     """One entry of a pod's ``spec.resourceClaims``."""
 
     name: str = ""
@@ -85,7 +85,7 @@ class PodClaim(_Object):
     resource_claim_template_name: str | None = None
 
 
-class NodeRequirement(_Object):
+class NodeRequirement(_Object, frozen=True):
     """One expression of a node selector term."""
 
     key: str = ""
@@ -93,32 +93,32 @@ class NodeRequirement(_Object):
     values: list[str] = []
 
 
-class NodeSelectorTerm(_Object):
+class NodeSelectorTerm(_Object, frozen=True):
     """Expressions that must all hold."""
 
     match_expressions: list[NodeRequirement] = []
     match_fields: list[NodeRequirement] = []
 
 
-class NodeSelector(_Object):
+class NodeSelector(_Object, frozen=True):
     """Terms of which one must hold."""
 
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
-class NodeAffinity(_Object):
+class NodeAffinity(_Object, frozen=True):
     """Only what is required: preferences do not restrict."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class Affinity(_Object):
+class Affinity(_Object, frozen=True):
     """Only the part about nodes."""
 
     node_affinity: NodeAffinity | None = None
 
 
-class PodSpec(_Object):
+class PodSpec(_Object, frozen=True):
     """What placement needs of a pod's spec."""
 
     node_name: str = ""
@@ -128,12 +128,13 @@ class PodSpec(_Object):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: dict[str, str] = {}
+    resources: ResourceRequirements = ResourceRequirements()  # of the pod as a whole, instead of its containers'
     scheduling_gates: list[Gate] = []
     resource_claims: list[PodClaim] = []
     priority: int | None = None
 
 
-class Condition(_Object):
+class Condition(_Object, frozen=True):
     """One condition of a pod or node."""
 
     type: str = ""
@@ -142,7 +143,7 @@ class Condition(_Object):
     message: str = ""
 
 
-class PodStatus(_Object):
+class PodStatus(_Object, frozen=True):
     """Where a pod's life stands."""
 
     phase: str = ""
@@ -150,7 +151,7 @@ class PodStatus(_Object):
     conditions: list[Condition] = []
 
 
-class Pod(_Object):
+class Pod(_Object, frozen=True):
     """A pod."""
 
     metadata: Metadata
@@ -181,7 +182,7 @@ class Pod(_Object):
         return None
 
 
-class Taint(_Object):
+class Taint(_Object, frozen=True):
     """A node's taint."""
 
     key: str = ""
@@ -189,21 +190,21 @@ class Taint(_Object):
     effect: str = ""
 
 
-class NodeSpec(_Object):
+class NodeSpec(_Object, frozen=True):
     """What keeps pods off a node."""
 
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
-class NodeStatus(_Object):
+class NodeStatus(_Object, frozen=True):
     """What a node has to give; quantities are text."""
 
     allocatable: dict[str, str] = {}
     conditions: list[Condition] = []
 
 
-class Node(_Object):
+class Node(_Object, frozen=True):
     """A node."""
 
     metadata: Metadata
@@ -211,7 +212,7 @@ class Node(_Object):
     status: NodeStatus = NodeStatus()
 
 
-class Pool(_Object):
+class Pool(_Object, frozen=True):
     """A slice's place in its pool; consumers use only the highest generation, once all its slices are there."""
 
     name: str = ""
@@ -219,7 +220,7 @@ class Pool(_Object):
     resource_slice_count: int = 0
 
 
-class Device(_Object):
+class Device(_Object, frozen=True):
     """A device: attributes stay as the API writes them, ``{"uuid": {"string": "…"}}``."""
 
     name: str = ""
@@ -227,7 +228,7 @@ class Device(_Object):
     taints: list[Taint] = []
 
 
-class SliceSpec(_Object):
+class SliceSpec(_Object, frozen=True):
     """A slice's content."""
 
     driver: str = ""
@@ -236,21 +237,21 @@ class SliceSpec(_Object):
     devices: list[Device] = []
 
 
-class ResourceSlice(_Object):
+class ResourceSlice(_Object, frozen=True):
     """A part of a node's pool of devices."""
 
     metadata: Metadata
     spec: SliceSpec = SliceSpec()
 
 
-class Opaque(_Object):
+class Opaque(_Object, frozen=True):
     """A driver's own configuration inside a claim."""
 
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class DeviceConfig(_Object):
+class DeviceConfig(_Object, frozen=True):
     """One configuration of an allocation and the requests it is for (none: all)."""
 
     source: str = ""
@@ -258,7 +259,7 @@ class DeviceConfig(_Object):
     opaque: Opaque | None = None
 
 
-class AllocationResult(_Object):
+class AllocationResult(_Object, frozen=True):
     """One allocated device. ``request`` is ``main`` or ``main/sub``."""
 
     request: str = ""
@@ -266,22 +267,23 @@ class AllocationResult(_Object):
     pool: str = ""
     device: str = ""
     share_id: str | None = msgspec.field(name="shareID", default=None)
+    admin_access: bool | None = None  # for monitoring: takes no device from anybody
 
 
-class DeviceAllocation(_Object):
+class DeviceAllocation(_Object, frozen=True):
     """All devices of a claim."""
 
     results: list[AllocationResult] = []
     config: list[DeviceConfig] = []
 
 
-class Allocation(_Object):
+class Allocation(_Object, frozen=True):
     """What the scheduler gave a claim."""
 
     devices: DeviceAllocation = DeviceAllocation()
 
 
-class Consumer(_Object):
+class Consumer(_Object, frozen=True):
     """Who may use a claim."""
 
     resource: str = ""
@@ -289,15 +291,15 @@ class Consumer(_Object):
     uid: str = ""
 
 
-class ClaimStatus(_Object):
+class ClaimStatus(_Object, frozen=True):
     """Where a claim's life stands."""
 
     allocation: Allocation | None = None
     reserved_for: list[Consumer] = []
 
 
-class ResourceClaim(_Object):
-    """A claim. Its spec is read by no part: what was wished stands in annotations and opaque configuration."""
+class ResourceClaim(_Object, frozen=True):
+    """A claim, without its spec: what was allocated is what counts."""
 
     metadata: Metadata
     status: ClaimStatus = ClaimStatus()

@@ -7,7 +7,7 @@ from dradriver.api import names
 from dradriver.topology.machine import Machine
 
 
-def annotations(choice: Choice, machine: Machine) -> dict[str, str | None]:
+def written(choice: Choice, machine: Machine) -> dict[str, str | None]:
     """Return the annotations that tell a pod's author what the pod got; None for those to take away."""
     uuids = uuid_of(machine)
     return {
