@@ -1,0 +1,106 @@
+"""A machine without its names: what decides how good a set of its GPUs is. Alike machines share one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import msgspec
+
+from dradriver.topology.machine import Machine, PathType
+
+# Signalling rate of one link by the bandwidth that NCCL counts for it, GB/s in one direction (data sheets of P100,
+# V100/A100, A40/RTX 3090, H100, B200). NCCL's figure is what 128-byte packets leave of it.
+_LINE_GBPS = {18.0: 20.0, 20.0: 25.0, 12.0: 14.0625, 20.6: 25.0, 40.1: 50.0}
+# A topo -m text says nothing of the generation, but the speed of its links does.
+_CAPABILITY_OF_LINK = {12.0: 86, 20.6: 90, 40.1: 100}
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What two alike machines have in common; hashable.
+
+    Attributes:
+        links: g x g, direct links, or over a switch the smaller of both sides' links.
+        switch_links: Per GPU, links that end in a switch.
+        paths: g x g, PCIe paths.
+        numa: Per GPU, a number of its NUMA node counted from 0 in order of appearance; None where it is unknown.
+        roots: Per GPU, a number of its PCIe root in the same way.
+        nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
+        pcie_gbps: Per GPU, bandwidth of its PCIe link.
+        link_gbps: Bandwidth of one link as NCCL counts it.
+        socket_gbps: Bandwidth between CPU sockets.
+        capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
+    """
+
+    links: tuple[tuple[int, ...], ...]
+    switch_links: tuple[int, ...]
+    paths: tuple[tuple[PathType, ...], ...]
+    numa: tuple[int | None, ...]
+    roots: tuple[int | None, ...]
+    nics: tuple[PathType, ...]
+    pcie_gbps: tuple[float, ...]
+    link_gbps: float
+    socket_gbps: float
+    capability: int
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.links)
+
+    @property
+    def switched(self) -> bool:
+        """True where GPUs are joined by switches."""
+        return any(self.switch_links)
+
+    @property
+    def line_gbps(self) -> float:
+        """Signalling rate of one link, GB/s in one direction; NCCL's figure where the generation is unknown."""
+        return line_gbps(self.link_gbps)
+
+    def linked(self, a: int, b: int) -> int:
+        """Links that traffic between two GPUs can use: direct ones, or the weaker side's links to the switch."""
+        if self.switched and self.links[a][b]:
+            return min(self.switch_links[a], self.switch_links[b])
+        return self.links[a][b]
+
+
+def line_gbps(link_gbps: float) -> float:
+    """Signalling rate of a link that NCCL counts as ``link_gbps``: 20 gives 25 (V100), 20.6 25 (H100), 40.1 50."""
+    return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
+
+
+def shape_of(machine: Machine) -> Shape:
+    """The machine's shape: positions as in ``machine.gpus``, nothing else of its names."""
+    return Shape(
+        links=machine.links,
+        switch_links=tuple(gpu.switch_links for gpu in machine.gpus),
+        paths=machine.paths,
+        numa=_numbered([gpu.numa for gpu in machine.gpus]),
+        roots=_numbered([gpu.pcie_root for gpu in machine.gpus]),
+        nics=tuple(
+            min((row[position] for row in machine.nic_paths), default=PathType.SYS)
+            for position in range(len(machine.gpus))
+        ),
+        pcie_gbps=tuple(gpu.pcie_gbps for gpu in machine.gpus),
+        link_gbps=machine.link_gbps,
+        socket_gbps=machine.socket_gbps,
+        capability=min(
+            (
+                _capability(gpu.compute_capability) or _CAPABILITY_OF_LINK.get(round(machine.link_gbps, 2), 0)
+                for gpu in machine.gpus
+            ),
+            default=0,
+        ),
+    )
+
+
+def _numbered(values: Sequence[Hashable | None]) -> tuple[int | None, ...]:
+    numbers: dict[Hashable, int] = {}
+    return tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in values)
+
+
+def _capability(text: str) -> int:
+    major, _, minor = text.partition(".")
+    if not major.isdecimal():
+        return 0
+    return int(major) * 10 + (int(minor) if minor.isdecimal() else 0)

@@ -1,0 +1,213 @@
+"""``gputopo plan``: which GPUs of a machine a request would get, offline, by the allocator that the controller uses.
+
+Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction
+(two V100
+links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows; ``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is
+predicted to reach over all its rings (the same two links: 40), what nccl-tests prints.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+
+from dradriver.allocator.choose import choose, listed, wanted
+from dradriver.allocator.request import Choice, Request
+from dradriver.api import annotations as words_of_pods
+from dradriver.api import names
+from dradriver.errors import DriverError
+from dradriver.topology.load import read_machine
+from dradriver.topology.machine import Machine
+
+_FREE = re.compile(r"(?a:(\d{1,4})(?:-(\d{1,4}))?)")
+
+
+class PlanError(DriverError):
+    """A question that cannot be asked."""
+
+    reason = "BadPlan"
+
+
+class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One line of ``--batch``.
+
+    Attributes:
+        machine: A profile's name or a file.
+        free: The machine's own numbers of the free GPUs; all of them where it is left out.
+        gpus: How many are wanted; may be left out where ``containers`` says it.
+        policy: As the annotation ``policy``.
+        required: As the annotation ``required``: words in a list or separated by commas.
+        preferred: As the annotation ``preferred``, best first.
+        containers: GPUs of each container; one container where it is left out.
+    """
+
+    machine: str
+    free: list[int] | None = None
+    gpus: int | None = None
+    policy: str = "best-effort"
+    required: list[str] | str = ""
+    preferred: list[str] | str = ""
+    containers: list[int] | None = None
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """The answer to one line: a choice without a node."""
+
+    gpus: tuple[int, ...]
+    busbw_gbps: float
+    bandwidth_gbps: float
+    ring: tuple[int, ...]
+    level: str
+    score: int
+    containers: tuple[tuple[int, ...], ...]
+    fallback: tuple[str, ...]
+
+
+@click.command()
+@click.option(
+    "-m", "--machine", "source", metavar="FILE|PROFILE",
+    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, profile YAML.",
+)  # fmt: skip
+@click.option("--free", metavar="LIST", help="Numbers of the free GPUs: 0,1,4 or 0-3,6. Without it all are free.")
+@click.option("--gpus", type=int, metavar="N", help="How many GPUs.")
+@click.option("--containers", metavar="LIST", help="GPUs of each container of the pod: 2,2. Without it one has all.")
+@click.option("--policy", default="best-effort", show_default=True, help="What the set must be, as the annotation.")
+@click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
+@click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
+def plan(
+    source: str | None,
+    free: str | None,
+    gpus: int | None,
+    containers: str | None,
+    policy: str,
+    required: str,
+    preferred: str,
+    output: str,
+    batch: bool,
+) -> None:
+    """Choose GPUs of a machine for a request, offline.
+
+    A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
+    "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
+    """
+    if batch:
+        answer_lines(sys.stdin.buffer)
+        return
+    if source is None:
+        raise click.UsageError("give --machine FILE|PROFILE, or --batch")
+    question = Question(
+        machine=source,
+        free=None if free is None else numbers(free, option="--free"),
+        gpus=gpus,
+        policy=policy,
+        required=required,
+        preferred=preferred,
+        containers=None if containers is None else numbers(containers, option="--containers"),
+    )
+    machine = read_machine(source)
+    wish = request(question)
+    choice = choose(machine, free_gpus(machine, question), wish)
+    if output == "json":
+        click.echo(msgspec.json.encode(answer(choice)).decode())
+    else:
+        click.echo(table(machine, wish, choice))
+
+
+def answer_lines(lines: Iterable[bytes]) -> None:
+    """Print one JSON line for each that is not empty: an answer or ``{"error": …}``. Machines are read once."""
+    machines: dict[str, Machine] = {}
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            question = msgspec.json.decode(line, type=Question)
+            wish = request(question)
+            if question.machine not in machines:
+                machines[question.machine] = read_machine(question.machine)
+            machine = machines[question.machine]
+            reply: Answer | dict[str, str] = answer(choose(machine, free_gpus(machine, question), wish))
+        except (DriverError, msgspec.DecodeError, UnicodeError) as error:
+            reply = {"error": str(error)}
+        click.echo(msgspec.json.encode(reply))
+
+
+def request(question: Question) -> Request:
+    """The request that a pod with these words and limits would make.
+
+    Raises:
+        PlanError: No count, or one that contradicts the containers.
+        DriverError: A word or a count that the annotations do not allow.
+    """
+    counts = question.containers
+    if counts is None:
+        if question.gpus is None:
+            raise PlanError("how many GPUs? Give gpus, or containers with the count of each")
+        counts = [question.gpus]
+    elif question.gpus is not None and question.gpus != sum(counts):
+        raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
+    words = {names.POLICY: question.policy}
+    for key, value in ((names.REQUIRED, question.required), (names.PREFERRED, question.preferred)):
+        if value:
+            words[key] = value if isinstance(value, str) else ",".join(value)
+    checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
+    return words_of_pods.parse(words, checked)
+
+
+def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
+    """The numbers of the free GPUs: those named, else all."""
+    return [gpu.index for gpu in machine.gpus] if question.free is None else question.free
+
+
+def answer(choice: Choice) -> Answer:
+    """The choice as a line of ``--batch`` and ``-o json`` gives it."""
+    return Answer(
+        gpus=choice.gpus,
+        busbw_gbps=choice.busbw_gbps,
+        bandwidth_gbps=choice.bandwidth_gbps,
+        ring=choice.ring,
+        level=choice.level.value,
+        score=choice.score,
+        containers=choice.containers,
+        fallback=tuple(word.value for word in choice.fallback),
+    )
+
+
+def numbers(text: str, *, option: str) -> list[int]:
+    """The numbers in ``0,1,4`` or ``0-3,6``; none in an empty text.
+
+    Raises:
+        PlanError: Anything else.
+    """
+    found: list[int] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = _FREE.fullmatch(part)
+        if match is None:
+            raise PlanError(f"{option}: {part!r} is no number; write 0,1,4 or 0-3,6")
+        first = int(match[1])
+        found += range(first, int(match[2] or first) + 1)
+    return found
+
+
+def table(machine: Machine, wish: Request, choice: Choice) -> str:
+    """The choice for people to read."""
+    rows = [
+        ("machine", machine.name),
+        ("asked", wanted(wish.gpus, wish.required)),
+        ("GPUs", listed(choice.gpus)),
+        ("ring", " - ".join(map(str, choice.ring))),
+        ("level", choice.level.value),
+        ("bandwidth", f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, line rate in one direction"),
+        ("busbw", f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"),
+        ("score", f"{choice.score} of 100"),
+    ]
+    if len(choice.containers) > 1:
+        rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
+    if choice.fallback:
+        rows.append(("not had", ", ".join(word.value for word in choice.fallback)))
+    return "\n".join(f"{name:<12} {value}" for name, value in rows)

@@ -1,0 +1,121 @@
+"""What holds for every machine: random link graphs, path matrices and switches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dradriver.allocator.choose import choose
+from dradriver.allocator.request import Constraint, Level, NoPlaceError, Request
+from dradriver.allocator.tables import Tables, of_machine
+from dradriver.topology.machine import Machine, PathType
+from tests.strategies import machines
+
+FEW = settings(max_examples=60)
+constraints = st.lists(st.sampled_from(Constraint), max_size=2, unique=True).map(tuple)
+
+
+def has_ring(machine: Machine, places: tuple[int, ...]) -> bool:
+    """Whether a ring over links alone visits all of them, by trying every order."""
+    first, *others = places
+    return any(
+        all(machine.links[a][b] for a, b in itertools.pairwise((first, *order, first)))
+        for order in itertools.permutations(others)
+    )
+
+
+def meets(machine: Machine, places: tuple[int, ...], constraint: Constraint) -> bool:
+    """The constraint in its plainest words."""
+    gpus = [machine.gpus[place] for place in places]
+    paths = [machine.paths[a][b] for a, b in itertools.combinations(places, 2)]
+    if constraint is Constraint.NVLINK:
+        return any(machine.links[places[0]]) if len(places) == 1 else has_ring(machine, places)
+    if constraint is Constraint.SAME_NUMA:
+        return len({gpu.numa for gpu in gpus}) == 1 and gpus[0].numa is not None
+    if constraint is Constraint.SAME_PCIE_SWITCH:
+        return all(path <= PathType.PIX for path in paths)
+    if all(gpu.pcie_root is not None for gpu in gpus):
+        return len({gpu.pcie_root for gpu in gpus}) == 1
+    return all(path <= PathType.PHB for path in paths)
+
+
+def mask(places: tuple[int, ...]) -> int:
+    return sum(1 << place for place in places)
+
+
+@FEW
+@given(machines(max_gpus=7), st.data())
+def test_a_choice_is_free_admissible_and_best_and_a_refusal_is_true(machine: Machine, data: st.DataObject) -> None:
+    count = len(machine.gpus)
+    free = data.draw(st.sets(st.integers(0, count - 1)))
+    gpus = data.draw(st.integers(1, count))
+    request = Request(containers=(gpus,), required=data.draw(constraints))
+    tables = of_machine(machine)
+    fitting = [
+        places
+        for places in itertools.combinations(sorted(free), gpus)
+        if all(meets(machine, places, constraint) for constraint in request.required)
+    ]
+    numbers = [machine.gpus[place].index for place in sorted(free)]
+    if not fitting:
+        with pytest.raises(NoPlaceError):
+            choose(machine, numbers, request)
+        return
+    choice = choose(machine, numbers, request)
+    chosen = tuple(place for place, gpu in enumerate(machine.gpus) if gpu.index in choice.gpus)
+    assert chosen in fitting
+    best = max(float(tables.busbw[mask(places)]) for places in fitting)
+    assert choice.busbw_gbps == pytest.approx(best, abs=0.01, rel=2e-5)
+    assert choice == choose(machine, list(reversed(numbers)), request)
+
+
+@FEW
+@given(machines(max_gpus=7), st.data())
+def test_what_is_said_of_a_choice_is_consistent(machine: Machine, data: st.DataObject) -> None:
+    count = len(machine.gpus)
+    containers = data.draw(
+        st.lists(st.integers(1, 3), min_size=1, max_size=4).filter(lambda sizes: sum(sizes) <= count).map(tuple)
+    )
+    request = Request(containers=containers, preferred=data.draw(constraints))
+    choice = choose(machine, [gpu.index for gpu in machine.gpus], request)
+    assert tuple(len(part) for part in choice.containers) == containers
+    assert sorted(itertools.chain.from_iterable(choice.containers)) == list(choice.gpus) == sorted(choice.ring)
+    assert choice.ring[0] == choice.gpus[0]
+    assert 0 <= choice.score <= 100
+    places = tuple(place for place, gpu in enumerate(machine.gpus) if gpu.index in choice.gpus)
+    assert choice.fallback == tuple(wish for wish in request.preferred if not meets(machine, places, wish))
+    if len(places) > 1:
+        assert (choice.level is Level.NVLINK) == has_ring(machine, places)
+        assert choice.bandwidth_gbps > 0
+
+
+@FEW
+@given(machines(max_gpus=7, min_gpus=2), st.data())
+def test_numbering_the_gpus_otherwise_changes_no_bandwidth(machine: Machine, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(machine.gpus))))
+    turned = Machine(
+        name=machine.name,
+        gpus=tuple(machine.gpus[place] for place in order),
+        links=tuple(tuple(machine.links[a][b] for b in order) for a in order),
+        paths=tuple(tuple(machine.paths[a][b] for b in order) for a in order),
+        link_gbps=machine.link_gbps,
+        socket_gbps=machine.socket_gbps,
+    )
+    before, after = of_machine(machine), of_machine(turned)
+    for members in range(1, 1 << len(order)):
+        same = sum(1 << order[place] for place in range(len(order)) if members >> place & 1)
+        assert after.busbw[members] == pytest.approx(before.busbw[same], rel=1e-6)
+        assert after.steps[after.weakest[members]] == before.steps[before.weakest[same]]
+
+
+@FEW
+@given(machines(max_gpus=6, min_gpus=2))
+def test_more_free_gpus_never_make_the_best_set_worse(machine: Machine) -> None:
+    tables: Tables = of_machine(machine)
+    best = tables.best(frozenset())
+    for free in range(1 << tables.size):
+        for place in range(tables.size):
+            assert (best[:, free | 1 << place] >= best[:, free]).all()

@@ -1,0 +1,158 @@
+"""Ranking the nodes of a cluster."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dradriver.allocator.choose import UnknownGpuError, choose
+from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.request import Constraint, NoPlaceError, Request
+from dradriver.allocator.tables import MachineTooLargeError
+from dradriver.topology.machine import Machine, PathType
+from tests.fakes import machines
+
+NVLINK, NUMA = Constraint.NVLINK, Constraint.SAME_NUMA
+TWO = Request(containers=(2,))
+TWO_LINKED = Request(containers=(2,), required=(NVLINK,))
+
+
+def fleet(machine: Machine, **free: list[int] | range) -> Fleet:
+    found = Fleet()
+    for name, gpus in free.items():
+        found.set_node(name, machine, gpus)
+    return found
+
+
+def names(found: Fleet, request: Request, *, limit: int = 8) -> list[str]:
+    return [choice.node for choice in found.rank(request, limit=limit)]
+
+
+def test_bandwidth_decides_first() -> None:
+    found = fleet(machines.dgx1(), n1=[0, 5], n2=[0, 1], n3=range(8))
+    assert names(found, TWO) == ["n3", "n2", "n1"]
+
+
+def test_among_equals_the_node_that_loses_least_is_filled() -> None:
+    found = fleet(machines.dgx1(), whole=range(8), quad=range(4), pair=[4, 7])
+    assert names(found, TWO_LINKED) == ["pair", "quad", "whole"]
+    assert names(found, Request(containers=(4,))) == ["quad", "whole"]
+    assert names(found, Request(containers=(1,)))[0] == "pair"
+
+
+def test_a_single_gpu_goes_where_no_pair_breaks() -> None:
+    found = fleet(machines.bridge_pairs(), a=[0, 1], b=[0, 1, 2], c=range(8))
+    (first, *_) = found.rank(Request(containers=(1,)))
+    assert (first.node, first.gpus) == ("b", (2,))
+
+
+def test_names_decide_at_last_over_all_shapes() -> None:
+    found = fleet(machines.dgx1(), b=[0, 3], d=[0, 3])
+    paths = machines.nested(((0, 0),), (PathType.PIX,), across=PathType.SYS)
+    found.set_node("c", machines.build("other", paths=paths, links={(0, 1): 2}), [0, 1])
+    found.set_node("a", machines.dgx1(), [0, 3])
+    assert names(found, TWO) == ["a", "b", "c", "d"]
+    assert names(found, TWO, limit=2) == ["a", "b"]
+
+
+def test_a_rung_on_any_node_goes_before_bandwidth_on_another() -> None:
+    found = fleet(machines.dgx1(), across=[0, 4], inside=[0, 1], far=[0, 5])
+    ranked = found.rank(Request(containers=(2,), preferred=(NUMA, NVLINK)))
+    assert [(choice.node, choice.fallback) for choice in ranked] == [
+        ("inside", ()),
+        ("across", (NUMA,)),
+        ("far", (NUMA, NVLINK)),
+    ]
+
+
+def test_only_eligible_nodes_are_looked_at() -> None:
+    found = fleet(machines.dgx1(), n1=range(8), n2=[0, 5], n3=range(8))
+    assert [choice.node for choice in found.rank(TWO, eligible={"n2", "gone"})] == ["n2"]
+    with pytest.raises(NoPlaceError, match="no node is eligible"):
+        found.rank(TWO, eligible=[])
+    with pytest.raises(NoPlaceError, match="no node has GPUs"):
+        Fleet().rank(TWO)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(containers=(9,)), "9 GPUs: no; the largest machine, n1, has 8"),
+        (Request(containers=(6,)), "6 GPUs: no; most GPUs free on one node: 5 on n2"),
+        (Request(containers=(4,), required=(NVLINK,)),
+         "4 GPUs with nvlink: no; largest free nvlink set is 3 on n1; without nvlink there is a place on n2"),
+        (Request(containers=(0,)), "ask for at least 1 GPU"),
+        (Request(containers=()), "ask for at least 1 GPU"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_nearest_thing(request_: Request, message: str) -> None:
+    found = fleet(machines.dgx1(), n1=[0, 1, 2], n2=[0, 1, 2, 6, 7])
+    with pytest.raises(NoPlaceError) as caught:
+        found.rank(request_)
+    assert message in str(caught.value)
+
+
+def test_a_full_cluster_says_so() -> None:
+    with pytest.raises(NoPlaceError, match="no GPU is free"):
+        fleet(machines.dgx1(), n1=[]).rank(TWO)
+
+
+def test_updates_and_removals() -> None:
+    found = fleet(machines.dgx1(), n1=range(8), n2=range(8), n3=[1])
+    found.set_free("n1", [0])
+    found.set_node("n2", found.machine("n2"), [0, 3])
+    found.remove("n1")
+    found.remove("n1")
+    assert sorted(found.nodes) == ["n2", "n3"]
+    assert found.free("n2") == frozenset({0, 3})
+    assert found.free("n3") == frozenset({1})
+    found.set_node("n3", machines.dgx_h100(), [6, 7])
+    assert found.machine("n3").name == "dgx-h100"
+    assert names(found, TWO) == ["n3", "n2"]
+    found.set_free("n3", [])
+    assert names(found, TWO) == ["n2"]
+    with pytest.raises(KeyError):
+        found.set_free("n1", [])
+
+
+def test_bad_nodes_are_refused_and_change_nothing() -> None:
+    found = fleet(machines.dgx1(), n1=[0, 3])
+    with pytest.raises(UnknownGpuError):
+        found.set_node("n1", machines.dgx1(), [8])
+    with pytest.raises(MachineTooLargeError):
+        found.set_node("n1", machines.bridge_pairs(18), range(18))
+    assert found.free("n1") == frozenset({0, 3})
+    assert found.machine("n1").name == "dgx1"
+
+
+def test_a_node_without_gpus_is_passed_over() -> None:
+    found = fleet(machines.dgx1(), n1=[0, 3])
+    found.set_node("n2", Machine(name="empty", gpus=(), links=(), paths=()), [])
+    assert names(found, TWO) == ["n1"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 6])
+def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
+    rng = random.Random(11)
+    kinds = [machines.dgx1(), machines.bridge_pairs(), machines.pcie_box(), machines.dgx_h100()]
+    found = Fleet()
+    for number in range(150):
+        free = [gpu for gpu in range(8) if rng.random() < 0.6]
+        found.set_node(f"n{number:03}", rng.choice(kinds), free)
+    for number in range(0, 150, 4):
+        found.remove(f"n{number:03}")
+    for number in range(1, 150, 4):
+        found.set_free(f"n{number:03}", [gpu for gpu in range(8) if rng.random() < 0.6])
+    request = Request(containers=(gpus,), preferred=(NVLINK,))
+    ranked = found.rank(request, limit=1000)
+    alone = {}
+    for name in found.nodes:
+        try:
+            alone[name] = choose(found.machine(name), found.free(name), request)
+        except NoPlaceError:
+            continue
+    assert {choice.node: choice.gpus for choice in ranked} == {name: choice.gpus for name, choice in alone.items()}
+    order = [(bool(choice.fallback), -choice.busbw_gbps) for choice in ranked]
+    assert order == sorted(order)
+    assert found.rank(request, limit=5) == ranked[:5]

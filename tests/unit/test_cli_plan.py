@@ -1,0 +1,140 @@
+"""``gputopo plan``, one question and many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dradriver.cli.main import main
+from dradriver.topology import topo_m
+from dradriver.topology.machine import Machine
+from tests.fakes import machines
+
+
+def run(*arguments: str, lines: list[object] | None = None, text: str | bytes = "") -> Result:
+    stdin = text if lines is None else "".join(json.dumps(line) + "\n" for line in lines)
+    return CliRunner().invoke(main, ["plan", *arguments], input=stdin)
+
+
+def answers(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_contract_of_one_line() -> None:
+    line = {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy": "nvlink"}
+    assert answers(run("--batch", lines=[line])) == [
+        {
+            "gpus": [0, 4],
+            "busbw_gbps": 40.0,
+            "bandwidth_gbps": 50.0,
+            "ring": [0, 4],
+            "level": "nvlink",
+            "score": 100,
+            "containers": [[0, 4]],
+            "fallback": [],
+        }
+    ]
+
+
+def test_every_line_is_answered_in_order_and_a_bad_one_stops_nothing() -> None:
+    good = {"machine": "dgx1-v100", "gpus": 4}
+    bad: list[object] = [
+        {"machine": "no-such", "gpus": 1},
+        {"machine": "dgx1-v100", "gpus": 0},
+        {"machine": "dgx1-v100", "gpus": 9},
+        {"machine": "dgx1-v100", "gpus": 2, "free": [9]},
+        {"machine": "dgx1-v100", "gpus": 2, "free": [0, 5], "policy": "nvlink"},
+        {"machine": "dgx1-v100", "gpus": 2, "policy": "nvlnk"},
+        {"machine": "dgx1-v100", "gpus": 2, "required": ["same-nuna"]},
+        {"machine": "dgx1-v100", "gpus": 3, "containers": [2, 2]},
+        {"machine": "dgx1-v100", "gpus": True},
+        {"machine": "dgx1-v100", "gpu": 2},
+        {"machine": "dgx1-v100"},
+        [],
+        "text",
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for entry in bad for line in (good, entry)) + "\n{\n" + json.dumps(good)
+    found = answers(run("--batch", text=text))
+    assert len(found) == 2 * len(bad) + 2
+    errors = [list(answer) == ["error"] for answer in found]
+    assert errors == [False, True] * len(bad) + [True, False]
+    said = [answer.get("error") for answer in found[1::2]]
+    assert "did you mean nvlink?" in str(said[5])
+    assert "largest free nvlink set is 1" in str(said[4])
+
+
+def test_bytes_that_are_no_text_are_an_error_too() -> None:
+    (answer,) = answers(run("--batch", text=b'{"machine": "\xff\xfe", "gpus": 1}\n'))
+    assert list(answer) == ["error"]
+
+
+def test_all_keys_of_a_line() -> None:
+    line = {
+        "machine": "dgx1-v100",
+        "free": [0, 1, 2, 3, 4, 5],
+        "containers": [2, 2],
+        "required": ["nvlink", "same-numa"],
+        "preferred": "same-pcie-switch, same-pcie-root",
+    }
+    (answer,) = answers(run("--batch", lines=[line]))
+    assert answer["gpus"] == [0, 1, 2, 3]
+    assert answer["fallback"] == ["same-pcie-switch"]
+    assert sorted(map(sorted, answer["containers"])) == [[0, 3], [1, 2]]  # type: ignore[call-overload]
+
+
+def test_a_machine_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "box.txt"
+    file.write_text(topo_m.write(machines.dgx1()))
+    reads: list[str] = []
+
+    def read(source: str) -> Machine:
+        reads.append(source)
+        return topo_m.read(Path(source).read_text())
+
+    monkeypatch.setattr("dradriver.cli.plan.read_machine", read)
+    found = answers(run("--batch", lines=[{"machine": str(file), "gpus": 2}] * 3))
+    assert [answer["gpus"] for answer in found] == [[0, 3]] * 3
+    assert reads == [str(file)]
+
+
+def test_a_table_for_people() -> None:
+    result = run("--machine", "dgx1-v100", "--free", "0-2, 6", "--gpus", "2", "--preferred", "same-pcie-switch,nvlink")
+    assert result.exit_code == 0
+    assert "GPUs         0, 1\n" in result.output
+    assert "busbw        20 GB/s" in result.output
+    assert "not had" not in result.output
+
+
+def test_containers_and_what_was_not_had_are_shown() -> None:
+    result = run("-m", "dgx1-v100", "--containers", "2,1", "--preferred", "same-pcie-switch")
+    assert "container 1 " in result.output
+    assert "container 2 " in result.output
+    assert "not had      same-pcie-switch" in result.output
+
+
+def test_json_is_the_line_of_a_batch() -> None:
+    single = run("-m", "dgx-h100", "--gpus", "4", "--policy", "nvlink", "-o", "json")
+    batch = run("--batch", lines=[{"machine": "dgx-h100", "gpus": 4, "policy": "nvlink"}])
+    assert single.output == batch.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "status"),
+    [
+        (("--gpus", "2"), "give --machine", 2),
+        (("-m", "dgx1-v100"), "how many GPUs?", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--free", "a"), "'a' is no number; write 0,1,4 or 0-3,6", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--free", ""), "0 of 8 GPUs are free", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--free", "0,5", "--policy", "nvlink"), "2 GPUs with nvlink: no", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--required", "nvlik"), "did you mean nvlink", 1),
+    ],
+)
+def test_refusals_are_one_line(arguments: tuple[str, ...], message: str, status: int) -> None:
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert message in result.output
+    assert "Traceback" not in result.output
