@@ -1,0 +1,1 @@
+"""Talking to the API server: client, reflector, leader election, work queue."""

@@ -1,0 +1,315 @@
+# ruff: noqa: A002 - `type` is what msgspec and every caller call it
+"""A client of the API server: one method a verb, objects as dicts or as the structs that the caller names."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import enum
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
+
+import aiohttp
+import msgspec
+import yarl
+
+from dradriver.kube import codec
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.errors import ApiError, Unreachable, from_status
+from dradriver.kube.jsonpatch import Patch
+from dradriver.kube.lines import Lines, cause
+from dradriver.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=dict[str, Any])
+else:
+    T = TypeVar("T")
+
+__all__ = ["ApiError", "Client", "PatchKind", "Unreachable"]
+
+PAGE: Final = 500  # objects a page, as client-go asks for
+CONNECT_S: Final = 10.0
+
+Object = Mapping[str, Any]
+
+
+class PatchKind(enum.Enum):
+    """A patch's content type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct, Generic[T]):
+    metadata: _ListMeta
+    items: list[T] | None = None
+
+
+class Client:
+    """An API server, spoken to over kept-alive connections; an async context manager.
+
+    Nothing is retried here but a request whose token was replaced while it was under way. Every method may raise
+    ``ApiError`` when the server refuses, ``Unreachable`` when it gives no answer within ``timeout_s`` and
+    ``ConfigError`` when the token's file cannot be read.
+    """
+
+    def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float = 30) -> None:
+        self._config = config
+        self._user_agent = user_agent
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        context = self._config.ssl_context()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=True if context is None else context),
+            # Compression costs both sides more than the bytes inside a cluster.
+            headers={"User-Agent": self._user_agent, "Accept": "application/json", "Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> T:
+        """Return one object."""
+        return _decode(await self._request("GET", resource.path(namespace, name)), type)
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> tuple[builtins.list[T], str]:
+        """Return all objects of a kind, read in pages, and the resource version that they are of.
+
+        When the server forgets the list's version between two pages (410), the whole list is read at once instead.
+        """
+        params = selection(label_selector, field_selector)
+        path = resource.path(namespace)
+        items: builtins.list[T] = []
+        token = ""
+        while True:
+            paging = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+            try:
+                body = await self._request("GET", path, params=params | paging)
+            except ApiError as error:
+                if not (token and error.gone):
+                    raise
+                items.clear()
+                body = await self._request("GET", path, params=params)
+            page = _decode(body, _Page[type])  # type: ignore[valid-type]
+            items += page.items or ()
+            token = page.metadata.continue_
+            if not token:
+                return items, page.metadata.resource_version
+
+    async def create(
+        self,
+        resource: Resource,
+        obj: Object,
+        *,
+        namespace: str | None = None,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> T:
+        """Create an object and return it as the server stored it. Its own namespace counts where none is given."""
+        namespace = namespace or obj["metadata"].get("namespace")
+        if resource.namespaced and not namespace:
+            raise ValueError(f"a {resource.kind} needs a namespace")
+        return _decode(await self._request("POST", resource.path(namespace), body=obj), type)
+
+    async def update(
+        self,
+        resource: Resource,
+        obj: Object,
+        *,
+        subresource: str | None = None,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> T:
+        """Replace an object and return it as stored; ``conflict`` when its resourceVersion is not the newest.
+
+        Send what ``get`` returned as a dict: a struct would drop the fields that it does not name.
+        """
+        metadata = obj["metadata"]
+        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        return _decode(await self._request("PUT", path, body=obj), type)
+
+    async def update_status(
+        self,
+        resource: Resource,
+        obj: Object,
+        *,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> T:
+        """Replace an object's status and return the object as stored."""
+        return await self.update(resource, obj, subresource="status", type=type)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Patch | Object | builtins.list[dict[str, Any]],
+        *,
+        kind: PatchKind,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+        type: type[T] = dict,  # type: ignore[assignment]
+    ) -> T:
+        """Change an object and return it as stored. ``APPLY`` (server-side apply) needs a field manager."""
+        params = {"fieldManager": field_manager} if field_manager else {}
+        if force:
+            params["force"] = "true"
+        content = body.ops if isinstance(body, Patch) else body
+        path = resource.path(namespace, name, subresource)
+        return _decode(await self._request("PATCH", path, params=params, body=content, content_type=kind.value), type)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> bool:
+        """Delete an object and return whether it was there; ``conflict`` when uid or version are not the given ones."""
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {key: value for key, value in conditions.items() if value is not None},
+        }
+        try:
+            await self._request("DELETE", resource.path(namespace, name), body=options)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return True
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[Lines]:
+        """Give the lines of a watch, each an event's JSON; the connection is closed at the end, however it comes.
+
+        Args:
+            resource: What to watch.
+            namespace: Where; everywhere when None.
+            params: The query, ``watch`` included.
+            silence_s: The stream counts as dead when nothing came for so long.
+
+        Raises:
+            ApiError: The server refused to begin.
+            Unreachable: Here or from the lines: no connection, or it broke, or nothing was heard.
+        """
+        path = resource.path(namespace)
+        try:
+            async with asyncio.timeout(silence_s):
+                response = await self._open("GET", path, params=params, timeout=aiohttp.ClientTimeout(total=None))
+        except TimeoutError:
+            raise Unreachable(f"WATCH {path}: no answer for {silence_s:g} s") from None
+        try:
+            yield Lines(response, silence_s=silence_s)
+        finally:
+            response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        content = None if body is None else msgspec.json.encode(body)
+        response = await self._open(method, path, params=params, content=content, content_type=content_type)
+        try:
+            return await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{method} {path}: {cause(error)}") from error
+        finally:
+            response.release()
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109 - aiohttp's own
+    ) -> aiohttp.ClientResponse:
+        """Return an answer of success whose body is not read yet."""
+        if self._session is None:
+            raise RuntimeError("use the Client as an async context manager")
+        url = yarl.URL(self._config.url + path, encoded=True)
+        headers = {"Content-Type": content_type} if content is not None else {}
+        token = self._config.bearer()
+        while True:
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+            try:
+                response = await self._session.request(
+                    method,
+                    url,
+                    params=params,
+                    data=content,
+                    headers=headers,
+                    timeout=timeout or self._timeout,
+                    server_hostname=self._config.server_name,
+                    allow_redirects=False,
+                )
+                if 200 <= response.status < 300:
+                    return response
+                async with response:
+                    answer = await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                raise Unreachable(f"{method} {path}: {cause(error)}") from error
+            if response.status == 401 and (newer := self._config.bearer()) != token:
+                token = newer
+                continue
+            raise from_status(
+                answer,
+                status=response.status,
+                retry_after=response.headers.get("Retry-After"),
+                request=f"{method} {path}",
+            )
+
+
+def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    """Return the query of the selectors that are given."""
+    wanted = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in wanted.items() if value}
+
+
+def _decode(data: bytes, type: type[T]) -> T:
+    try:
+        return cast("T", codec.decode(data, type))
+    except codec.BadJson as error:
+        raise Unreachable(f"the API server's answer is not what it should be: {error}") from error

@@ -1,0 +1,179 @@
+"""Where the API server is and how to prove who we are."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from dradriver.kube.errors import ConfigError
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Address and credentials of an API server.
+
+    Attributes:
+        url: Such as ``https://10.96.0.1:443``.
+        ca: PEM certificates that the server's is checked against; the system's where empty.
+        token: A bearer token that never changes.
+        token_file: A file with a bearer token that does: projected tokens rotate.
+        client_cert: PEM certificate chain of the client.
+        client_key: PEM key of the client.
+        server_name: The name in the server's certificate where it is not the address.
+        insecure: Do not check the server's certificate, as the kubeconfig says.
+        namespace: The namespace that we run in, or that the kubeconfig's context names.
+    """
+
+    url: str
+    ca: bytes = b""
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    client_cert: bytes = b""
+    client_key: bytes = field(default=b"", repr=False)
+    server_name: str | None = None
+    insecure: bool = False
+    namespace: str = "default"
+
+    def bearer(self) -> str:
+        """Return the bearer token, empty when there is none.
+
+        The file is read at every call: it is small and in memory, and so a rotated token is never missed.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        if self.token_file is None:
+            return self.token
+        return _read(self.token_file, "the service account's token").decode().strip()
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return what TLS connections to the server are made with, or None for plain HTTP.
+
+        Raises:
+            ConfigError: A certificate or key cannot be used.
+        """
+        if not self.url.startswith("https:"):
+            return None
+        try:
+            context = ssl.create_default_context(cadata=self.ca.decode() if self.ca else None)
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.client_cert:
+                # ssl reads a client's key from a path only.
+                with tempfile.NamedTemporaryFile() as pair:
+                    pair.write(self.client_cert + b"\n" + self.client_key)
+                    pair.flush()
+                    context.load_cert_chain(pair.name)
+        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+            raise ConfigError(f"{self.url}: the CA or client certificate is no usable PEM: {error}") from error
+        return context
+
+
+def load(kubeconfig: Path | None) -> ServerConfig:
+    """Return the configuration of the kubeconfig where one is given, else of the pod that we run in.
+
+    Raises:
+        ConfigError: See the functions that it calls.
+    """
+    return in_cluster() if kubeconfig is None else from_kubeconfig(kubeconfig)
+
+
+def in_cluster() -> ServerConfig:
+    """Return the configuration that Kubernetes gives every pod.
+
+    Raises:
+        ConfigError: This process does not run in a pod with a service account.
+    """
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so this is no pod; give --kubeconfig FILE")
+    token_file = SERVICE_ACCOUNT / "token"
+    _read(token_file, "the service account's token")
+    namespace = SERVICE_ACCOUNT / "namespace"
+    return ServerConfig(
+        url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca=_read(SERVICE_ACCOUNT / "ca.crt", "the cluster's CA"),
+        token_file=token_file,
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+    )
+
+
+def from_kubeconfig(path: Path, context: str | None = None) -> ServerConfig:
+    """Return the configuration of a kubeconfig's context (the current one where none is named).
+
+    Raises:
+        ConfigError: The file is no kubeconfig, names something that it does not have, or wants credentials of a kind
+            that only the command line supports (exec plugins, auth providers).
+    """
+    try:
+        document = yaml.safe_load(_read(path, "the kubeconfig"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: no YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: no kubeconfig; it should hold clusters, users and contexts")
+    chosen = context or document.get("current-context")
+    if not chosen:
+        raise ConfigError(f"{path}: current-context is not set; name a context")
+    joint = _named(document, path, "contexts", chosen).get("context") or {}
+    cluster = _named(document, path, "clusters", joint.get("cluster")).get("cluster") or {}
+    user = _named(document, path, "users", joint.get("user")).get("user") or {} if joint.get("user") else {}
+    for key in ("exec", "auth-provider", "username"):
+        if user.get(key):
+            raise ConfigError(
+                f"{path}: user {joint['user']} uses {key}, which is not supported here; use a client certificate or a "
+                "token, for example of `kubectl create token`"
+            )
+    if cluster.get("proxy-url"):
+        raise ConfigError(f"{path}: cluster {joint['cluster']} uses proxy-url, which is not supported here")
+    if not cluster.get("server"):
+        raise ConfigError(f"{path}: cluster {joint['cluster']} has no server")
+    token_file = user.get("tokenFile")
+    return ServerConfig(
+        url=str(cluster["server"]).rstrip("/"),
+        ca=_data(cluster, path, "certificate-authority"),
+        token=str(user.get("token") or ""),
+        token_file=path.parent / token_file if token_file else None,
+        client_cert=_data(user, path, "client-certificate"),
+        client_key=_data(user, path, "client-key"),
+        server_name=cluster.get("tls-server-name"),
+        insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        namespace=str(joint.get("namespace") or "default"),
+    )
+
+
+def _named(document: Mapping[str, Any], path: Path, part: str, name: object) -> Mapping[str, Any]:
+    entries = [entry for entry in document.get(part) or [] if isinstance(entry, dict)]
+    for entry in entries:
+        if entry.get("name") == name:
+            return entry
+    raise ConfigError(f"{path}: {part} has no {name!r}, only {', '.join(str(entry.get('name')) for entry in entries)}")
+
+
+def _data(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
+    """Return a certificate or key that stands in the kubeconfig in base64, or in a file beside it."""
+    if inline := entry.get(key + "-data"):
+        try:
+            return base64.b64decode(inline, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ConfigError(f"{path}: {key}-data is no base64: {error}") from error
+    return _read(path.parent / entry[key], key) if entry.get(key) else b""
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read {what}: {error.strerror}") from error

@@ -1,0 +1,130 @@
+"""Errors of talking to the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dradriver.errors import DriverError
+from dradriver.kube import codec
+
+
+class ConfigError(DriverError):
+    """How to reach the API server cannot be read: the message names the file or variable and what to put there."""
+
+    reason = "BadServerConfig"
+
+
+class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers read it
+    """The API server gave no usable answer: no connection, none in time, or something that is not Kubernetes."""
+
+    reason = "ApiServerUnreachable"
+
+
+class ApiError(DriverError):
+    """The API server refused.
+
+    Attributes:
+        status: HTTP status, or the code of an ERROR event.
+        api_reason: The Status object's reason, such as ``AlreadyExists``; empty when the answer was no Status.
+        message: The Status object's message.
+        details: The Status object's details.
+        retry_after_s: How long the server asked to wait, or None.
+    """
+
+    reason = "ApiError"
+
+    def __init__(
+        self,
+        status: int,
+        api_reason: str = "",
+        message: str = "",
+        details: Mapping[str, Any] | None = None,
+        *,
+        retry_after_s: float | None = None,
+        request: str = "",
+    ) -> None:
+        self.status = status
+        self.api_reason = api_reason
+        self.message = message
+        self.details = dict(details or {})
+        self.retry_after_s = retry_after_s
+        super().__init__(": ".join(part for part in (request, f"{status} {api_reason}".strip(), message) if part))
+
+    @property
+    def not_found(self) -> bool:
+        """True when the object, its namespace or its kind does not exist."""
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """True when another writer was first: read again, then write."""
+        return self.status == 409 and not self.already_exists
+
+    @property
+    def already_exists(self) -> bool:
+        """True when an object of that name is there."""
+        return self.status == 409 and self.api_reason == "AlreadyExists"
+
+    @property
+    def forbidden(self) -> bool:
+        """True when RBAC or admission says no."""
+        return self.status == 403
+
+    @property
+    def invalid(self) -> bool:
+        """True when validation refused the object, or a JSON Patch's test did not hold."""
+        return self.status == 422
+
+    @property
+    def gone(self) -> bool:
+        """True when the resource version asked for cannot be served: list again without one.
+
+        Covers 410 Gone and Expired, and 504 Timeout whose cause says that the server lags behind that version.
+        """
+        if self.status == 410 or self.api_reason in ("Gone", "Expired"):
+            return True
+        causes = self.details.get("causes")
+        return isinstance(causes, list) and any(
+            isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
+        )
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: dict[str, Any] | None = None
+
+
+def from_status(
+    body: bytes | msgspec.Raw, *, status: int = 0, retry_after: str | None = None, request: str = ""
+) -> ApiError:
+    """Return the error that a Status object (or whatever came in its place) describes.
+
+    Args:
+        body: The answer's body, or an ERROR event's object.
+        status: The HTTP status; the Status object's own code where it is 0.
+        retry_after: The Retry-After header; only a number of seconds is understood, as the API server sends.
+        request: What was asked, for the message.
+    """
+    told: _Status
+    try:
+        told = codec.decode(body, _Status)
+    except codec.BadJson:
+        told = _Status(message=bytes(body)[:200].decode(errors="replace"))
+    wait = retry_after if retry_after is not None else (told.details or {}).get("retryAfterSeconds")
+    try:
+        wait_s = None if wait is None else max(0.0, float(wait))
+    except (TypeError, ValueError):  # an HTTP date, from a proxy
+        wait_s = None
+    return ApiError(
+        status or told.code or 500,
+        told.reason,
+        told.message,
+        told.details,
+        retry_after_s=wait_s,
+        request=request,
+    )

@@ -1,0 +1,44 @@
+"""A builder of JSON Patches (RFC 6902)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+
+def pointer(*path: str | int) -> str:
+    """Return the JSON Pointer (RFC 6901) of a path, ``~`` and ``/`` in its segments escaped."""
+    return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in path)
+
+
+class Patch:
+    """A JSON Patch in the making; every method returns the patch, so that calls chain.
+
+    ``Patch().test("metadata", "resourceVersion", value="7").remove("spec", "schedulingGates", 0)``. The segment ``-``
+    appends to a list.
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def add(self, *path: str | int, value: Any) -> Self:
+        """Add a member or list element, or replace a member that is there. Its parent must exist."""
+        self.ops.append({"op": "add", "path": pointer(*path), "value": value})
+        return self
+
+    def replace(self, *path: str | int, value: Any) -> Self:
+        """Replace what must be there."""
+        self.ops.append({"op": "replace", "path": pointer(*path), "value": value})
+        return self
+
+    def remove(self, *path: str | int) -> Self:
+        """Remove what must be there."""
+        self.ops.append({"op": "remove", "path": pointer(*path)})
+        return self
+
+    def test(self, *path: str | int, value: Any) -> Self:
+        """Let the whole patch fail (422 Invalid) unless the value is this one."""
+        self.ops.append({"op": "test", "path": pointer(*path), "value": value})
+        return self

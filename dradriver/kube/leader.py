@@ -1,0 +1,232 @@
+"""Leader election on a Lease, so that one replica of several works.
+
+The rules are client-go's (tools/leaderelection): a lease counts as expired when this process has seen no change of it
+for its duration, by this process's monotonic clock; clocks of machines are never compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.errors import ApiError
+from dradriver.kube.resources import LEASES
+
+logger = logging.getLogger(__name__)
+
+LEAST_GRACE_S: Final = 1.0  # for cancelled work to stop, even where the loss was noticed late
+JITTER: Final = 1.2  # client-go's JitterFactor: candidates wait between one and 2.2 periods
+
+
+class _LostError(DriverError):
+    """The lease went to another, or could not be renewed in time."""
+
+    reason = "LeadershipLost"
+
+
+class LeaderElector:
+    """A candidate for a Lease.
+
+    A leader that could not renew for ``renew_deadline_s`` cancels its work. Another may lead ``lease_duration_s`` after
+    the last renewal; a process whose work has not stopped by then is ended.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        lease_duration_s: float = 15,
+        renew_deadline_s: float = 10,
+        retry_period_s: float = 2,
+        end_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        """Make a candidate; nothing is asked of the server before ``run``.
+
+        Args:
+            client: An entered client.
+            namespace: The Lease's.
+            name: The Lease's.
+            identity: Who we are; no two live processes may share it.
+            lease_duration_s: How long others wait for a leader that is not heard of; whole seconds.
+            renew_deadline_s: How long after the last renewal a leader gives up.
+            retry_period_s: How often a leader renews, and the limit of each attempt.
+            end_process: Called with status 1 when cancelled work does not stop in time.
+        """
+        if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
+            raise ValueError(
+                f"retry period {retry_period_s:g} s, renew deadline {renew_deadline_s:g} s and lease duration "
+                f"{lease_duration_s:g} s must grow in this order, the first by more than {JITTER} times"
+            )
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._lease_duration_s = lease_duration_s
+        self._renew_deadline_s = renew_deadline_s
+        self._retry_period_s = retry_period_s
+        self._end_process = end_process
+        self._observed: tuple[Any, ...] = ()
+        self._observed_at = 0.0
+        self._renewed_at: float | None = None  # when the last successful renewal was sent; None when not the leader
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """True while nobody else can lead; false from the renew deadline on, even before the work has stopped."""
+        if self._renewed_at is None:
+            return False
+        return asyncio.get_running_loop().time() < self._renewed_at + self._renew_deadline_s
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the lease, do the work while it is ours, and again when it was lost; return when work returns.
+
+        Lost means: the work is cancelled and has ended before anything else happens. However this method ends, the
+        lease is given back first, so that another need not wait. What the work raises passes through.
+        """
+        try:
+            while True:
+                await self._acquire()
+                logger.info("leading: lease %s/%s is held by %s", self._namespace, self._name, self._identity)
+                if await self._lead(work):
+                    return
+        finally:
+            self._renewed_at = None
+            await self._release()
+
+    async def _acquire(self) -> None:
+        while not await self._attempt():  # noqa: ASYNC110 - what is waited for happens on the server
+            await asyncio.sleep(self._retry_period_s * random.uniform(1, 1 + JITTER))  # noqa: S311
+
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Return True when the work is done, False when the lease was lost and the work has stopped."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._keep())
+                await work()
+                renewing.cancel()
+        except BaseExceptionGroup as raised:
+            _, others = raised.split(_LostError)
+            if others is not None:
+                raise others.exceptions[0] from None
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from None
+            logger.warning("not leading any more: %s", raised.exceptions[0])
+            return False
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+                self._watchdog = None
+        return True
+
+    async def _keep(self) -> None:
+        """Renew until that fails; raising is what makes the task group cancel the work."""
+        try:
+            while True:
+                await asyncio.sleep(self._retry_period_s)
+                assert self._renewed_at is not None
+                async with asyncio.timeout_at(self._renewed_at + self._renew_deadline_s):
+                    while not await self._attempt():  # noqa: ASYNC110
+                        await asyncio.sleep(self._retry_period_s * random.uniform(0.5, 1))  # noqa: S311
+        except (TimeoutError, _LostError) as error:
+            loop = asyncio.get_running_loop()
+            assert self._renewed_at is not None
+            stop_by = max(self._renewed_at + self._lease_duration_s, loop.time() + LEAST_GRACE_S)
+            self._watchdog = loop.call_at(stop_by, self._overdue)
+            self._renewed_at = None
+            if isinstance(error, _LostError):
+                raise
+            raise _LostError(
+                f"lease {self._namespace}/{self._name} was not renewed in {self._renew_deadline_s:g} s"
+            ) from None
+
+    def _overdue(self) -> None:
+        logger.critical("the work did not stop in time after the lease was lost; ending this process")
+        self._end_process(1)
+
+    async def _attempt(self) -> bool:
+        """Take or renew the lease and return whether it is ours now.
+
+        Raises:
+            _LostError: We led, and another holds it.
+        """
+        try:
+            async with asyncio.timeout(self._retry_period_s):
+                return await self._take()
+        except _LostError:
+            raise
+        except (DriverError, TimeoutError) as error:
+            if not (isinstance(error, ApiError) and (error.conflict or error.already_exists)):
+                logger.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
+            return False
+
+    async def _take(self) -> bool:
+        clock = asyncio.get_running_loop().time
+        try:
+            lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            began = clock()
+            metadata = {"name": self._name, "namespace": self._namespace}
+            new = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
+            await self._client.create(LEASES, new | {"spec": self._spec({})})
+            self._renewed_at = began
+            return True
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        record = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "acquireTime", "leaseTransitions"))
+        if record != self._observed:
+            self._observed, self._observed_at = record, clock()
+        if holder not in ("", self._identity):
+            if self._renewed_at is not None:
+                raise _LostError(f"lease {self._namespace}/{self._name} was taken by {holder}")
+            duration_s = max(self._lease_duration_s, float(spec.get("leaseDurationSeconds") or 0))
+            if clock() < self._observed_at + duration_s:
+                return False
+        began = clock()
+        # The version that came with the lease lets only one of several candidates win.
+        await self._client.update(LEASES, lease | {"spec": spec | self._spec(spec)})
+        self._renewed_at = began
+        return True
+
+    def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
+        now = _micro_time()
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._lease_duration_s),
+            "renewTime": now,
+        }
+        if old.get("holderIdentity") != self._identity:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(old.get("leaseTransitions") or 0) + 1 if old else 0
+        return spec
+
+    async def _release(self) -> None:
+        """Say that the lease is free where it is ours; that it could not be said costs others a wait, no more."""
+        try:
+            async with asyncio.timeout(self._retry_period_s):
+                lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
+                spec = lease.get("spec") or {}
+                if spec.get("holderIdentity") == self._identity:
+                    now = _micro_time()
+                    free = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}
+                    await self._client.update(LEASES, lease | {"spec": spec | free})
+                    logger.info("lease %s/%s is given back", self._namespace, self._name)
+        except (DriverError, TimeoutError) as error:
+            if not (isinstance(error, ApiError) and error.not_found):
+                logger.warning("lease %s/%s is not given back: %s", self._namespace, self._name, error)
+
+
+def _micro_time() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,54 @@
+"""The lines of a streamed answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+import aiohttp
+
+from dradriver.kube.errors import Unreachable
+
+
+class Lines:
+    """An iterator over the lines of an answer, of any length: a full ResourceSlice is longer than aiohttp reads.
+
+    A last line that was cut short is left out. Raises ``Unreachable`` when the connection breaks or nothing comes for
+    ``silence_s``.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, *, silence_s: float) -> None:
+        self._response = response
+        self._silence_s = silence_s
+        self._lines: list[bytes] = []  # complete ones, last first
+        self._rest: list[bytes] = []  # pieces of the line that is not complete
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._lines:
+            chunk = await self._read()
+            if not chunk:
+                raise StopAsyncIteration
+            head, *tail = chunk.split(b"\n")
+            self._rest.append(head)
+            if tail:
+                complete = [b"".join(self._rest), *tail]
+                self._rest = [complete.pop()]
+                self._lines = [line for line in reversed(complete) if line]
+        return self._lines.pop()
+
+    async def _read(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._silence_s):
+                return await self._response.content.readany()
+        except TimeoutError:
+            raise Unreachable(f"WATCH {self._response.url.path}: silent for {self._silence_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"WATCH {self._response.url.path}: {cause(error)}") from error
+
+
+def cause(error: Exception) -> str:
+    """Return what went wrong in words: a timeout's text is empty."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,392 @@
+"""The client against the fake API server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api.objects import Metadata, ResourceClaim
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.kube.errors import ConfigError
+from dradriver.kube.jsonpatch import Patch
+from dradriver.kube.resources import LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.apiserver import FakeApiServer
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(api: FakeApiServer) -> AsyncIterator[Client]:
+    async with Client(api.config, user_agent="tests/1", timeout_s=5) as entered:
+        yield entered
+
+
+class Tiny(msgspec.Struct):
+    metadata: Metadata
+
+
+def pod(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "a"} | metadata, "spec": {"nodeName": "n1"}}
+
+
+async def test_an_object_comes_back_as_a_dict_or_as_the_struct_that_is_asked_for(
+    api: FakeApiServer, client: Client
+) -> None:
+    stored = api.put(PODS, pod("p", labels={"x": "y"}))
+
+    assert stored == await client.get(PODS, "p", namespace="a")
+    tiny = await client.get(PODS, "p", namespace="a", type=Tiny)
+    assert (tiny.metadata.name, tiny.metadata.namespace, tiny.metadata.labels) == ("p", "a", {"x": "y"})
+    assert stored["metadata"]["uid"] == tiny.metadata.uid
+
+
+async def test_requests_say_who_asks_and_want_no_compression(api: FakeApiServer, client: Client) -> None:
+    api.token = None
+    await client.list(NODES)
+
+    headers = api.requests[0].headers
+    assert headers["User-Agent"] == "tests/1"
+    assert headers["Accept-Encoding"] == "identity"
+    assert "Authorization" not in headers
+
+
+async def test_a_list_is_read_in_pages(api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dradriver.kube.client.PAGE", 2)
+    for name in "edcba":
+        api.put(NODES, {"metadata": {"name": name}})
+
+    nodes, version = await client.list(NODES, type=Tiny)
+
+    assert list("abcde") == [node.metadata.name for node in nodes]
+    assert str(api.store.version) == version
+    assert [request.query["limit"] for request in api.requests] == ["2", "2", "2"]
+
+
+async def test_a_list_that_expires_between_pages_is_read_at_once(
+    api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.kube.client.PAGE", 2)
+    for name in "abc":
+        api.put(NODES, {"metadata": {"name": name}})
+    first_page = json.dumps({"metadata": {"continue": "W10="}, "items": [{"metadata": {"name": "stale"}}]}).encode()
+    api.fail(body=first_page)
+    api.fail(status=410, reason="Expired")
+
+    nodes, _ = await client.list(NODES, type=Tiny)
+
+    assert list("abc") == [node.metadata.name for node in nodes]
+    assert "limit" not in api.requests[-1].query
+
+
+async def test_items_null_is_an_empty_list(api: FakeApiServer, client: Client) -> None:
+    api.fail(body=b'{"metadata":{"resourceVersion":"7"},"items":null}')
+
+    assert await client.list(PODS, type=Tiny) == ([], "7")
+
+
+async def test_selectors_reach_the_server(api: FakeApiServer, client: Client) -> None:
+    for number, driver in enumerate(["gpu.topology", "other"]):
+        metadata = {"name": f"s{number}", "labels": {"even": str(number % 2 == 0)}}
+        api.put(RESOURCE_SLICES, {"metadata": metadata, "spec": {"driver": driver, "nodeName": "n1"}})
+
+    by_field, _ = await client.list(RESOURCE_SLICES, field_selector="spec.driver=other", type=Tiny)
+    by_label, _ = await client.list(RESOURCE_SLICES, label_selector="even in (True, Maybe)", type=Tiny)
+
+    assert [found.metadata.name for found in by_field] == ["s1"]
+    assert [found.metadata.name for found in by_label] == ["s0"]
+
+
+async def test_create_tells_a_name_that_is_taken(api: FakeApiServer, client: Client) -> None:
+    created = await client.create(PODS, pod("p"))
+
+    assert created["metadata"]["resourceVersion"]
+    with pytest.raises(ApiError) as raised:
+        await client.create(PODS, pod("p"))
+    assert raised.value.already_exists
+    assert not raised.value.conflict
+    assert "/api/v1/namespaces/a/pods" in str(raised.value)
+
+
+async def test_create_takes_the_namespace_from_the_call_and_a_name_from_the_server(
+    api: FakeApiServer, client: Client
+) -> None:
+    created = await client.create(PODS, {"metadata": {"generateName": "p-"}}, namespace="b", type=Tiny)
+
+    assert created.metadata.namespace == "b"
+    assert created.metadata.name.startswith("p-")
+    with pytest.raises(ValueError, match="needs a namespace"):
+        await client.create(PODS, {"metadata": {"name": "p"}})
+
+
+async def test_update_with_an_old_version_is_a_conflict(api: FakeApiServer, client: Client) -> None:
+    old = api.put(PODS, pod("p"))
+    api.put(PODS, pod("p", labels={"somebody": "else"}))
+
+    with pytest.raises(ApiError) as raised:
+        await client.update(PODS, old)
+
+    assert raised.value.conflict
+
+
+async def test_update_keeps_fields_that_we_do_not_know(api: FakeApiServer, client: Client) -> None:
+    api.put(RESOURCE_SLICES, {"metadata": {"name": "s"}, "spec": {"fromTheFuture": {"x": [1]}, "driver": "d"}})
+
+    slice_ = await client.get(RESOURCE_SLICES, "s")
+    slice_["spec"]["driver"] = "e"
+    await client.update(RESOURCE_SLICES, slice_)
+
+    assert [x["spec"] for x in api.objects(RESOURCE_SLICES)] == [{"fromTheFuture": {"x": [1]}, "driver": "e"}]
+
+
+async def test_status_and_the_rest_are_written_apart(api: FakeApiServer, client: Client) -> None:
+    claim = api.put(RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": "a"}, "spec": {"x": 1}})
+
+    changed = claim | {"spec": {"x": 2}, "status": {"reservedFor": [{"uid": "u"}]}}
+    written = await client.update_status(RESOURCE_CLAIMS, changed)
+    assert written["spec"] == {"x": 1}
+    assert written["status"] == {"reservedFor": [{"uid": "u"}]}
+
+    written = await client.update(RESOURCE_CLAIMS, written | {"spec": {"x": 2}, "status": {}})
+    assert written["spec"] == {"x": 2}
+    assert written["status"] == {"reservedFor": [{"uid": "u"}]}
+
+
+async def test_json_patch_changes_and_its_test_refuses(api: FakeApiServer, client: Client) -> None:
+    stored = api.put(PODS, pod("p", annotations={"gpu.topology/gpus": "4"}))
+    patch = (
+        Patch()
+        .test("metadata", "resourceVersion", value=stored["metadata"]["resourceVersion"])
+        .add("metadata", "annotations", "gpu.topology/level", value="nvlink")
+    )
+
+    changed = await client.patch(PODS, "p", patch, kind=PatchKind.JSON, namespace="a", type=Tiny)
+    assert changed.metadata.annotations == {"gpu.topology/gpus": "4", "gpu.topology/level": "nvlink"}
+
+    with pytest.raises(ApiError) as raised:
+        await client.patch(PODS, "p", patch, kind=PatchKind.JSON, namespace="a")
+    assert raised.value.invalid
+
+
+async def test_merge_patch_removes_with_null(api: FakeApiServer, client: Client) -> None:
+    api.put(PODS, pod("p", annotations={"a": "1", "b": "2"}))
+
+    body = {"metadata": {"annotations": {"a": None, "c": "3"}}}
+    changed = await client.patch(PODS, "p", body, kind=PatchKind.MERGE, namespace="a", type=Tiny)
+
+    assert changed.metadata.annotations == {"b": "2", "c": "3"}
+
+
+async def test_apply_names_its_manager(api: FakeApiServer, client: Client) -> None:
+    api.put(RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": "a"}})
+
+    await client.patch(
+        RESOURCE_CLAIMS,
+        "c",
+        {"status": {"devices": [{"device": "gpu-1"}]}},
+        kind=PatchKind.APPLY,
+        namespace="a",
+        subresource="status",
+        field_manager="me",
+        force=True,
+    )
+
+    assert api.requests[-1].query == {"fieldManager": "me", "force": "true"}
+    assert api.requests[-1].headers["Content-Type"] == "application/apply-patch+yaml"
+    assert api.objects(RESOURCE_CLAIMS)[0]["status"] == {"devices": [{"device": "gpu-1"}]}
+
+
+async def test_delete_says_whether_anything_was_there(api: FakeApiServer, client: Client) -> None:
+    uid = api.put(PODS, pod("p"))["metadata"]["uid"]
+
+    with pytest.raises(ApiError) as raised:
+        await client.delete(PODS, "p", namespace="a", uid="another")
+    assert raised.value.conflict
+    assert await client.delete(PODS, "p", namespace="a", uid=uid)
+    assert not await client.delete(PODS, "p", namespace="a", uid=uid)
+    assert api.objects(PODS) == []
+
+
+async def test_finalizers_hold_an_object_until_they_are_gone(api: FakeApiServer, client: Client) -> None:
+    api.put(PODS, pod("p", finalizers=["x/y"]))
+
+    await client.delete(PODS, "p", namespace="a")
+    held = await client.get(PODS, "p", namespace="a")
+    assert held["metadata"]["deletionTimestamp"]
+    del held["metadata"]["finalizers"]
+    await client.update(PODS, held)
+
+    assert api.objects(PODS) == []
+
+
+async def test_a_refusal_carries_what_the_server_said(api: FakeApiServer, client: Client) -> None:
+    api.fail(status=429, reason="TooManyRequests", message="slow down", details={"kind": "pods"}, retry_after=7)
+
+    with pytest.raises(ApiError) as raised:
+        await client.list(PODS)
+
+    error = raised.value
+    assert (
+        error.status,
+        error.api_reason,
+        error.message,
+        error.details,
+        error.retry_after_s,
+    ) == (429, "TooManyRequests", "slow down", {"kind": "pods"}, 7.0)
+
+
+async def test_a_refusal_that_is_no_status_object_is_still_one(api: FakeApiServer, client: Client) -> None:
+    api.fail(status=502, body=b"<html>bad gateway</html>")
+
+    with pytest.raises(ApiError, match="502: <html>bad gateway"):
+        await client.list(PODS)
+
+
+@pytest.mark.parametrize(
+    ("status", "name"), [(403, "forbidden"), (404, "not_found"), (409, "conflict"), (410, "gone"), (422, "invalid")]
+)
+def test_errors_are_told_apart(status: int, name: str) -> None:
+    told = ("forbidden", "not_found", "conflict", "gone", "invalid", "already_exists")
+
+    assert [name] == [word for word in told if getattr(ApiError(status), word)]
+
+
+def test_a_version_that_the_server_has_not_reached_is_gone_too() -> None:
+    details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+
+    assert ApiError(504, "Timeout", "", details).gone
+    assert not ApiError(504, "Timeout").gone
+
+
+@pytest.mark.looptime
+async def test_a_call_that_is_not_answered_ends_in_time(looptime: float) -> None:
+    async with FakeApiServer() as api, Client(api.config, user_agent="t", timeout_s=5) as client:
+        api.fail(mode="hang")
+
+        with pytest.raises(Unreachable, match="GET /api/v1/pods"):
+            await client.list(PODS)
+        assert 5 <= float(looptime) <= 6
+
+
+async def test_a_server_that_is_not_there_is_unreachable(api: FakeApiServer) -> None:
+    config = dataclasses.replace(api.config, url="http://127.0.0.1:1")
+    async with Client(config, user_agent="t") as client:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+            await client.list(PODS)
+
+
+async def test_an_answer_that_is_not_kubernetes_is_unreachable(api: FakeApiServer, client: Client) -> None:
+    for body in (b"<html>", b'{"metadata":{"name":3}}', b"\xff\xfe", b""):
+        api.fail(body=body)
+        with pytest.raises(Unreachable, match="not what it should be"):
+            await client.get(PODS, "p", namespace="a", type=Tiny)
+
+
+async def test_a_dropped_connection_does_not_repeat_a_write(api: FakeApiServer, client: Client) -> None:
+    api.fail(mode="drop", method="POST")
+
+    with pytest.raises(Unreachable):
+        await client.create(PODS, pod("p"))
+    assert len(api.requests) == 1
+
+
+async def test_nesting_deeper_than_pythons_recursion_limit_blinds_nobody(api: FakeApiServer, client: Client) -> None:
+    # 10 KiB of opaque parameters are 5,000 brackets, which any author of a claim may write.
+    deep = b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    opaque = b'{"source":"FromClaim","opaque":{"driver":"d","parameters":' + deep + b"}}"
+    claim = (
+        b'{"metadata":{"name":"c","namespace":"a"},"status":{"allocation":{"devices":{"config":[' + opaque + b"]}}}}"
+    )
+    api.fail(body=b'{"metadata":{"resourceVersion":"7"},"items":[' + claim + b"]}", times=2)
+
+    limit = sys.getrecursionlimit()
+    claims, _ = await client.list(RESOURCE_CLAIMS, type=ResourceClaim)
+    assert claims[0].status.allocation is not None
+    tiny, _ = await client.list(RESOURCE_CLAIMS, type=Tiny)
+    assert [claim.metadata.name for claim in tiny] == ["c"]
+    assert sys.getrecursionlimit() == limit
+
+
+async def test_a_new_token_is_used_at_the_next_request(api: FakeApiServer, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    async with Client(dataclasses.replace(api.config, token_file=file), user_agent="t") as client:
+        await client.list(PODS)
+        file.write_text("second\n")
+        await client.list(PODS)
+
+    assert [request.headers["Authorization"] for request in api.requests] == ["Bearer first", "Bearer second"]
+
+
+async def test_a_token_that_was_replaced_under_way_is_tried_again_at_once(api: FakeApiServer, tmp_path: Path) -> None:
+    tokens = iter(["old", "new"])
+
+    tokens = iter(["old", "new"])
+
+    class Rotating(type(api.config)):  # type: ignore[misc]
+        """Hands out the old token once, as if the file had been replaced just after it was read."""
+
+        def bearer(self) -> str:
+            return next(tokens)
+
+    api.token = "new"
+    async with Client(Rotating(url=api.config.url), user_agent="t") as client:
+        assert ([], str(api.store.version)) == await client.list(PODS)
+
+    assert [request.headers["Authorization"] for request in api.requests] == ["Bearer old", "Bearer new"]
+
+
+async def test_a_refused_token_that_was_not_replaced_is_an_error(api: FakeApiServer, client: Client) -> None:
+    api.token = "another"
+
+    with pytest.raises(ApiError) as raised:
+        await client.list(PODS)
+    assert raised.value.status == 401
+    assert len(api.requests) == 1
+
+
+async def test_a_token_file_that_is_gone_is_named(api: FakeApiServer, tmp_path: Path) -> None:
+    config = dataclasses.replace(api.config, token_file=tmp_path / "token")
+    async with Client(config, user_agent="t") as client:
+        with pytest.raises(ConfigError, match="token: cannot read the service account's token"):
+            await client.list(PODS)
+
+
+async def test_connections_are_kept(api: FakeApiServer, client: Client) -> None:
+    await client.list(PODS)
+    with pytest.raises(ApiError):
+        await client.get(PODS, "p", namespace="a")
+    await client.list(PODS)
+
+    assert client._session is not None
+    connector = client._session.connector
+    assert connector is not None
+    assert sum(len(connections) for connections in connector._conns.values()) == 1
+
+
+def test_paths() -> None:
+    assert RESOURCE_CLAIMS.path("a", "c", "status") == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status"
+    assert LEASES.path() == "/apis/coordination.k8s.io/v1/leases"
+    assert NODES.path(name="n") == "/api/v1/nodes/n"
+    assert NODES.path(name="a?b") == "/api/v1/nodes/a%3Fb"
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("a", ""), ("a", ".."), ("a", "x/y"), (None, "p"), ("", "p")])
+def test_a_path_that_would_address_something_else_is_refused(namespace: str | None, name: str) -> None:
+    with pytest.raises(ValueError, match="Pod"):
+        PODS.path(namespace, name)
+
+
+def test_a_cluster_wide_kind_has_no_namespace() -> None:
+    with pytest.raises(ValueError, match="has no namespace"):
+        NODES.path("a", "n")

@@ -1,0 +1,152 @@
+"""In-cluster and kubeconfig configuration."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dradriver.kube import config
+from dradriver.kube.errors import ConfigError
+
+
+def kubeconfig(path: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:
+    document = {
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "ns"}},
+            {"name": "there", "context": {"cluster": "missing"}},
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": "https://example.org:6443/"} | (cluster or {})}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+    file = path / "config"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_certificates_come_from_the_file_itself_or_from_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "pki").mkdir()
+    (tmp_path / "pki" / "key.pem").write_bytes(b"KEY")
+    user = {"client-certificate-data": base64.b64encode(b"CERT").decode(), "client-key": "pki/key.pem"}
+    file = kubeconfig(tmp_path, cluster={"certificate-authority-data": base64.b64encode(b"CA").decode()}, user=user)
+
+    read = config.load(file)
+
+    assert (
+        read.url,
+        read.ca,
+        read.client_cert,
+        read.client_key,
+        read.namespace,
+    ) == ("https://example.org:6443", b"CA", b"CERT", b"KEY", "ns")
+
+
+def test_tokens_come_from_the_file_itself_or_from_a_file_that_is_read_anew(tmp_path: Path) -> None:
+    assert config.load(kubeconfig(tmp_path, user={"token": "T"})).bearer() == "T"
+    read = config.load(kubeconfig(tmp_path, user={"tokenFile": "token"}))
+    (tmp_path / "token").write_text("one\n")
+    assert read.bearer() == "one"
+    (tmp_path / "token").write_text("two\n")
+    assert read.bearer() == "two"
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(config.ServerConfig(url="https://x", token="hunter2", client_key=b"hunter3"))
+
+    assert "hunter" not in shown
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "says"),
+    [
+        ({"exec": {"command": "aws"}}, {}, "user u uses exec.*client certificate or a token"),
+        ({"auth-provider": {"name": "oidc"}}, {}, "uses auth-provider"),
+        ({"username": "root", "password": "x"}, {}, "uses username"),
+        ({}, {"proxy-url": "http://p"}, "cluster c uses proxy-url"),
+        ({}, {"server": ""}, "cluster c has no server"),
+        ({}, {"certificate-authority-data": "%"}, "certificate-authority-data is no base64"),
+        ({}, {"certificate-authority": "no/such.pem"}, "such.pem: cannot read certificate-authority"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        config.load(kubeconfig(tmp_path, user=user, cluster=cluster))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "no YAML"),
+        ("[]", "no kubeconfig"),
+        ("{}", "current-context is not set"),
+        ("current-context: x", "has no 'x'"),
+    ],
+)
+def test_what_is_no_kubeconfig_is_said(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=says):
+        config.load(file)
+
+
+def test_a_context_may_be_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="clusters has no 'missing', only c"):
+        config.from_kubeconfig(kubeconfig(tmp_path), "there")
+
+
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing: cannot read the kubeconfig"):
+        config.load(tmp_path / "nothing")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {"token": "T\n", "ca.crt": "CA", "namespace": "ns\n"}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(config, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    return tmp_path
+
+
+def test_a_pod_finds_its_server(pod: Path) -> None:
+    read = config.load(None)
+
+    assert (read.url, read.ca, read.bearer(), read.namespace) == ("https://10.96.0.1:6443", b"CA", "T", "ns")
+
+
+def test_a_version_6_address_stands_in_brackets(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+
+    assert config.in_cluster().url == "https://[fd00::1]:6443"
+
+
+def test_outside_a_pod_the_way_out_is_named(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+
+    with pytest.raises(ConfigError, match="give --kubeconfig FILE"):
+        config.load(None)
+
+
+def test_a_pod_without_service_account_is_told_so(pod: Path) -> None:
+    (pod / "token").unlink()
+
+    with pytest.raises(ConfigError, match="cannot read the service account's token"):
+        config.load(None)
+
+
+def test_a_certificate_that_is_none_is_refused() -> None:
+    for bad in (
+        config.ServerConfig(url="https://x", ca=b"no PEM"),
+        config.ServerConfig(url="https://x", client_cert=b"x"),
+    ):
+        with pytest.raises(ConfigError, match="no usable PEM"):
+            bad.ssl_context()
+    assert config.ServerConfig(url="http://x").ssl_context() is None
