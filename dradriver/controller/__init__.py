@@ -1,0 +1,1 @@
+"""The cluster controller: chooses GPUs for gated pods and creates their claims."""

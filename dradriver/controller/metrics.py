@@ -1,0 +1,18 @@
+"""What the controller counts. No label holds text from a user."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+PLACEMENTS: Final = Counter(
+    "gpu_topology_placements_total", "Pods whose gate was lifted, by the level their GPUs reach.", ["level"]
+)
+WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
+DURATION: Final = Histogram(
+    "gpu_topology_placement_duration_seconds",
+    "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+)
+RENEWALS: Final = Counter("gpu_topology_renewals_total", "Pinned claims that were made anew, by cause.", ["cause"])

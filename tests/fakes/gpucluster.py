@@ -1,0 +1,377 @@
+"""A cluster of GPU nodes in memory: the controller's worker with its API server, a scheduler and a garbage collector.
+
+Nothing happens by itself: events reach the controller when ``deliver`` is called, pods are bound when ``schedule`` is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from dradriver.allocator.request import Choice
+from dradriver.api import annotations as words
+from dradriver.api import names, slices
+from dradriver.api.objects import Node, Pod, ResourceSlice
+from dradriver.controller.pins import Claim
+from dradriver.controller.worker import Worker
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.jsonpatch import Patch
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
+from tests.fakes.apistore import Collection, Object, Refused, Store, patched
+
+TYPES: tuple[tuple[Resource, Any], ...] = (
+    (PODS, Pod),
+    (RESOURCE_CLAIMS, Claim),
+    (NODES, Node),
+    (RESOURCE_SLICES, ResourceSlice),
+)
+
+
+class Killed(BaseException):
+    """The controller was killed, as by kill -9: nothing of its own may catch this."""
+
+
+class DirectClient:
+    """The API server's store as a ``Client``, without a network.
+
+    Attributes:
+        writes: All writes that were asked for, in order: verb and name.
+        kill_at: Number of the write (from 1) at which the controller is killed, or 0; negative: after it was stored.
+        refuse: Errors to answer the next writes of a verb with.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.writes: list[tuple[str, str]] = []
+        self.kill_at = 0
+        self.refuse: dict[str, list[ApiError]] = {}
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
+        try:
+            return _typed(self.store.get(_where(self.store, resource), (namespace or "", name)), type)
+        except Refused as refused:
+            raise _error(refused) from None
+
+    async def create(self, resource: Resource, obj: Object, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
+        def act() -> Object:
+            return self.store.create(_where(self.store, resource), namespace or "", obj)
+
+        return _typed(self._write("create", obj["metadata"]["name"], act), type)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Patch | Object,
+        *,
+        kind: PatchKind,
+        namespace: str | None = None,
+        type: Any = dict,  # noqa: A002
+    ) -> Any:
+        def act() -> Object:
+            where, key = _where(self.store, resource), (namespace or "", name)
+            new = patched(self.store.get(where, key), kind.value, body.ops if isinstance(body, Patch) else body)
+            return self.store.replace(where, key, new)
+
+        return _typed(self._write("patch", name, act), type)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> bool:
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+
+        def act() -> None:
+            conditions = {key: value for key, value in wanted.items() if value is not None}
+            self.store.delete(_where(self.store, resource), (namespace or "", name), conditions)
+
+        try:
+            self._write("delete", name, act)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return True
+
+    def _write(self, verb: str, name: str, act: Any) -> Any:
+        self.writes.append((verb, name))
+        if self.kill_at == len(self.writes):
+            raise Killed
+        if self.refuse.get(verb):
+            raise self.refuse[verb].pop(0)
+        try:
+            result = act()
+        except Refused as refused:
+            raise _error(refused) from None
+        if -self.kill_at == len(self.writes):
+            raise Killed
+        return result
+
+
+class GpuCluster:
+    """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for ``patience_s``."""
+
+    def __init__(self, *, patience_s: float = 1000.0) -> None:
+        self.patience_s = patience_s
+        self.store = Store()
+        self.machines: dict[str, Machine] = {}
+        self._created = 0
+        self._seen: dict[str, int] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Put a new controller in the old one's place; it has seen nothing yet."""
+        self.client = DirectClient(self.store)
+        self.worker = Worker(cast("Client", self.client), patience_s=self.patience_s, grace_s=0.0)
+        self._seen.clear()
+
+    # What reaches the controller.
+
+    def deliver(self, *resources: Resource) -> None:
+        """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
+        cluster = self.worker.cluster
+        handlers: dict[Resource, Any] = {
+            PODS: cluster.pod_changed,
+            RESOURCE_CLAIMS: cluster.claim_changed,
+            NODES: cluster.node_changed,
+            RESOURCE_SLICES: cluster.slice_changed,
+        }
+        for resource, kind in TYPES:
+            if resources and resource not in resources:
+                continue
+            where = _where(self.store, resource)
+            events: list[tuple[Object | None, Object | None]]
+            if resource.plural not in self._seen:
+                events = [(None, obj) for obj in where.objects.values()]
+            else:
+                events = [(e.old, e.new) for e in where.log if e.version > self._seen[resource.plural]]
+            self._seen[resource.plural] = self.store.version
+            for old, new in events:
+                metadata = (new or old or {})["metadata"]
+                key = metadata.get("namespace", ""), metadata["name"]
+                handlers[resource](Change(key, _typed(old, kind) if old else None, _typed(new, kind) if new else None))
+
+    async def settle(self) -> None:
+        """Let the controller see everything and act until it has nothing more to do."""
+        for _ in range(20):
+            self.deliver()
+            before = self.store.version
+            self.worker._sweep_at = 0.0
+            await self.worker.step()
+            if self.store.version == before:
+                return
+        raise AssertionError("the controller never comes to rest")
+
+    # What others do.
+
+    def node(self, name: str, profile: str | None = "dgx1-v100", **changes: Any) -> None:
+        """Add a node or change it; with a profile it publishes such a machine."""
+        labels = {"kubernetes.io/hostname": name, **changes.get("labels", {})}
+        free = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+        self.put(
+            NODES,
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("unschedulable", False)},
+                "status": {
+                    "allocatable": free | changes.get("allocatable", {}),
+                    "conditions": [{"type": "Ready", "status": changes.get("ready", "True")}],
+                },
+            },
+        )
+        if profile is not None:
+            self.machines[name] = profiles.load(profile, seed=name)
+            self.publish(name, self.machines[name])
+
+    def publish(self, node: str, machine: Machine) -> None:
+        """Publish a node's pool, a generation higher than before."""
+        before = self.find(RESOURCE_SLICES, slices.slice_name(0, node))
+        generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
+        for built in slices.build(machine, node=node, node_uid="n"):
+            built["spec"]["pool"]["generation"] = generation
+            self.put(RESOURCE_SLICES, built)
+
+    def pod(self, name: str, gpus: int | Mapping[str, int] = 4, **changes: Any) -> None:
+        """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""
+        counts = {"main": gpus} if isinstance(gpus, int) else dict(gpus)
+        self._created += 1
+        wishes = {names.PREFIX + key: value for key, value in changes.pop("wishes", {}).items()}
+        requests = changes.pop("requests", {})
+        spec: Object = {
+            "schedulingGates": [{"name": names.GATE}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim_of(name)}],
+            "containers": [
+                {
+                    "name": container,
+                    "image": "example.com/image",
+                    "resources": {
+                        "requests": requests,
+                        "claims": [{"name": names.POD_CLAIM, "request": container}],
+                    },
+                }
+                for container in counts
+            ],
+        }
+        self.put(
+            PODS,
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "default",
+                    "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
+                    "labels": {names.LABEL: names.LABEL_PLACED},
+                    "annotations": {names.CONTAINERS: words.write_counts(counts), **wishes},
+                },
+                "spec": spec | changes,
+                "status": {"phase": "Pending"},
+            },
+        )
+
+    def schedule(self) -> None:
+        """Do what kube-scheduler does: give lifted pods their pinned devices, first come, and bind them."""
+        for pod in self.all(PODS):
+            if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
+                continue
+            claim = self.find(RESOURCE_CLAIMS, pod["spec"]["resourceClaims"][0]["resourceClaimName"], "default")
+            if claim is None:
+                continue
+            if "allocation" not in claim.get("status", {}):
+                node = self._feasible(pod, claim)
+                if node is None:
+                    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                    self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
+                    continue
+                claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+                claim["status"] = {
+                    "allocation": {"devices": {"results": [_result(node, uuid) for uuid in pins(claim)]}},
+                    "reservedFor": [
+                        {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+                    ],
+                }
+                self.put(RESOURCE_CLAIMS, claim)
+            node = claim["status"]["allocation"]["devices"]["results"][0]["pool"]
+            bound = {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
+            self.put(PODS, pod | bound)
+
+    def collect(self) -> None:
+        """Do what the garbage collector and the claim controller do: claims whose pod is gone or finished go."""
+        living = {p["metadata"]["uid"] for p in self.all(PODS) if p["status"]["phase"] not in ("Succeeded", "Failed")}
+        for claim in self.all(RESOURCE_CLAIMS):
+            owners = claim["metadata"].get("ownerReferences", [])
+            if owners and not any(owner["uid"] in living for owner in owners):
+                claim["metadata"].pop("finalizers", None)
+                self.put(RESOURCE_CLAIMS, claim | {"status": {}})
+                if self.find(RESOURCE_CLAIMS, claim["metadata"]["name"], "default") is not None:
+                    self.remove(RESOURCE_CLAIMS, claim["metadata"]["name"], "default")
+
+    def rival(self, name: str, node: str, indices: Iterable[int]) -> None:
+        """Allocate a claim of somebody else's."""
+        uuids = [self.machines[node].gpus[index].uuid for index in indices]
+        results = {"devices": {"results": [_result(node, uuid) for uuid in uuids]}}
+        self.put(
+            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": results}}
+        )
+
+    # What a test looks at.
+
+    def put(self, resource: Resource, obj: Object) -> Object:
+        where = _where(self.store, resource)
+        obj = copy.deepcopy(obj)
+        obj["metadata"].pop("resourceVersion", None)
+        namespace = obj["metadata"].get("namespace", "")
+        key = namespace, obj["metadata"]["name"]
+        if key in where.objects:
+            return self.store.replace(where, key, obj, whole=True)
+        return self.store.create(where, namespace, obj, with_status=True)
+
+    def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
+        self.store.delete(_where(self.store, resource), (namespace, name))
+
+    def find(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
+        return copy.deepcopy(_where(self.store, resource).objects.get((namespace, name)))
+
+    def all(self, resource: Resource) -> list[Object]:
+        return copy.deepcopy([obj for _, obj in sorted(_where(self.store, resource).objects.items())])
+
+    def get_pod(self, name: str) -> Object:
+        pod = self.find(PODS, name, "default")
+        assert pod is not None
+        return pod
+
+    def note(self, name: str, key: str) -> str | None:
+        """Return an annotation of a pod."""
+        written: dict[str, str] = self.get_pod(name)["metadata"]["annotations"]
+        return written.get(names.PREFIX + key)
+
+    def claim(self, pod: str) -> Object | None:
+        """Return the claim that the webhook named for a pod."""
+        return self.find(RESOURCE_CLAIMS, claim_of(pod), "default")
+
+    def gpus(self, pod: str) -> tuple[str, list[int]]:
+        """Return the node and the GPUs that a pod's claim is pinned to."""
+        claim = self.claim(pod)
+        assert claim is not None
+        node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice).node
+        wanted = set(pins(claim))
+        return node, [gpu.index for gpu in self.machines[node].gpus if gpu.uuid in wanted]
+
+    def _feasible(self, pod: Object, claim: Object) -> str | None:
+        """The first node that the pod may go to and that has all pinned devices free."""
+        taken = {
+            (result["pool"], result["device"])
+            for other in self.all(RESOURCE_CLAIMS)
+            for result in other.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        }
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
+        for piece in self.all(RESOURCE_SLICES):
+            node: str = piece["spec"]["nodeName"]
+            listed = {device["name"] for device in piece["spec"]["devices"]}
+            wanted = {slices.device_name(uuid) for uuid in pins(claim)}
+            if node in allowed and wanted <= listed and not any((node, name) in taken for name in wanted):
+                return node
+        return None
+
+
+def claim_of(pod: str) -> str:
+    """Return the claim name that the fake webhook gives a pod."""
+    return f"gpus-{pod}"
+
+
+def pins(claim: Object) -> list[str]:
+    """Return the uuids that a claim's selectors allow."""
+    found: list[str] = []
+    for request in claim["spec"]["devices"]["requests"]:
+        text = request["exactly"]["selectors"][0]["cel"]["expression"]
+        uuids = json.loads(text[text.rindex("[") :])
+        assert len(uuids) == request["exactly"]["count"]
+        found += uuids
+    return found
+
+
+def _result(node: str, uuid: str) -> Object:
+    return {"request": "main", "driver": names.DRIVER, "pool": node, "device": slices.device_name(uuid)}
+
+
+def _where(store: Store, resource: Resource) -> Collection:
+    return store.collection(resource.group, resource.version, resource.plural)
+
+
+def _typed(obj: Object | None, kind: Any) -> Any:
+    return copy.deepcopy(obj) if kind is dict else msgspec.json.decode(msgspec.json.encode(obj), type=kind)
+
+
+def _error(refused: Refused) -> ApiError:
+    return ApiError(refused.status, refused.reason, refused.message, refused.details)

@@ -1,0 +1,197 @@
+"""The controller as it runs: reflectors over HTTP, one worker, and a standby that takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.controller.controller import Controller
+from dradriver.controller.main import LEASE, main, parse, serve
+from dradriver.kube.client import Client
+from dradriver.kube.resources import LEASES, PODS, RESOURCE_CLAIMS
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.gpucluster import GpuCluster, claim_of
+
+
+class Running:
+    """A cluster whose store is served over HTTP."""
+
+    def __init__(self, api: FakeApiServer, cluster: GpuCluster) -> None:
+        self.api = api
+        self.cluster = cluster
+        self._news = asyncio.Event()
+        wake_watches = api.store.on_event
+
+        def on_event() -> None:
+            wake_watches()
+            self._news.set()
+
+        api.store.on_event = on_event
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Wait until a condition on the server's objects holds."""
+        async with asyncio.timeout(10):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    def is_lifted(self, pod: str) -> bool:
+        return not self.cluster.get_pod(pod)["spec"]["schedulingGates"]
+
+    @contextlib.asynccontextmanager
+    async def controller(self) -> AsyncIterator[Controller]:
+        async with Client(self.api.config, user_agent="test") as client, asyncio.TaskGroup() as tasks:
+            controller = Controller(client)
+            running = [tasks.create_task(controller.watch()), tasks.create_task(controller.work())]
+            yield controller
+            for task in running:
+                task.cancel()
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    async with FakeApiServer() as api:
+        cluster = GpuCluster()
+        cluster.store = api.store
+        yield Running(api, cluster)
+
+
+async def test_pods_are_placed_wait_and_are_placed_when_another_goes(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    async with running.controller() as controller:
+        assert not controller.ready()
+        cluster.pod("one", wishes={"policy": "nvlink"})
+        cluster.pod("two", wishes={"policy": "nvlink"})
+        cluster.pod("three", wishes={"policy": "nvlink"})
+        await running.until(lambda: cluster.note("three", "reason"))
+        assert controller.ready()
+        assert running.is_lifted("one")
+        assert running.is_lifted("two")
+        cluster.schedule()
+        cluster.remove(PODS, "one", "default")
+        cluster.collect()
+        await running.until(lambda: running.is_lifted("three"))
+        assert cluster.note("three", "reason") is None
+        assert sorted(gpu for pod in ("two", "three") for gpu in cluster.gpus(pod)[1]) == list(range(8))
+
+
+async def test_a_standby_ends_what_a_killed_leader_began(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    cluster.pod("p")
+    never = running.api.fail(method="PATCH", path="/pods/p$", mode="hold", until=asyncio.Event())
+    async with running.controller():
+        await running.until(lambda: cluster.claim("p"))
+    before = cluster.claim("p")
+    assert not running.is_lifted("p")
+    never.stop()
+    async with running.controller():
+        await running.until(lambda: running.is_lifted("p"))
+    assert cluster.claim("p") == before
+
+
+async def test_a_server_that_fails_for_a_moment_delays_a_placement_and_no_more(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    cluster.pod("p")
+    running.api.fail(method="POST", path="/resourceclaims$", status=503, reason="ServiceUnavailable")
+    async with running.controller():
+        await running.until(lambda: running.is_lifted("p"))
+    assert len(cluster.all(RESOURCE_CLAIMS)) == 1
+
+
+async def test_a_patch_of_a_pod_that_changed_is_refused_by_its_test_and_made_anew(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    cluster.pod("p")
+    release = asyncio.Event()
+    running.api.fail(method="PATCH", path="/pods/p$", mode="hold", until=release)
+    async with running.controller():
+        await running.until(lambda: cluster.claim("p"))
+        pod = cluster.get_pod("p")
+        pod["metadata"]["annotations"]["example.com/note"] = "new"
+        cluster.put(PODS, pod)
+        release.set()
+        await running.until(lambda: running.is_lifted("p"))
+    assert cluster.get_pod("p")["metadata"]["annotations"]["example.com/note"] == "new"
+    assert cluster.note("p", "allocated")
+
+
+async def test_other_drivers_slices_and_claims_are_none_of_ours(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    uuids = [gpu.uuid.lower() for gpu in cluster.machines["a"].gpus]
+    results = [{"request": "r", "driver": "other.example.com", "pool": "a", "device": uuid} for uuid in uuids]
+    theirs = {
+        "metadata": {"name": "x", "namespace": "default"},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    cluster.put(RESOURCE_CLAIMS, theirs)
+    cluster.pod("p", 8)
+    async with running.controller():
+        await running.until(lambda: running.is_lifted("p"))
+    claim = cluster.find(RESOURCE_CLAIMS, claim_of("p"), "default")
+    assert claim is not None
+    assert claim["metadata"]["labels"] == {names.LABEL: names.LABEL_PLACED}
+
+
+async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
+    running: Running, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": running.api.config.url}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
+    options = parse(
+        ["--namespace", "system", "--identity", "me", "--health-port", "0", "--kubeconfig", str(kubeconfig)]
+    )
+    running.cluster.node("a")
+    running.cluster.pod("p")
+    async with asyncio.TaskGroup() as tasks:
+        process = tasks.create_task(serve(options))
+        await running.until(lambda: running.is_lifted("p"))
+        lease = running.api.find(LEASES, LEASE, "system")
+        assert lease is not None
+        assert lease["spec"]["holderIdentity"] == "me"
+        process.cancel()
+    lease = running.api.find(LEASES, LEASE, "system")
+    assert lease is not None
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+def test_times_of_the_election_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--namespace", "n", "--identity", "i", "--renew-deadline", "20"])
+    assert "must grow in this order" in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    for flag in (
+        "namespace",
+        "identity",
+        "health-port",
+        "kubeconfig",
+        "lease-duration",
+        "renew-deadline",
+        "retry-period",
+    ):
+        assert f"--{flag}" in told

@@ -1,0 +1,371 @@
+"""One gated pod: what it gets, what it is told, and what a crash in between leaves behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+
+QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+async def test_a_pod_gets_an_nvlink_quad_of_a_dgx1_and_is_told_so() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", wishes={"policy": "nvlink"})
+    await cluster.settle()
+    node, gpus = cluster.gpus("p")
+    assert node == "a"
+    assert gpus in QUADS
+    pod = cluster.get_pod("p")
+    assert pod["spec"]["schedulingGates"] == []
+    machine = cluster.machines["a"]
+    assert cluster.note("p", "allocated") == ",".join(machine.gpus[index].uuid for index in gpus)
+    assert cluster.note("p", "level") == "nvlink"
+    assert cluster.note("p", "node") == "a"
+    assert sorted((cluster.note("p", "ring-order") or "").split(",")) == [str(index) for index in gpus]
+    assert cluster.note("p", "affinity") == "null"
+    assert cluster.note("p", "reason") is None
+
+
+async def test_placing_is_one_claim_and_one_patch() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    await cluster.settle()
+    assert cluster.client.writes == [("create", claim_of("p")), ("patch", "p")]
+
+
+async def test_each_container_has_a_request_of_its_own_and_the_pod_owns_the_claim() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", {"left": 2, "right": 2})
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert [request["name"] for request in claim["spec"]["devices"]["requests"]] == ["left", "right"]
+    (owner,) = claim["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == (cluster.get_pod("p")["metadata"]["uid"], True)
+
+
+async def test_the_second_gets_the_other_quad_and_the_third_waits_until_the_first_is_gone() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for name in ("one", "two", "three"):
+        cluster.pod(name, wishes={"policy": "nvlink"})
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert sorted(cluster.gpus(name)[1] for name in ("one", "two")) == list(QUADS)
+    reason = cluster.note("three", "reason")
+    assert reason is not None
+    assert "nvlink" in reason
+    assert cluster.get_pod("three")["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    assert cluster.claim("three") is None
+    given = cluster.gpus("one")
+    cluster.remove(PODS, "one", "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.gpus("three") == given
+    assert cluster.note("three", "reason") is None
+
+
+async def test_a_reason_is_written_once() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 9)
+    await cluster.settle()
+    writes = list(cluster.client.writes)
+    cluster.node("b", None)
+    await cluster.settle()
+    assert cluster.client.writes == writes == [("patch", "p")]
+
+
+async def test_pods_are_placed_in_the_order_of_their_creation() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for name in ("z", "y", "x"):
+        cluster.pod(name)
+    await cluster.settle()
+    assert cluster.claim("z") is not None
+    assert cluster.claim("y") is not None
+    assert cluster.claim("x") is None
+
+
+async def test_a_pod_without_a_place_does_not_hold_up_the_next() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("large", 9)
+    cluster.pod("small", 2)
+    await cluster.settle()
+    assert cluster.claim("small") is not None
+
+
+async def test_a_node_with_good_links_but_no_cpu_left_is_not_chosen() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "dgx-h100", allocatable={"cpu": "4"})
+    cluster.node("b", "dgx1-v100")
+    cluster.pod("p", requests={"cpu": "8"})
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "b"
+
+
+async def test_cpu_promised_to_a_lifted_pod_is_not_promised_again() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "10"})
+    cluster.pod("one", 1, requests={"cpu": "6"})
+    cluster.pod("two", 1, requests={"cpu": "6"})
+    await cluster.settle()
+    assert cluster.claim("one") is not None
+    assert cluster.claim("two") is None
+    assert cluster.note("two", "reason") == "no node with GPUs can run this pod: 1 too little cpu"
+
+
+async def test_the_reason_counts_the_nodes_that_were_left_out() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+    cluster.node("b", ready="Unknown")
+    cluster.node("c", unschedulable=True)
+    cluster.node("d", "rtx4090-x8")
+    cluster.pod("p", wishes={"policy": "nvlink"})
+    await cluster.settle()
+    reason = cluster.note("p", "reason") or ""
+    assert reason.endswith("; nodes left out: 1 not ready, 1 tainted, 1 unschedulable")
+    assert "nvlink" in reason
+
+
+async def test_a_tainted_node_takes_a_pod_that_tolerates_it() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}])
+    cluster.pod("p", tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"
+
+
+async def test_both_terms_of_the_authors_affinity_are_tightened() -> None:
+    cluster = GpuCluster()
+    for name in ("a", "b", "c"):
+        cluster.node(name, labels={"kubernetes.io/hostname": f"host-{name}", "zone": "1" if name == "c" else "2"})
+    author = [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["2"]}]},
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]},
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": author}}}
+    cluster.pod("p", affinity=affinity)
+    await cluster.settle()
+    spec = cluster.get_pod("p")["spec"]["affinity"]["nodeAffinity"]
+    first, second = spec["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    ours = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a", "host-b"]}
+    assert first == {"matchExpressions": [*author[0]["matchExpressions"], ours]}
+    assert second == author[1] | {"matchExpressions": [ours]}
+    assert len(json.loads(cluster.note("p", "affinity") or "")["nodeSelectorTerms"]) == 2
+
+
+async def test_a_lifted_pod_is_kept_on_eight_nodes_the_chosen_one_first() -> None:
+    cluster = GpuCluster()
+    for number in range(10):
+        cluster.node(f"n{number}")
+    cluster.pod("p")
+    await cluster.settle()
+    affinity = cluster.get_pod("p")["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in terms] == [[f"n{number}"] for number in range(8)]
+    assert cluster.gpus("p")[0] == "n0"
+
+
+@pytest.mark.parametrize("kill_at", [1, -1, 2, -2])
+async def test_killed_at_any_write_the_next_controller_ends_what_was_begun(kill_at: int) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.kill_at = kill_at
+    with pytest.raises(Killed):
+        await cluster.settle()
+    left = cluster.claim("p")
+    cluster.restart()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert left is None or left["metadata"]["uid"] == claim["metadata"]["uid"]
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.note("p", "allocated")
+    assert len(cluster.all(RESOURCE_CLAIMS)) == 1
+
+
+async def test_a_claim_left_by_a_crash_is_replaced_when_its_gpus_were_given_away() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.rival("rival", "a", cluster.gpus("p")[1])
+    cluster.restart()
+    await cluster.settle()
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
+
+
+async def test_a_claim_left_by_a_crash_goes_when_there_is_no_place_any_more() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", requests={"cpu": "8"})
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.node("a", None, allocatable={"cpu": "1"})
+    cluster.restart()
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert cluster.note("p", "reason") == "no node with GPUs can run this pod: 1 too little cpu"
+
+
+async def test_a_claim_left_by_a_conflict_is_replaced_when_the_wish_changed() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "rtx4090-x8")
+    cluster.pod("p")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"][names.POLICY] = "nvlink"
+    cluster.put(PODS, pod)
+    cluster.restart()
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "nvlink" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_claim_of_somebody_else_is_never_touched() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    cluster.pod("p")
+    await cluster.settle()
+    assert cluster.claim("p") == theirs
+    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_claim_that_no_reflector_has_shown_is_looked_at_not_doubled() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.deliver()
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    cluster.pod("p")
+    cluster.deliver(PODS)
+    await cluster.worker.step()
+    await cluster.worker.step()
+    assert cluster.claim("p") == theirs
+    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_pod_that_changed_meanwhile_is_lifted_in_its_new_form() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.deliver()
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"]["example.com/note"] = "new"
+    cluster.put(PODS, pod)
+    await cluster.worker.step()
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    await cluster.settle()
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.get_pod("p")["metadata"]["annotations"]["example.com/note"] == "new"
+    assert [verb for verb, _ in cluster.client.writes] == ["create", "patch", "patch"]
+
+
+async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_event_came() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("one")
+    cluster.deliver()
+    await cluster.worker.step()
+    cluster.pod("two")
+    cluster.deliver(PODS)
+    await cluster.worker.step()
+    assert sorted((cluster.gpus("one")[1], cluster.gpus("two")[1])) == list(QUADS)
+
+
+async def test_another_controllers_gate_is_waited_for() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}, {"name": names.GATE}])
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "kueue.x-k8s.io/admission" in (cluster.note("p", "reason") or "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("policy", "nvlnk", "did you mean nvlink?"),
+        ("containers", "[", "remove this annotation"),
+        ("containers", '{"other":2}', "no container 'other'"),
+    ],
+)
+async def test_a_pod_whose_words_were_changed_is_told_what_is_wrong(key: str, value: str, told: str) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", wishes={key: value})
+    await cluster.settle()
+    assert told in (cluster.note("p", "reason") or "")
+    assert cluster.claim("p") is None
+
+
+async def test_a_refused_claim_is_told_and_the_next_pod_goes_on() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("one")
+    cluster.pod("two")
+    cluster.deliver()
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus")]
+    await cluster.worker.step()
+    assert cluster.note("one", "reason") == "exceeded quota: gpus"
+    assert cluster.claim("two") is not None
+
+
+async def test_nothing_is_given_of_an_incomplete_pool_or_a_tainted_device() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "dgx1-v100")
+    (piece,) = cluster.all(RESOURCE_SLICES)
+    piece["spec"]["pool"]["resourceSliceCount"] = 2
+    cluster.put(RESOURCE_SLICES, piece)
+    cluster.pod("p", 8)
+    await cluster.settle()
+    assert cluster.note("p", "reason") == "no node offers GPUs of this driver"
+    piece["spec"]["pool"]["resourceSliceCount"] = 1
+    piece["spec"]["devices"][0]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
+    cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    assert "most GPUs free on one node: 7 on a" in (cluster.note("p", "reason") or "")
+    del piece["spec"]["devices"][0]["taints"]
+    cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    assert cluster.claim("p") is not None
+
+
+async def test_variables_of_the_authors_are_noted_in_the_claim() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    env = [{"name": "NCCL_ALGO", "value": "Ring"}, {"name": "HOME", "value": "/"}]
+    claims = [{"name": names.POD_CLAIM, "request": "main"}]
+    cluster.pod("p", containers=[{"name": "main", "env": env, "resources": {"claims": claims}}])
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["keepEnv"] == ["NCCL_ALGO"]
+
+
+async def test_a_node_that_goes_takes_its_gpus_along() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.remove(NODES, "a")
+    cluster.pod("p")
+    await cluster.settle()
+    assert cluster.claim("p") is None

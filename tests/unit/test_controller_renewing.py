@@ -1,0 +1,239 @@
+"""Lifted pods that are not bound: when their claims are made anew, where, and when they are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+
+async def lifted(*nodes: str, gpus: int = 4, patience_s: float = 1000.0) -> GpuCluster:
+    """Return a cluster of DGX-1 nodes with one pod ``p`` that was placed and not bound yet."""
+    cluster = GpuCluster(patience_s=patience_s)
+    for node in nodes:
+        cluster.node(node)
+    cluster.pod("p", gpus)
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == nodes[0]
+    return cluster
+
+
+def say(cluster: GpuCluster, **status: Any) -> None:
+    pod = cluster.get_pod("p")
+    cluster.put(PODS, pod | {"status": pod["status"] | status})
+
+
+async def test_a_pin_that_another_claim_took_is_renewed_under_the_same_name() -> None:
+    cluster = await lifted("a")
+    before = cluster.claim("p")
+    assert before is not None
+    old = cluster.gpus("p")[1]
+    cluster.rival("rival", "a", old[:1])
+    await cluster.settle()
+    after = cluster.claim("p")
+    assert after is not None
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert not set(cluster.gpus("p")[1]) & set(old)
+    uuids = {gpu.index: gpu.uuid for gpu in cluster.machines["a"].gpus}
+    assert cluster.note("p", "allocated") == ",".join(uuids[index] for index in cluster.gpus("p")[1])
+
+
+async def test_a_pin_moves_to_another_of_the_pods_nodes_and_the_pod_says_so() -> None:
+    cluster = await lifted("a", "b")
+    cluster.rival("rival", "a", range(8))
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "b"
+    assert cluster.note("p", "node") == "b"
+
+
+async def test_outside_its_nodes_a_pod_cannot_go_and_is_told_so() -> None:
+    cluster = await lifted("a")
+    cluster.node("new")
+    cluster.rival("rival", "a", range(8))
+    await cluster.settle()
+    reason = cluster.note("p", "reason") or ""
+    assert reason.startswith("another claim was given one of its GPUs")
+    assert reason.endswith("delete the pod to have it placed anew")
+    cluster.remove(RESOURCE_CLAIMS, "rival", "default")
+    await cluster.settle()
+    assert cluster.note("p", "reason") is None
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
+
+
+async def test_a_reason_does_not_stay_on_a_pod_that_was_bound_after_all() -> None:
+    cluster = await lifted("a")
+    cluster.rival("rival", "a", range(8))
+    await cluster.settle()
+    assert cluster.note("p", "reason")
+    cluster.remove(RESOURCE_CLAIMS, "rival", "default")
+    cluster.schedule()
+    await cluster.settle()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
+    assert cluster.note("p", "reason") is None
+
+
+async def test_a_pin_to_a_gpu_that_is_not_listed_any_more_is_renewed() -> None:
+    cluster = await lifted("a", gpus=1)
+    (index,) = cluster.gpus("p")[1]
+    (piece,) = cluster.all(RESOURCE_SLICES)
+    lost = cluster.machines["a"].gpus[index].uuid.lower()
+    piece["spec"]["devices"] = [device for device in piece["spec"]["devices"] if device["name"] != lost]
+    cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    assert cluster.gpus("p")[1] != [index]
+
+
+async def test_a_pool_that_is_away_for_a_moment_renews_nothing() -> None:
+    cluster = await lifted("a", "b")
+    before = cluster.claim("p")
+    cluster.remove(RESOURCE_SLICES, "00000-gpu.topology-a")
+    await cluster.settle()
+    assert cluster.claim("p") == before
+
+
+@pytest.mark.looptime
+async def test_an_unschedulable_pod_is_moved_to_another_of_its_nodes_after_a_time_that_doubles() -> None:
+    cluster = await lifted("a", "b", patience_s=4)
+    say(cluster, conditions=[UNSCHEDULABLE])
+    for after_s, node in ((4, "b"), (8, "a"), (16, "b")):
+        cluster.deliver()
+        await cluster.worker.step()
+        await asyncio.sleep(after_s - 0.01)
+        before = cluster.gpus("p")
+        await cluster.worker.step()
+        assert cluster.gpus("p") == before
+        await asyncio.sleep(0.02)
+        await cluster.worker.step()
+        assert cluster.gpus("p")[0] == node
+
+
+async def test_an_unschedulable_pod_stays_where_there_is_no_other_node() -> None:
+    cluster = await lifted("a", patience_s=0)
+    before = cluster.claim("p")
+    say(cluster, conditions=[UNSCHEDULABLE])
+    await cluster.settle()
+    assert cluster.claim("p") == before
+    assert (cluster.note("p", "reason") or "").startswith("the scheduler finds no room on its node")
+
+
+async def test_a_pod_with_a_nominated_node_is_left_alone() -> None:
+    cluster = await lifted("a", "b")
+    before = cluster.claim("p")
+    say(cluster, nominatedNodeName="a", conditions=[UNSCHEDULABLE])
+    cluster.rival("rival", "a", range(8))
+    await cluster.settle()
+    assert cluster.claim("p") == before
+
+
+async def test_a_claim_that_somebody_deleted_is_created_again() -> None:
+    cluster = await lifted("a")
+    gpus = cluster.gpus("p")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    await cluster.settle()
+    assert cluster.gpus("p") == gpus
+
+
+async def test_a_claim_that_the_scheduler_is_allocating_is_not_deleted() -> None:
+    cluster = await lifted("a")
+    cluster.rival("rival", "a", cluster.gpus("p")[1][:1])
+    cluster.deliver()
+    claim = cluster.claim("p")
+    assert claim is not None
+    claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    cluster.put(RESOURCE_CLAIMS, claim)
+    await cluster.worker.step()
+    assert cluster.client.writes[-1] == ("delete", claim_of("p"))
+    now = cluster.claim("p")
+    assert now is not None
+    assert "deletionTimestamp" not in now["metadata"]
+
+
+async def test_an_allocated_claim_is_never_renewed() -> None:
+    cluster = await lifted("a", "b")
+    node, gpus = cluster.gpus("p")
+    cluster.schedule()
+    before = cluster.claim("p")
+    pod = cluster.get_pod("p")
+    del pod["spec"]["nodeName"]
+    pod["status"] = {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
+    cluster.put(PODS, pod)
+    cluster.rival("rival", node, gpus)
+    await cluster.settle()
+    assert cluster.claim("p") == before
+
+
+async def test_somebody_elses_claim_under_a_lifted_pods_name_is_not_touched() -> None:
+    cluster = await lifted("a")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    await cluster.settle()
+    assert cluster.claim("p") == theirs
+    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+
+
+@pytest.mark.parametrize("kill_at", [3, -3, 4, -4, 5, -5])
+async def test_killed_at_any_write_of_a_renewal_the_next_controller_ends_it(kill_at: int) -> None:
+    cluster = await lifted("a", "b")
+    cluster.rival("rival", "a", range(8))
+    cluster.client.kill_at = kill_at
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.restart()
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "b"
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "b" == cluster.note("p", "node")
+
+
+async def test_a_claim_whose_pod_is_gone_is_deleted_unless_another_pod_uses_it() -> None:
+    cluster = await lifted("a")
+    claim = cluster.claim("p")
+    assert claim is not None
+    used = {"reservedFor": [{"resource": "pods", "name": "copy", "uid": "other"}]}
+    claim["metadata"]["name"] = "gpus-used"
+    del claim["metadata"]["uid"]
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": used})
+    cluster.remove(PODS, "p", "default")
+    await cluster.settle()
+    assert [left["metadata"]["name"] for left in cluster.all(RESOURCE_CLAIMS)] == ["gpus-used"]
+
+
+async def test_a_claim_whose_pod_the_server_still_has_is_kept() -> None:
+    cluster = await lifted("a")
+    cluster.restart()
+    cluster.deliver(RESOURCE_CLAIMS)
+    await cluster.worker.step()
+    assert cluster.claim("p") is not None
+
+
+async def test_an_assumed_claim_that_went_unseen_is_forgotten() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    cluster.deliver()
+    await cluster.worker.step()
+    cluster.remove(PODS, "p", "default")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    cluster._seen["resourceclaims"] = cluster.store.version  # a relist: neither its coming nor its going is shown
+    cluster.pod("q", 8)
+    await cluster.settle()
+    assert cluster.claim("q") is not None
+
+
+async def test_only_our_label_makes_a_pod_ours() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    pod = cluster.get_pod("p")
+    del pod["metadata"]["labels"][names.LABEL]
+    cluster.put(PODS, pod)
+    await cluster.settle()
+    assert cluster.client.writes == []
