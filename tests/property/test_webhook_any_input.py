@@ -1,0 +1,119 @@
+"""Whatever comes in, an answer goes out: allowed, refused with a message, or no review at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonpatch
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dradriver.api import names
+from tests.fakes.admission import CONTROLLER, Object, admit, applied, body, defaulted, lifted, pod, running, stored
+from webhook import patch, review, server
+
+TEXTS = st.text(max_size=40)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))
+KEYS = st.sampled_from((*names.WISHES, *names.NOTES, *names.RESULTS, "gpu-topology.example.com/required"))
+FIELDS = (
+    "metadata", "spec", "containers", "initContainers", "resources", "limits", "requests", "claims", "name", "labels",
+    "annotations", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms",
+    "resourceClaims", "schedulingGates", "env", "securityContext", names.GPU_RESOURCE, names.LABEL, names.POLICY,
+    names.CONTAINERS, names.AFFINITY, "devices", "config", "opaque", "driver", "parameters", "order",
+)  # fmt: skip
+LIKE = st.recursive(
+    SCALARS | st.sampled_from(("nvlink", names.DRIVER, names.POD_CLAIM, "gpus-0123456789", "2", "c0")),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def answered(request: review.Request, path: str) -> dict[str, Any]:
+    if path == "pods":
+        encoded, _ = server.mutate_pod(request, controller_user=CONTROLLER)
+    else:
+        encoded, _ = server.validate_claim(request)
+    response: dict[str, Any] = json.loads(encoded)["response"]
+    assert response["allowed"] or response["status"]["message"]
+    return response
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_body_is_a_review_or_is_none(sent: bytes) -> None:
+    try:
+        review.decode(sent)
+    except review.ReviewError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["Pod", "ResourceClaim", "ResourceClaimTemplate"])
+@given(new=LIKE | JSON, old=LIKE | JSON)
+def test_any_object_gets_an_answer(kind: str, new: object, old: object) -> None:
+    sent = review.decode(json.dumps(body(new, old=old, kind=kind)).encode())
+    answered(sent, "pods" if kind == "Pod" else "claims")
+
+
+def marked(values: dict[str, Any]) -> Object:
+    made = defaulted(pod(2, None, annotations={names.POLICY: "nvlink"}))
+    for key, value in values.items():
+        (made["metadata"] if key in ("labels", "annotations") else made["spec"])[key] = value
+    return made
+
+
+PARTS = st.dictionaries(
+    st.sampled_from(("labels", "annotations", "affinity", "resourceClaims", "schedulingGates", "initContainers")),
+    LIKE,
+    max_size=3,
+)
+
+
+@given(PARTS, PARTS)
+def test_any_part_of_a_pod_of_ours_gets_an_answer(new: dict[str, Any], old: dict[str, Any]) -> None:
+    answered(review.decode(json.dumps(body(marked(new))).encode()), "pods")
+    live = stored(admit(marked({})).admitted)
+    for sent, was in ((marked(new), live), (marked(new), marked(old)), (live, marked(old))):
+        answered(review.decode(json.dumps(body(sent, old=was)).encode()), "pods")
+
+
+@given(st.dictionaries(KEYS | TEXTS.map(lambda text: names.PREFIX + text), TEXTS, min_size=1, max_size=3))
+def test_any_annotation_is_taken_or_refused_on_one_line(annotations: dict[str, str]) -> None:
+    verdict = admit(defaulted(pod(2, annotations=annotations)))
+    assert verdict.allowed or verdict.message
+    assert verdict.message.isprintable()
+    assert all(warning.isprintable() for warning in verdict.warnings)
+
+
+@given(st.sampled_from(names.WISHES), st.text(alphabet="\n\r\t\x1b\u202e\"\\'<>", min_size=1, max_size=10))
+def test_a_value_appears_quoted_only(key: str, value: str) -> None:
+    verdict = admit(defaulted(pod(2, annotations={key: f"a{value}z"})))
+    assert repr(f"a{value}z") in verdict.message
+    assert verdict.message.isprintable()
+
+
+@given(JSON, JSON)
+def test_a_difference_applied_gives_the_other(before: Any, after: Any) -> None:
+    operations = list(patch.diff(before, after))
+    assert (operations == []) == (before == after)
+    if isinstance(before, dict | list) and isinstance(after, dict | list):
+        assert jsonpatch.apply_patch(before, operations) == after
+
+
+COUNTS = st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=4).filter(any)
+
+
+@given(COUNTS, st.sampled_from(("nvlink", "best-effort")), st.booleans(), st.booleans())
+def test_every_life_of_a_pod_keeps_an_unchanged_apply_clean(
+    counts: list[int | None], policy: str, placed: bool, bound: bool
+) -> None:
+    manifest = pod(*counts, annotations={names.POLICY: policy})
+    live = stored(admit(defaulted(manifest)).admitted)
+    if placed:
+        live = running(lifted(live)) if bound else lifted(live)
+    assert admit(applied(manifest, live), old=live).admitted == live
+    assert msgspec.json.decode(live["metadata"]["annotations"][names.CONTAINERS]) == {
+        f"c{i}": count for i, count in enumerate(counts) if count
+    }

@@ -1,0 +1,348 @@
+"""CREATE of pods: what the webhook makes of limits and annotations."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from dradriver.api import names
+from tests import schema
+from tests.fakes.admission import admit, defaulted, lifted, pod, running, stored
+from tests.paths import SHARED_DATA
+
+NVLINK = {names.POLICY: "nvlink"}
+GPU = names.GPU_RESOURCE
+
+
+def create(*gpus: object, **more: Any) -> dict[str, Any]:
+    return admit(defaulted(pod(*gpus, **({"annotations": NVLINK} | more)))).admitted
+
+
+def refusal(*gpus: object, **more: Any) -> str:
+    verdict = admit(defaulted(pod(*gpus, **({"annotations": NVLINK} | more))))
+    assert not verdict.allowed
+    return verdict.message
+
+
+def claim_of(made: dict[str, Any]) -> str:
+    (entry,) = [entry for entry in made["spec"]["resourceClaims"] if entry["name"] == names.POD_CLAIM]
+    return str(entry["resourceClaimName"])
+
+
+def test_limits_become_a_claim_and_a_gate() -> None:
+    sent = defaulted(pod(4, annotations=NVLINK))
+    made = admit(sent).admitted
+    schema.check(made)
+    assert made["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpu-topology", "request": "c0"}]}
+    assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
+    assert re.fullmatch("gpus-[a-z0-9]{10}", claim_of(made))
+    assert made["metadata"]["labels"] == {"gpu.topology/placement": "placed"}
+    assert json.loads(made["metadata"]["annotations"]["gpu.topology/containers"]) == {"c0": 4}
+    rest = copy.deepcopy(made)
+    for key in ("resourceClaims", "schedulingGates"):
+        del rest["spec"][key]
+    del rest["metadata"]["labels"], rest["metadata"]["annotations"][names.CONTAINERS]
+    rest["spec"]["containers"][0]["resources"] = sent["spec"]["containers"][0]["resources"]
+    assert rest == sent
+
+
+def test_each_container_has_a_request_of_its_own() -> None:
+    made = create(2, None, 1)
+    assert [c["resources"].get("claims") for c in made["spec"]["containers"]] == [
+        [{"name": "gpu-topology", "request": "c0"}],
+        None,
+        [{"name": "gpu-topology", "request": "c2"}],
+    ]
+    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "c2": 1}
+
+
+def test_other_limits_claims_gates_and_labels_stay() -> None:
+    sent = pod(2, annotations=NVLINK, labels={"app": "x"})
+    sent["spec"] |= {
+        "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "nics"}],
+        "schedulingGates": [{"name": "example.com/quota"}],
+    }
+    sent["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "4"
+    sent["spec"]["containers"][0]["resources"]["claims"] = [{"name": "nic"}]
+    made = admit(defaulted(sent)).admitted
+    schema.check(made)
+    resources = made["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {"cpu": "4"}
+    assert resources["claims"] == [{"name": "nic"}, {"name": "gpu-topology", "request": "c0"}]
+    assert made["spec"]["resourceClaims"][0] == {"name": "nic", "resourceClaimTemplateName": "nics"}
+    assert [gate["name"] for gate in made["spec"]["schedulingGates"]] == ["example.com/quota", names.GATE]
+    assert made["metadata"]["labels"]["app"] == "x"
+
+
+@pytest.mark.parametrize("annotations", [None, {"gpu-topology": "nvlink", "example.com/gpu": "1"}])
+def test_a_pod_without_our_words_is_not_touched(annotations: dict[str, str] | None) -> None:
+    spec = {"nodeName": "n1", "schedulerName": "gpu-scheduler"}
+    verdict = admit(defaulted(pod(4, annotations=annotations, spec=spec)))
+    assert (verdict.allowed, verdict.patch, verdict.warnings) == (True, [], [])
+
+
+def test_our_label_alone_marks_a_pod() -> None:
+    made = create(1, annotations=None, labels={names.LABEL: "placed"})
+    assert claim_of(made)
+
+
+def test_the_gpus_annotation_stands_for_the_limit_of_the_first_container() -> None:
+    made = create(None, None, annotations={names.GPUS: "3"})
+    assert made["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c0"}]
+    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 3}
+
+
+@pytest.mark.parametrize("name", ["gpu-topology-scheduler", "gpu-scheduler"])
+def test_invented_schedulers_become_the_default_one(name: str) -> None:
+    assert create(1, spec={"schedulerName": name})["spec"]["schedulerName"] == "default-scheduler"
+
+
+def test_other_schedulers_stay() -> None:
+    assert create(1, spec={"schedulerName": "volcano"})["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_pod_without_a_name_is_placed_too() -> None:
+    sent = defaulted(pod(1, annotations=NVLINK, generateName="job-"))
+    del sent["metadata"]["name"]
+    assert claim_of(admit(sent).admitted)
+
+
+@pytest.mark.parametrize("value", [4, "4", "4000m"])
+def test_a_count_may_be_a_number_or_text(value: object) -> None:
+    sent = pod(value, annotations=NVLINK)
+    assert json.loads(admit(sent).admitted["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 4}
+
+
+@pytest.mark.parametrize("value", ["0.5", "500m", 1.5, "-1", "four", "1.5Gi" + "9" * 99])
+def test_a_bad_count_is_refused(value: object) -> None:
+    message = refusal(value)
+    assert "container 'c0': limits nvidia.com/gpu" in message
+    assert "write a whole number from 1 to 32" in message
+
+
+def test_zero_is_none() -> None:
+    assert "asks for no GPU" in refusal("0")
+    made = create(2, "0")
+    assert "claims" not in made["spec"]["containers"][1]["resources"]
+
+
+def test_a_request_that_differs_from_the_limit_is_refused() -> None:
+    sent = pod(4, annotations=NVLINK)
+    sent["spec"]["containers"][0]["resources"]["requests"] = {GPU: "2"}
+    message = admit(sent).message
+    assert "requests nvidia.com/gpu: 2 but limits 4" in message
+    del sent["spec"]["containers"][0]["resources"]["limits"]
+    assert "requests nvidia.com/gpu: 2 but limits none" in admit(sent).message
+
+
+def sidecar(count: object, *, restart: str | None = "Always") -> dict[str, Any]:
+    made: dict[str, Any] = {"name": "init", "image": "busybox", "resources": {"limits": {GPU: count}}}
+    return made | ({"restartPolicy": restart} if restart else {})
+
+
+def test_a_sidecar_has_a_request_of_its_own() -> None:
+    made = create(2, spec={"initContainers": [sidecar(1)]})
+    assert made["spec"]["initContainers"][0]["resources"] == {"claims": [{"name": "gpu-topology", "request": "init"}]}
+    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "init": 1}
+
+
+@pytest.mark.parametrize(
+    ("count", "entry"),
+    [
+        (2, {"name": "gpu-topology", "request": "c0"}),
+        (1, {"name": "gpu-topology", "request": "c1"}),
+        (3, {"name": "gpu-topology"}),
+    ],
+)
+def test_an_init_container_borrows_gpus(count: int, entry: dict[str, str]) -> None:
+    made = create(2, 1, spec={"initContainers": [sidecar(count, restart=None)]})
+    schema.check(made)
+    assert made["spec"]["initContainers"][0]["resources"] == {"claims": [entry]}
+    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "c1": 1}
+
+
+def test_an_init_container_with_another_number_is_refused() -> None:
+    message = refusal(2, 1, spec={"initContainers": [sidecar(4, restart=None)]})
+    assert "init container 'init': 4 nvidia.com/gpu" in message
+    assert "write 1 or 2 or 3" in message
+
+
+@pytest.mark.parametrize(
+    ("annotations", "parts"),
+    [
+        ({"gpu.topology/polcy": "nvlink"}, ["'gpu.topology/polcy'", "did you mean gpu.topology/policy?"]),
+        ({names.POLICY: "nvlnk"}, [names.POLICY, "'nvlnk'", "best-effort", "did you mean nvlink?"]),
+        ({names.GPUS: "2"}, [names.GPUS, "contradicts"]),
+        ({names.POLICY: "nvlink", "gpu.topology/vgpu": "1"}, ["'gpu.topology/vgpu'", "known are"]),
+    ],
+)
+def test_a_bad_annotation_is_refused_with_what_to_write(annotations: dict[str, str], parts: list[str]) -> None:
+    message = refusal(4, annotations=annotations)
+    for part in parts:
+        assert part in message
+
+
+def test_a_pod_that_asks_for_nothing_or_too_much_is_refused() -> None:
+    assert "nvidia.com/gpu: <count>" in refusal(None)
+    assert "32 at most" in refusal(33)
+
+
+def test_a_node_name_is_refused_in_our_words() -> None:
+    message = refusal(1, spec={"nodeName": "n1"})
+    assert "spec.nodeName: 'n1'" in message
+    assert "nodeSelector" in message
+
+
+def test_the_name_of_our_claim_is_reserved() -> None:
+    foreign = {"resourceClaims": [{"name": "gpu-topology", "resourceClaimName": "mine"}]}
+    assert "spec.resourceClaims: 'gpu-topology'" in refusal(1, spec=foreign)
+    sent = pod(1, None, annotations=NVLINK)
+    sent["spec"]["containers"][1]["resources"] = {"claims": [{"name": "gpu-topology", "request": "c0"}]}
+    assert "container 'c1': resources.claims: 'gpu-topology'" in admit(sent).message
+
+
+@pytest.mark.parametrize("again", ["as it is", "with a LimitRange's default"])
+def test_a_second_pass_changes_nothing_but_the_claims_name(again: str) -> None:
+    first = create(4, None, spec={"initContainers": [sidecar(4, restart=None)]})
+    second_sent = copy.deepcopy(first)
+    if again != "as it is":
+        for container in (*second_sent["spec"]["containers"], *second_sent["spec"]["initContainers"]):
+            container["resources"] |= {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
+    verdict = admit(second_sent)
+    second = verdict.admitted
+    assert claim_of(second) != claim_of(first)
+    assert verdict.warnings == []
+    second["spec"]["resourceClaims"] = first["spec"]["resourceClaims"]
+    assert second == first
+
+
+TERMS = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+
+
+def affine(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": copy.deepcopy(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{}, affine(TERMS), {"affinity": {"podAntiAffinity": {}}}],
+    ids=["no affinity", "required affinity", "another affinity"],
+)
+def test_a_copy_of_a_placed_pod_gets_a_claim_and_a_choice_of_its_own(spec: dict[str, Any]) -> None:
+    made = create(4, 2, spec=spec)
+    original = running(lifted(stored(made)))
+    original["metadata"]["name"] = "copy"
+    verdict = admit(original)
+    copied = verdict.admitted
+    schema.check(copied)
+    assert claim_of(copied) != claim_of(made)
+    assert "nodeName" not in copied["spec"]
+    assert copied["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    assert copied["spec"].get("affinity") == spec.get("affinity")
+    assert copied["metadata"]["annotations"] == made["metadata"]["annotations"]
+    assert copied["spec"]["containers"] == made["spec"]["containers"]
+    assert verdict.warnings == []
+
+
+def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
+    original = lifted(stored(create(4)))
+    original["spec"]["containers"][0]["resources"]["limits"] = {GPU: "2"}
+    verdict = admit(original)
+    assert json.loads(verdict.admitted["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 4}
+    assert "limit nvidia.com/gpu: 2 is ignored" in verdict.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("note", "part"),
+    [
+        ('{"other": 4}', "container 'other' that the pod does not have"),
+        ("nonsense", "remove this annotation"),
+        ('{"c0": 99}', "whole number from 1 to 32"),
+    ],
+)
+def test_a_damaged_note_is_refused(note: str, part: str) -> None:
+    original = lifted(stored(create(4)))
+    original["metadata"]["annotations"][names.CONTAINERS] = note
+    assert part in admit(original).message
+
+
+def test_a_damaged_affinity_note_is_refused() -> None:
+    original = lifted(stored(create(4)))
+    original["metadata"]["annotations"][names.AFFINITY] = "{"
+    assert names.AFFINITY in admit(original).message
+
+
+def test_results_and_notes_of_a_templates_author_are_dropped() -> None:
+    made = create(1, annotations=NVLINK | {names.ALLOCATED: "GPU-1", names.AFFINITY: "null", names.CONTAINERS: "{}"})
+    assert made["metadata"]["annotations"] == NVLINK | {names.CONTAINERS: '{"c0":1}'}
+
+
+def environment(**variables: str) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("NCCL_ALGO", "NVLink,IB", "NCCL has no 'NVLink', 'IB'"),
+        ("NCCL_ALGO", "allreduce:rings;broadcast:tree", "NCCL has no 'rings'"),
+        ("NCCL_PROTO", "Fast", "NCCL has no 'Fast'"),
+        ("NCCL_TOPO_FILE", "/etc/topo.xml", "NCCL_TOPO_FILE"),
+        ("NVIDIA_VISIBLE_DEVICES", "all", "belong to other pods"),
+        ("CUDA_VISIBLE_DEVICES", "0", "hide GPUs"),
+    ],
+)
+def test_harmful_variables_are_warned_about(name: str, value: str, part: str) -> None:
+    sent = pod(1, annotations=NVLINK)
+    sent["spec"]["containers"][0]["env"] = environment(**{name: value})
+    (warning,) = admit(sent).warnings
+    assert warning.startswith(f"container 'c0': {name}: ")
+    assert part in warning
+
+
+def test_good_variables_are_not_warned_about() -> None:
+    sent = pod(1, annotations=NVLINK)
+    sent["spec"]["containers"][0]["env"] = [
+        *environment(NCCL_ALGO="allreduce:^tree;ring,NVLSTree", NCCL_PROTO="Simple,LL", NVIDIA_VISIBLE_DEVICES="void"),
+        {"name": "NCCL_DEBUG", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+    assert admit(sent).warnings == []
+
+
+def test_a_privileged_container_is_warned_about() -> None:
+    sent = pod(1, annotations=NVLINK)
+    sent["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert "sees every GPU" in admit(sent).warnings[0]
+
+
+def test_warnings_are_short_and_on_one_line() -> None:
+    sent = pod(1, annotations=NVLINK)
+    sent["spec"]["containers"][0]["env"] = environment(NCCL_ALGO="x\ny" * 500)
+    (warning,) = admit(sent).warnings
+    assert len(warning) <= 256
+    assert warning.isprintable()
+
+
+def test_the_articles_pod_is_admitted_as_it_stands() -> None:
+    path = SHARED_DATA / "manifests" / "required-preferred-pod.yaml"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    verdict = admit(defaulted(yaml.safe_load(path.read_text())))
+    schema.check(verdict.admitted)
+    assert verdict.admitted["spec"]["schedulerName"] == "default-scheduler"
+    assert json.loads(verdict.admitted["metadata"]["annotations"][names.CONTAINERS]) == {"trainer": 8}
+    assert [warning.split(":")[1].strip() for warning in verdict.warnings] == ["NCCL_TOPO_FILE", "NCCL_ALGO"]
+
+
+@pytest.mark.parametrize("name", ["plain-gpu-pod", "mig-pod", "vgpu-pod"])
+def test_manifests_without_our_words_pass_untouched(name: str) -> None:
+    path = SHARED_DATA / "manifests" / f"{name}.yaml"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []

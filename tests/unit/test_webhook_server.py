@@ -1,0 +1,191 @@
+"""The HTTPS endpoints: reviews in, reviews out, and what is no review."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request
+from prometheus_client import REGISTRY
+
+from dradriver.api import config, names
+from tests.fakes.admission import CONTROLLER, body, defaulted, pod
+from webhook import review, server, tls
+
+Http = TestClient[Request, Application]
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Http]:
+    async with TestClient(TestServer(server.application(controller_user=CONTROLLER))) as client:
+        yield client
+
+
+async def post(http: Http, path: str, sent: object) -> dict[str, Any]:
+    async with http.post(path, json=sent) as answer:
+        assert answer.status == 200, await answer.text()
+        made: dict[str, Any] = await answer.json()
+    assert (made["apiVersion"], made["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert made["response"]["uid"] == "705ab4f5-6393-11e8-b7cc-42010a800002"
+    return dict(made["response"])
+
+
+async def test_a_patch_is_base64_of_a_json_patch(http: Http) -> None:
+    response = await post(http, "/mutate-pods", body(defaulted(pod(2, annotations={names.POLICY: "nvlink"}))))
+    assert response["allowed"] is True
+    assert response["patchType"] == "JSONPatch"
+    paths = [operation["path"] for operation in json.loads(base64.b64decode(response["patch"]))]
+    assert "/metadata/annotations/gpu.topology~1containers" in paths
+
+
+async def test_an_untouched_object_has_no_patch(http: Http) -> None:
+    assert set(await post(http, "/mutate-pods", body(defaulted(pod(2))))) == {"uid", "allowed"}
+
+
+async def test_a_refusal_is_an_answer_with_code_and_message(http: Http) -> None:
+    response = await post(http, "/mutate-pods", body(defaulted(pod(2, annotations={names.POLICY: "x"}))))
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 400
+    assert names.POLICY in response["status"]["message"]
+
+
+async def test_a_dry_run_gets_the_same_answer(http: Http) -> None:
+    sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})), dryRun=True)
+    assert "patch" in await post(http, "/mutate-pods", sent)
+
+
+@pytest.mark.parametrize(
+    ("sent", "part"),
+    [
+        (b"", "the body is no AdmissionReview"),
+        (b"{", "the body is no AdmissionReview"),
+        (b"\xff\xfe", "the body is no AdmissionReview"),
+        (b'{"request":"\\ud800"}', "the body is no AdmissionReview"),
+        (b"[]", "the body is no AdmissionReview"),
+        (b"[" * 100_000, "the body is no AdmissionReview"),
+        (b'{"apiVersion":"v1","kind":"Pod","request":{"uid":"","operation":""}}', "admission.k8s.io/v1"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "request"),
+    ],
+    ids=["empty", "cut", "no text", "half a character", "list", "deep", "other kind", "no request"],
+)
+async def test_what_is_no_review_gets_400(http: Http, sent: bytes, part: str) -> None:
+    async with http.post("/mutate-pods", data=sent) as answer:
+        assert answer.status == 400
+        assert part in await answer.text()
+
+
+async def test_an_object_that_is_nested_too_deeply_gets_400(http: Http) -> None:
+    sent = defaulted(pod(2, annotations={names.POLICY: "nvlink"}))
+    sent["spec"]["x"] = "deep"
+    text = json.dumps(body(sent)).replace('"deep"', "[" * 600 + "]" * 600)
+    async with http.post("/mutate-pods", data=text) as answer:
+        assert answer.status == 400
+        assert "nested" in await answer.text()
+
+
+async def test_a_body_over_the_bound_is_refused(http: Http) -> None:
+    async with http.post("/mutate-pods", data=io.BytesIO(b" " * (review.MOST_BYTES + 1))) as answer:
+        assert answer.status == 413
+
+
+@pytest.mark.parametrize("broken", [None, [], "pod", {"metadata": {}}, {"metadata": {"labels": []}, "spec": {}}])
+async def test_an_object_that_is_no_pod_is_refused(http: Http, broken: object) -> None:
+    response = await post(http, "/mutate-pods", body(broken))
+    assert response["allowed"] is False
+    assert "this is no pod" in response["status"]["message"]
+
+
+def claim(*entries: object, template: bool = False) -> dict[str, Any]:
+    spec: dict[str, Any] = {"devices": {"requests": [], "config": list(entries)}}
+    kind = "ResourceClaimTemplate" if template else "ResourceClaim"
+    return {"kind": kind, "metadata": {"name": "c"}, "spec": {"spec": spec} if template else spec}
+
+
+def opaque(parameters: object, *, driver: str = names.DRIVER) -> dict[str, Any]:
+    return {"opaque": {"driver": driver, "parameters": parameters}}
+
+
+GOOD = config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
+
+
+@pytest.mark.parametrize("template", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "part"),
+    [
+        (GOOD | {"colour": "red"}, "colour"),
+        (GOOD | {"apiVersion": "gpu.topology/v9"}, "write apiVersion: gpu.topology/v1alpha1"),
+        (GOOD | {"order": {"c0": ["GPU-1"]}}, "'GPU-1'"),
+        (None, "object"),
+    ],
+    ids=["unknown field", "version", "uuid", "nothing"],
+)
+async def test_a_bad_configuration_is_refused_with_its_path(http: Http, template: bool, bad: object, part: str) -> None:
+    sent = claim(opaque(GOOD), opaque({"a": 1}, driver="gpu.nvidia.com"), opaque(bad), template=template)
+    response = await post(http, "/validate-claims", body(sent, kind=sent["kind"]))
+    assert response["allowed"] is False
+    path = "spec.spec.devices" if template else "spec.devices"
+    assert response["status"]["message"].startswith(f"{path}.config[2].opaque.parameters: ")
+    assert part in response["status"]["message"]
+
+
+@pytest.mark.parametrize("template", [False, True])
+async def test_good_configurations_and_those_of_others_pass(http: Http, template: bool) -> None:
+    sent = claim(opaque(GOOD), opaque("x", driver="gpu.nvidia.com"), {"requests": ["c0"]}, template=template)
+    assert (await post(http, "/validate-claims", body(sent, kind=sent["kind"])))["allowed"] is True
+    assert (await post(http, "/validate-claims", body({"spec": {}}, kind="ResourceClaim")))["allowed"] is True
+
+
+async def test_a_claim_that_was_let_in_before_can_lose_its_finalizers(http: Http) -> None:
+    old = claim(opaque({"colour": "red"}))
+    new = old | {"metadata": {"name": "c", "finalizers": []}}
+    assert (await post(http, "/validate-claims", body(new, old=old, kind="ResourceClaim")))["allowed"] is True
+    changed = claim(opaque({"colour": "blue"}))
+    assert (await post(http, "/validate-claims", body(changed, old=old, kind="ResourceClaim")))["allowed"] is False
+
+
+def counted(operation: str, result: str) -> float:
+    labels = {"operation": operation, "result": result}
+    return REGISTRY.get_sample_value("admission_requests_total", labels) or 0.0
+
+
+async def test_requests_are_counted_without_words_of_tenants(http: Http) -> None:
+    cases = [
+        ("CREATE", "patched", body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))),
+        ("CREATE", "denied", body(defaulted(pod(2, annotations={names.POLICY: "no"})))),
+        ("CREATE", "allowed", body(defaulted(pod(2)))),
+        ("other", "allowed", body(defaulted(pod(2)), operation="a-tenants-word")),
+    ]
+    for operation, result, sent in cases:
+        before = counted(operation, result)
+        await post(http, "/mutate-pods", sent)
+        assert counted(operation, result) == before + 1
+    assert REGISTRY.get_sample_value("admission_request_duration_seconds_count", {"operation": "CREATE"})
+
+
+async def test_tls_1_1_is_not_spoken() -> None:
+    assert tls.server_context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_the_server_without_a_certificate_refuses_handshakes() -> None:
+    app = server.application(controller_user=CONTROLLER)
+    trust_all = ssl.create_default_context()
+    trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
+    async with (
+        server.serve(app, port=0, context=tls.server_context(), host="127.0.0.1") as port,
+        aiohttp.ClientSession() as session,
+    ):
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.post(f"https://127.0.0.1:{port}/mutate-pods", ssl=trust_all)
+
+
+def test_text_for_people_stays_on_one_line_and_within_bounds() -> None:
+    assert review.shorten("a\nb\x1b[31mc\u202e", 100) == "a?b?[31mc?"
+    assert review.shorten("x" * 10, 5) == "xxxx…"

@@ -1,0 +1,165 @@
+"""UPDATE of pods: unchanged manifests stay clean, and what the driver wrote is the driver's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from tests.fakes.admission import CONTROLLER, Object, admit, applied, defaulted, lifted, pod, running, stored
+
+NVLINK = {names.POLICY: "nvlink"}
+TERMS = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+AFFINITY = {
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": TERMS}}}
+}
+INIT = {"initContainers": [{"name": "init", "image": "x", "resources": {"limits": {names.GPU_RESOURCE: 4}}}]}
+MANIFESTS = {
+    "plain": pod(4, annotations=NVLINK),
+    "two containers": pod(2, None, 1, annotations=NVLINK),
+    "init container": pod(4, annotations=NVLINK, spec=INIT),
+    "affinity": pod(4, annotations=NVLINK, spec=AFFINITY),
+    "invented scheduler": pod(4, annotations=NVLINK, spec={"schedulerName": "gpu-scheduler"}),
+    "gate and claim of its own": pod(
+        4,
+        annotations=NVLINK,
+        spec={
+            "schedulingGates": [{"name": "example.com/a"}],
+            "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}],
+        },
+    ),
+}
+STAGES = {"waiting": lambda live: live, "placed": lifted, "running": lambda live: running(lifted(live))}
+
+
+def lived(manifest: Object, stage: str) -> Object:
+    made: Object = STAGES[stage](stored(admit(defaulted(manifest)).admitted))  # type: ignore[no-untyped-call]
+    return made
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_an_unchanged_apply_gives_back_the_live_pod(name: str, stage: str) -> None:
+    live = lived(MANIFESTS[name], stage)
+    if stage != "waiting" and name.startswith("gate"):
+        live["spec"]["schedulingGates"] = [{"name": "example.com/a"}]
+    sent = applied(MANIFESTS[name], live)
+    verdict = admit(sent, old=live)
+    assert sent != live or name == "gate and claim of its own", "the manifest has limits that the live pod has not"
+    assert verdict.admitted == live
+    assert verdict.warnings == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_replace_with_the_manifest_gives_back_the_live_pod(name: str, stage: str) -> None:
+    live = lived(MANIFESTS[name], stage)
+    sent = defaulted(MANIFESTS[name])
+    if stage != "waiting":
+        sent["spec"].pop("schedulingGates", None)
+        live["spec"].pop("schedulingGates", None)
+    made = admit(sent, old=live).admitted
+    assert made["spec"] == live["spec"]
+    assert made["metadata"]["labels"] == live["metadata"]["labels"]
+    assert made["metadata"]["annotations"] == live["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("spec", [{}, AFFINITY])
+def test_an_unchanged_apply_of_a_copy_gives_back_the_live_pod(stage: str, spec: Object) -> None:
+    """The manifest came from ``kubectl get -o yaml``: it names the original's claim, nodes and results."""
+    manifest = lived(pod(4, annotations=NVLINK, spec=spec), "running")
+    manifest["metadata"] = {k: manifest["metadata"][k] for k in ("labels", "annotations")} | {"name": "copy"}
+    del manifest["status"]
+    live = stored(admit(defaulted(manifest)).admitted, uid="other")
+    if stage != "waiting":
+        live = lifted(live, nodes=("n7",))
+    if stage == "running":
+        live = running(live, node="n7")
+    assert admit(applied(manifest, live), old=live).admitted == live
+
+
+def test_a_users_own_changes_pass() -> None:
+    live = lived(MANIFESTS["plain"], "running")
+    sent = copy.deepcopy(live)
+    sent["metadata"]["labels"]["team"] = "b"
+    sent["metadata"]["annotations"]["example.com/x"] = "y"
+    sent["spec"]["containers"][0]["image"] = "busybox:2"
+    verdict = admit(sent, old=live)
+    assert (verdict.allowed, verdict.patch) == (True, [])
+
+
+def test_the_gate_notes_and_results_cannot_be_changed() -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    sent = copy.deepcopy(live)
+    del sent["spec"]["schedulingGates"], sent["metadata"]["labels"]
+    sent["metadata"]["annotations"] |= {names.CONTAINERS: '{"c0": 8}', names.ALLOCATED: "GPU-9"}
+    sent["spec"]["resourceClaims"][0]["resourceClaimName"] = "gpus-0123456789"
+    assert admit(sent, old=live).admitted == live
+
+
+def test_the_controller_passes_untouched() -> None:
+    live = lived(MANIFESTS["affinity"], "waiting")
+    placed = lifted(live)
+    assert admit(placed, old=live, user=CONTROLLER).admitted == placed
+    assert admit(placed, old=live, user="alice").admitted != placed
+
+
+def test_a_changed_affinity_of_a_placed_pod_is_kept_with_a_warning() -> None:
+    live = lived(MANIFESTS["affinity"], "placed")
+    sent = copy.deepcopy(live)
+    node = sent["spec"]["affinity"]["nodeAffinity"]
+    node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] = [{"matchExpressions": []}]
+    verdict = admit(sent, old=live)
+    assert verdict.admitted == live
+    assert "kept as it is" in verdict.warnings[0]
+
+
+def test_a_waiting_pods_affinity_may_be_tightened() -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    sent = copy.deepcopy(live)
+    sent["spec"] |= copy.deepcopy(AFFINITY)
+    assert admit(sent, old=live).patch == []
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
+    live = lived(MANIFESTS["plain"], "running") if placed else defaulted(pod(1))
+    for key in ("gpu.topology/polcy", "gpu-topology.example.com/requird"):
+        sent = copy.deepcopy(live)
+        sent["metadata"].setdefault("annotations", {})[key] = "nvlink"
+        verdict = admit(sent, old=live)
+        assert not verdict.allowed
+        assert key in verdict.message
+        assert admit(sent, old=sent).allowed, "a word that is there already must not hold up other updates"
+
+
+def test_a_known_word_may_be_added() -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    sent = copy.deepcopy(live)
+    sent["metadata"]["annotations"][names.PREFERRED] = "same-numa"
+    assert admit(sent, old=live).patch == []
+
+
+def test_the_label_cannot_be_added_later() -> None:
+    live = defaulted(pod(1))
+    sent = copy.deepcopy(live)
+    sent["metadata"]["labels"] = {names.LABEL: "placed"}
+    assert "set when a pod is created" in admit(sent, old=live).message
+
+
+def test_a_labelled_pod_that_kept_its_limits_can_still_be_updated() -> None:
+    """The webhook was away when it was created; its resources cannot change any more."""
+    live = defaulted(pod(1, labels={names.LABEL: "placed"}))
+    sent = copy.deepcopy(live)
+    sent["metadata"]["labels"]["x"] = "y"
+    assert admit(sent, old=live).patch == []
+
+
+@pytest.mark.parametrize("more", [{"subResource": "status"}, {"operation": "DELETE"}])
+def test_other_operations_pass(more: dict[str, Any]) -> None:
+    live = lived(MANIFESTS["plain"], "running")
+    sent = defaulted(MANIFESTS["plain"])
+    assert admit(sent, old=live, **more).patch == []

@@ -1,0 +1,1 @@
+"""The admission server: annotations into claims, and validation."""

@@ -1,0 +1,39 @@
+"""The TLS context whose certificate can change while connections live."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Iterator
+
+
+def server_context() -> ssl.SSLContext:
+    """Return a context for TLS 1.2 and newer that has no certificate yet: handshakes fail until ``load`` was called."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def load(context: ssl.SSLContext, *, certificate: str, key: str) -> None:
+    """Let new handshakes use this certificate; connections that are open keep theirs.
+
+    The pair is tried in a context of its own first: a bad one leaves the live context as it was.
+
+    Raises:
+        ssl.SSLError: The certificate and key are damaged or do not belong together.
+    """
+    with _path(certificate + key) as path:
+        server_context().load_cert_chain(path)
+        context.load_cert_chain(path)
+
+
+@contextlib.contextmanager
+def _path(text: str) -> Iterator[str]:
+    # The ssl module reads files only. One in memory (Linux) never writes the key to a disk, and needs no writable one.
+    file = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(file, text.encode())
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
