@@ -8,6 +8,7 @@ all else. Same input, same answer, always.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 
@@ -129,9 +130,14 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Request, n
         bandwidth_gbps=round(tables.bandwidth_gbps(mask), 2),
         level=tables.level(mask),
         score=int(100 * busbw / best + 1e-3) if best > 0 else 100,
-        fallback=tuple(wish for wish in request.preferred if not tables.allowed(frozenset((wish,)))[mask]),
+        fallback=_missed(tables, mask, request.preferred),
         node=node,
     )
+
+
+def _missed(tables: Tables, mask: int, preferred: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    """The rungs above the one that the set stands on: wished and not had."""
+    return tuple(itertools.takewhile(lambda wish: not tables.allowed(frozenset((wish,)))[mask], preferred))
 
 
 def numbers(machine: Machine, places: Iterable[int]) -> tuple[int, ...]:

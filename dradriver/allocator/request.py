@@ -58,7 +58,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         bandwidth_gbps: Weakest step of the ring; 0 for a single GPU.
         level: The worst step of the ring.
         score: 0-100, ``busbw_gbps`` against the best that a set of this size can have on such a machine, all GPUs free.
-        fallback: What was preferred and not had, in the request's order.
+        fallback: What was preferred and not had: the rungs of the ladder above the one that was reached.
         node: The machine's node in a cluster; empty offline.
     """
 

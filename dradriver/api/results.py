@@ -10,11 +10,12 @@ from dradriver.topology.machine import Machine
 def written(choice: Choice, machine: Machine) -> dict[str, str | None]:
     """Return the annotations that tell a pod's author what the pod got; None for those to take away."""
     uuids = uuid_of(machine)
+    alone = len(choice.gpus) == 1  # nobody to talk to
     return {
         names.ALLOCATED: ",".join(uuids[index] for index in choice.gpus),
         names.RING_ORDER: ",".join(str(index) for index in choice.ring),
-        names.BANDWIDTH: gbps(choice.bandwidth_gbps),
-        names.BUSBW: gbps(choice.busbw_gbps),
+        names.BANDWIDTH: None if alone else gbps(choice.bandwidth_gbps),
+        names.BUSBW: None if alone else gbps(choice.busbw_gbps),
         names.LEVEL: choice.level.value,
         names.SCORE: str(choice.score),
         names.FALLBACK: ",".join(word.value for word in choice.fallback) or None,

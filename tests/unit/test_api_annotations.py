@@ -1,4 +1,4 @@
-"""The words of a pod's annotations."""
+"""The words of a pod's words_of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Constraint, Request
-from dradriver.api import annotations, names
+from dradriver.api import annotations as words_of
+from dradriver.api import names
 from dradriver.api.errors import WordError
 
 FOUR = {"trainer": 4}
@@ -40,7 +41,7 @@ FOUR = {"trainer": 4}
 def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferred: tuple[Constraint, ...]) -> None:
     expected = Request(containers=(4,), required=required, preferred=preferred)
 
-    assert expected == annotations.parse(words, FOUR)
+    assert expected == words_of.parse(words, FOUR)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferre
 )
 def test_refused_with_what_to_write_instead(words: dict[str, str], message: str) -> None:
     with pytest.raises(WordError) as refusal:
-        annotations.parse(words, FOUR)
+        words_of.parse(words, FOUR)
 
     assert message in str(refusal.value)
     assert next(iter(words)) in str(refusal.value) or "gpu.topology/" in str(refusal.value)
@@ -73,33 +74,33 @@ def test_refused_with_what_to_write_instead(words: dict[str, str], message: str)
 
 def test_a_wish_without_gpus_says_where_to_ask_for_them() -> None:
     with pytest.raises(WordError, match=r"limit nvidia\.com/gpu: <count>"):
-        annotations.parse({"gpu.topology/policy": "nvlink"}, {})
+        words_of.parse({"gpu.topology/policy": "nvlink"}, {})
 
 
 def test_more_gpus_than_a_claim_holds() -> None:
     with pytest.raises(WordError, match="32 at most"):
-        annotations.parse({}, {"a": 20, "b": 20})
+        words_of.parse({}, {"a": 20, "b": 20})
 
 
 def test_the_pods_containers_keep_their_order() -> None:
-    assert annotations.parse({}, {"b": 2, "a": 1}).containers == (2, 1)
+    assert words_of.parse({}, {"b": 2, "a": 1}).containers == (2, 1)
 
 
 def test_results_and_notes_are_no_wishes() -> None:
     words = dict.fromkeys((*names.RESULTS, *names.NOTES), "anything")
 
-    assert Request(containers=(4,)) == annotations.parse(words, FOUR)
+    assert Request(containers=(4,)) == words_of.parse(words, FOUR)
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "sidecar-0"]), st.integers(1, 32)))
 def test_counts_round_trip(counts: dict[str, int]) -> None:
-    assert counts == annotations.read_counts({names.CONTAINERS: annotations.write_counts(counts)})
+    assert counts == words_of.read_counts({names.CONTAINERS: words_of.write_counts(counts)})
 
 
 @given(st.text(max_size=200))
 def test_any_note_is_read_or_refused(text: str) -> None:
     try:
-        counts = annotations.read_counts({names.CONTAINERS: text})
+        counts = words_of.read_counts({names.CONTAINERS: text})
     except WordError:
         return
     assert all(1 <= count <= 32 for count in counts.values())
@@ -112,7 +113,7 @@ def test_any_note_is_read_or_refused(text: str) -> None:
 )
 def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
     try:
-        annotations.parse(words, FOUR)
+        words_of.parse(words, FOUR)
     except WordError as refusal:
         assert str(refusal).isprintable()
 
@@ -127,4 +128,4 @@ def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
     ],
 )
 def test_has_wish(words: dict[str, str], ours: bool) -> None:
-    assert annotations.has_wish(words) is ours
+    assert words_of.has_wish(words) is ours

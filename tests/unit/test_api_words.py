@@ -144,7 +144,7 @@ def test_a_pod_that_was_never_narrowed_keeps_its_affinity() -> None:
 
 @given(st.text(max_size=60))
 def test_any_affinity_note_is_read_or_refused(text: str) -> None:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+    required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
     pod = gated({"affinity": {"nodeAffinity": required}})
     pod["metadata"]["annotations"][names.AFFINITY] = text
     try:
