@@ -42,7 +42,7 @@ def lock(name: str, source: str, *options: str, text: str = "") -> None:
     """
     command = [sys.executable, "-m", "uv", "pip", "compile", source, *options, *COMMON]
     command += ["--custom-compile-command=make lock", f"--output-file=requirements/{name}", *sys.argv[1:]]
-    subprocess.run(command, cwd=ROOT, input=text, text=True, check=True)  # noqa: S603
+    subprocess.run(command, cwd=ROOT, input=text, text=True, check=True)
 
 
 if __name__ == "__main__":

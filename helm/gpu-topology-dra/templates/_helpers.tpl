@@ -1,0 +1,129 @@
+{{/* The driver's name, which is also its DeviceClass and the prefix of its annotations: dradriver/api/names.py. */}}
+{{- define "driver" -}}gpu.topology{{- end }}
+
+{{/* The name of a part's objects, in the cluster too: there is one driver in a cluster. Arguments: root, part. */}}
+{{- define "name" -}}
+{{- $root := index . 0 -}}
+{{- printf "%s-%s" ($root.Release.Name | trunc 40 | trimSuffix "-") (index . 1) -}}
+{{- end }}
+
+{{/* What selects a part's pods; never changes between versions. */}}
+{{- define "selectorLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "labels" -}}
+{{- $root := index . 0 -}}
+{{ include "selectorLabels" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: gpu-topology
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* The user name of a part's service account. */}}
+{{- define "user" -}}
+{{- $root := index . 0 -}}
+{{- printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "name" .) -}}
+{{- end }}
+
+{{- define "webhookSecret" -}}
+{{ .Values.webhook.certificates.secretName | default (include "name" (list . "webhook-certificate")) }}
+{{- end }}
+
+{{/* The start of a part's pod: what all three have in common. Arguments: root, part, the part's values. */}}
+{{- define "podStart" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $values := index . 2 -}}
+serviceAccountName: {{ include "name" (list $root $part) }}
+automountServiceAccountToken: {{ not (and (eq $part "webhook") (eq $root.Values.webhook.certificates.mode "mounted")) }}
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The environment of every container. */}}
+{{- define "environment" -}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+{{- end }}
+
+{{- define "logArguments" -}}
+- --log-format={{ .Values.logFormat }}
+{{- if .Values.verbose }}
+- -v
+{{- end }}
+{{- end }}
+
+{{/* Probes of a process with /healthz and /readyz on the port called health. */}}
+{{- define "probes" -}}
+readinessProbe:
+  httpGet: {path: /readyz, port: health}
+  periodSeconds: 2
+  timeoutSeconds: 2
+livenessProbe:
+  httpGet: {path: /healthz, port: health}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+
+{{/* Two replicas of a Deployment on two nodes where there are two. Arguments: root, part. */}}
+{{- define "spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "selectorLabels" . | nindent 8 }}
+{{- end }}
+
+{{/* A match condition: the controller may do as it decided, even while no webhook answers. */}}
+{{- define "notByController" -}}
+- name: not-by-controller
+  expression: request.userInfo.username != {{ include "user" (list . "controller") | squote }}
+{{- end }}
+
+{{/* What all webhooks have in common. Arguments: root, path. */}}
+{{- define "webhookCommon" -}}
+{{- $root := index . 0 -}}
+admissionReviewVersions: [v1]
+sideEffects: None
+matchPolicy: Equivalent
+timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
+namespaceSelector:
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values: {{- concat (list "kube-system" $root.Release.Namespace) $root.Values.webhook.excludedNamespaces | uniq | toYaml | nindent 8 }}
+clientConfig:
+  service:
+    name: {{ include "name" (list $root "webhook") }}
+    namespace: {{ $root.Release.Namespace }}
+    path: {{ index . 1 }}
+    port: 443
+  {{- with $root.Values.webhook.certificates.caBundle }}
+  caBundle: {{ . }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,1 @@
+"""The container image: one list of contents, two ways to build it."""

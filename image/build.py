@@ -1,0 +1,193 @@
+"""Builds the driver's image without a container engine: Debian's Python, the locked wheels, our wheel.
+
+Everything is kept in the cache folder by a hash of what it was made from: with unchanged inputs a build is instant, and
+after a change of our own code only our wheel is built again. Needs root on Debian, for chroot and apt.
+
+Usage: python -m image.build [--output FILE.tar] [--reference NAME:TAG]
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+if not __package__:  # run as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from image import assemble
+from tests.cluster.errors import Unavailable
+from tests.cluster.oci import write_oci_tar
+from tests.cluster.settings import cache_folder
+
+REFERENCE: Final = "gpu-topology-dra:test"
+_BASE_INPUTS: Final = ("image/contents.toml", "image/assemble.py", "image/build.py", "requirements/[br]*.txt")
+_OUR_INPUTS: Final = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "dradriver/**/*",
+    "webhook/**/*",
+    "tests/cluster/oci.py",
+)
+_OURS: Final = ("dradriver", "webhook")
+
+
+def build(output: Path | None = None, *, reference: str = REFERENCE) -> Path:
+    """Return the path of the image's OCI tar, built from the working tree unless it is there already.
+
+    Args:
+        output: Where to put it; in the cache folder unless given.
+        reference: The image's name and tag.
+
+    Raises:
+        Unavailable: This machine cannot build it; the message is the reason in one line.
+        AssembleError: apt, pip or the compiler failed.
+    """
+    contents = assemble.read_contents()
+    release = _release(contents)
+    output = (output or cache_folder() / "image" / "gpu-topology-dra.tar").absolute()
+    base_key = _hash([release, platform.machine()], _BASE_INPUTS)
+    key = _hash([base_key, reference], _OUR_INPUTS)
+    stamp = output.with_name(output.name + ".inputs")
+    if output.exists() and stamp.exists() and stamp.read_text() == key:
+        return output
+    folder = cache_folder() / "image"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        base = folder / f"base-{base_key[:12]}"
+        if not base.exists():
+            _say("building the image's base: Debian's Python and the locked wheels (about 20 s)")
+            _build_base(base, contents, release)
+        rootfs = folder / "rootfs"
+        _add_ours(rootfs, contents, base=base)
+        stamp.unlink(missing_ok=True)
+        run = contents["run"]
+        write_oci_tar(
+            output,
+            reference=reference,
+            rootfs=rootfs,
+            entrypoint=run["entrypoint"],
+            cmd=run["command"],
+            env=run["env"],
+            user=run["user"],
+            workdir=run["workdir"],
+            labels=run["labels"],
+        )
+        stamp.write_text(key)
+    return output
+
+
+def _build_base(base: Path, contents: dict[str, Any], release: str) -> None:
+    """Make a root with everything but our own code, whole or not at all."""
+    for old in base.parent.glob("base-*"):
+        shutil.rmtree(old)
+    fresh = base.with_name("new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    root = fresh / "root"
+    for name in ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var/run"):
+        (root / name).mkdir(parents=True)
+    (root / "tmp").chmod(0o1777)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:\nnonroot:x:65532:65532:nonroot:/:\n")
+    (root / "etc/group").write_text("root:x:0:\nnonroot:x:65532:\n")
+    debian = contents["debian"]
+    python = debian["release"][release]["python"]
+    for link, to in debian["links"].items():
+        (root / link.lstrip("/")).symlink_to(to.format(python=python))
+    for package in _download(debian["release"][release]["packages"], fresh / "packages"):
+        assemble.run(["dpkg", "-x", str(package), str(root)])
+    assemble.prune(root, [pattern.format(python=python) for pattern in debian["prune"]])
+    app = root / contents["app"]["folder"].lstrip("/")
+    assemble.install_wheels(app, contents, python=python)
+    assemble.prune(app, contents["app"]["prune"])
+    folders = [f"/usr/lib/python{python}", contents["app"]["folder"]]
+    assemble.compile_all(folders, python=_in_root(root))
+    shutil.rmtree(fresh / "packages")
+    fresh.rename(base)
+
+
+def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path) -> None:
+    """Make the whole root from hard links to the base, and our own packages."""
+    shutil.rmtree(rootfs, ignore_errors=True)
+    shutil.copytree(base / "root", rootfs, symlinks=True, copy_function=os.link)
+    folder = contents["app"]["folder"]
+    app = rootfs / folder.lstrip("/")
+    assemble.install_ours(app, tools=base / "tools")
+    assemble.prune(app, contents["app"]["prune"])
+    assemble.compile_all([f"{folder}/{name}" for name in _OURS], python=_in_root(rootfs))
+
+
+def _download(packages: list[str], folder: Path) -> list[Path]:
+    """Fetch Debian packages with apt; its lists are fetched first where they lack one."""
+    folder.mkdir()
+    download = ["env", "-C", str(folder), "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", *packages]
+    try:
+        assemble.run(download)
+    except assemble.AssembleError:
+        assemble.run(["apt-get", "update", "-q"])
+        assemble.run(download)
+    return sorted(folder.glob("*.deb"))
+
+
+def _in_root(root: Path) -> list[str]:
+    path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"  # nothing else of this process: PYTHONPATH would be followed
+    return ["env", "-i", path, "chroot", str(root), "/usr/bin/python3"]
+
+
+def _release(contents: dict[str, Any]) -> str:
+    if sys.platform != "linux":
+        raise Unavailable("building the image needs Linux")
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    codename = release.get("VERSION_CODENAME", "unknown") if release.get("ID") == "debian" else "unknown"
+    if codename not in contents["debian"]["release"]:
+        here = release.get("PRETTY_NAME", "unknown")
+        raise Unavailable(
+            f"building the image needs Debian {' or '.join(contents['debian']['release'])}; this is {here}"
+        )
+    if os.geteuid() != 0:
+        raise Unavailable("building the image needs root")
+    return codename
+
+
+def _hash(words: Iterable[str], patterns: Iterable[str]) -> str:
+    digest = hashlib.sha256("\0".join(words).encode())
+    for pattern in patterns:
+        for path in sorted(assemble.ROOT.glob(pattern)):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"\0{path.relative_to(assemble.ROOT)}\0".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    """Build the image that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="image.build", description="Build the image without a container engine.")
+    parser.add_argument("--output", type=Path, help="the OCI tar to write (default: in the cache folder)")
+    parser.add_argument("--reference", default=REFERENCE, help="the image's name and tag (default: %(default)s)")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    try:
+        path = build(arguments.output, reference=arguments.reference)
+    except (Unavailable, assemble.AssembleError) as error:
+        sys.exit(str(error))
+    _say(f"{path}: {path.stat().st_size / 1e6:.0f} MB in {time.monotonic() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""What Helm makes of the chart."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from dradriver.controller.main import LEASE
+from tests.cluster import build
+from tests.paths import REPO
+
+CHART = REPO / "helm" / "gpu-topology-dra"
+KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.0")
+SIMULATED = ("discovery=simulated", "simulated.default=dgx-h100")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "defaults": (),
+    "simulated": (*SIMULATED, "simulated.machines.node-a=dgx1-v100", "simulated.machines.b=dgx-h100"),
+    "mounted": (
+        "webhook.certificates.mode=mounted",
+        "webhook.certificates.secretName=tls",
+        "webhook.certificates.caBundle=YWI=",
+        "webhook.configurationAnnotations.a/b=c",
+    ),
+    "bare": (
+        "node.priorityClassName=",
+        "controller.priorityClassName=",
+        "node.tolerations=null",
+        "node.resources=null",
+    ),
+    "full": (
+        "imagePullSecrets[0].name=pull",
+        "logFormat=json",
+        "verbose=true",
+        "node.besideDevicePlugin=true",
+        "node.nodeSelector.gpu=yes",
+        "node.podAnnotations.a=b",
+        "controller.tolerations[0].operator=Exists",
+        "controller.replicas=1",
+        "webhook.excludedNamespaces[0]=monitoring",
+        "kubeletRoot=/data/kubelet",
+        "cdiRoot=/etc/cdi",
+    ),
+}
+
+
+@functools.cache
+def helm() -> Path | None:
+    """Helm from the variable HELM, the cluster's cache or the path; in CI it is built if need be."""
+    if own := os.environ.get("HELM"):
+        return Path(own)
+    target = build.helm()
+    if target.built or os.environ.get("CI"):
+        return target.ensure() / "helm"
+    found = shutil.which("helm")
+    return Path(found) if found else None
+
+
+@functools.cache
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = helm()
+    if program is None:
+        pytest.skip("no Helm: set HELM to its path, or start the local cluster once, which builds it")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, cwd=REPO)
+
+
+def template(*settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3") -> str:
+    done = run(
+        *("template", "gpu-topology", str(CHART), "--namespace", namespace, "--kube-version", kubernetes),
+        *(word for setting in settings for word in ("--set", setting)),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(*settings: str, kubernetes: str = "1.36.3") -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rendered objects by kind and name; two of one name are an error."""
+    documents = [d for d in yaml.safe_load_all(template(*settings, kubernetes=kubernetes)) if d]
+    found = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+@functools.cache
+def validate(document: str, minor: str) -> None:
+    """Check an object strictly; most objects of two variants are the same."""
+    kubernetes_validate.validate(yaml.safe_load(document), minor, strict=True)
+
+
+def workload(part: str, *settings: str) -> dict[str, Any]:
+    kind = "DaemonSet" if part == "node" else "Deployment"
+    return objects(*settings)[kind, f"gpu-topology-{part}"]
+
+
+def container(part: str, *settings: str) -> dict[str, Any]:
+    (found,) = workload(part, *settings)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def rules(kind: str, part: str) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
+    """Each rule as group, resource, names and verbs."""
+    return [
+        (group, resource, tuple(rule.get("resourceNames", ())), set(rule["verbs"]))
+        for rule in objects()[kind, f"gpu-topology-{part}"]["rules"]
+        for group, resource in itertools.product(rule["apiGroups"], rule["resources"])
+    ]
+
+
+def test_lint() -> None:
+    done = run("lint", "--strict", str(CHART), "--namespace", "gpu-topology")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kubernetes", KUBERNETES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_object_is_valid(variant: str, kubernetes: str) -> None:
+    rendered = objects(*VARIANTS[variant], kubernetes=kubernetes)
+    for document in rendered.values():
+        validate(yaml.safe_dump(document), kubernetes.rpartition(".")[0])
+    assert {kind for kind, _ in rendered} >= {
+        *("DaemonSet", "Deployment", "Service", "DeviceClass", "PodDisruptionBudget", "ServiceAccount"),
+        *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy"),
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
+    command = ("template", "gpu-topology", str(CHART), "--namespace", "x", "--set", ",".join(VARIANTS[variant]))
+    first, second = run(*command), run.__wrapped__(*command)
+    assert first.stdout
+    assert first.stdout == second.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "namespace", "cure"),
+    [
+        ((), "default", "--namespace gpu-topology --create-namespace"),
+        (("discovery=simulated",), "x", "simulated.default=dgx-h100"),
+        (("simulated.default=dgx-h100",), "x", "--set discovery=simulated"),
+        (("webhook.replicas=1",), "x", "set webhook.replicas to 2"),
+        (("webhook.certificates.mode=mounted",), "x", "set webhook.certificates.secretName"),
+        (("webhook.certificates.caBundle=YWI=",), "x", "set webhook.certificates.mode to mounted"),
+        (("deviceClass.extendedResourceName=nvidia.com/gpu",), "x", "leave it empty"),
+        (("controller.leaderElection.renewDeadline=15",), "x", "15, 10 and 2 are good"),
+        (("disovery=simulated",), "x", "'disovery' not allowed"),
+        (("node.privileged=true",), "x", "'privileged' not allowed"),
+    ],
+)
+def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespace: str, cure: str) -> None:
+    done = run(
+        *("template", "g", str(CHART), "--namespace", namespace, "--kube-version", "1.35.4"),
+        *(word for setting in settings for word in ("--set", setting)),
+    )
+    assert done.returncode != 0
+    assert cure in done.stderr
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    done = run("template", "g", str(CHART), "--namespace", "x", "--kube-version", "1.33.9")
+    assert "chart requires kubeVersion" in done.stderr
+
+
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_each_process_knows_its_flags(part: str) -> None:
+    """The chart and the code agree: every flag that any variant of the chart writes is in the process's help."""
+    flags = set()
+    for settings in VARIANTS.values():
+        name, *rest = container(part, *settings)["args"]
+        rest = rest if part == "webhook" else rest[1:]
+        assert name == ("webhook" if part == "webhook" else "dradriver")
+        flags |= {argument.partition("=")[0] for argument in rest}
+    module = ["webhook"] if part == "webhook" else ["dradriver", part]
+    done = subprocess.run(
+        [sys.executable, "-m", *module, "--help"], check=False, capture_output=True, text=True, cwd=REPO
+    )
+    assert done.returncode == 0, done.stderr
+    assert {flag for flag in flags if flag not in done.stdout} == set()
+
+
+def test_no_role_has_a_wildcard() -> None:
+    roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
+    assert len(roles) == 5
+    for role in roles:
+        for rule in role["rules"]:
+            assert not any("*" in value for key in rule for value in rule[key])
+            assert rule["verbs"]
+
+
+def test_least_privilege_of_the_node_agent() -> None:
+    assert ("Role", "gpu-topology-node") not in objects()
+    assert rules("ClusterRole", "node") == [
+        (
+            "resource.k8s.io",
+            "resourceslices",
+            (),
+            {"get", "list", "watch", "create", "update", "delete"},
+        ),
+        ("resource.k8s.io", "resourceclaims", (), {"get"}),
+        ("", "nodes", (), {"get", "list", "watch"}),
+    ]
+
+
+def test_least_privilege_of_the_controller() -> None:
+    reads = {"get", "list", "watch"}
+    assert rules("ClusterRole", "controller") == [
+        ("", "pods", (), reads | {"patch"}),
+        ("", "nodes", (), reads),
+        ("resource.k8s.io", "resourceslices", (), reads),
+        ("resource.k8s.io", "resourceclaims", (), reads | {"create", "delete"}),
+    ]
+    assert rules("Role", "controller") == [
+        ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
+        ("coordination.k8s.io", "leases", (), {"create"}),
+    ]
+
+
+def test_least_privilege_of_the_webhook() -> None:
+    secret = "gpu-topology-webhook-certificate"
+    assert rules("ClusterRole", "webhook") == [
+        ("admissionregistration.k8s.io", f"{kind}webhookconfigurations", ("gpu-topology-webhook",), {"get", "patch"})
+        for kind in ("mutating", "validating")
+    ]
+    assert rules("Role", "webhook") == [("", "secrets", (secret,), {"get", "update"}), ("", "secrets", (), {"create"})]
+    assert f"--secret={secret}" in container("webhook")["args"]
+
+
+def test_mounted_certificates_need_no_right_and_no_token() -> None:
+    rendered = objects(*VARIANTS["mounted"])
+    assert [name for kind, name in rendered if "Role" in kind and "webhook" in name] == []
+    assert (
+        workload("webhook", *VARIANTS["mounted"])["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    )
+
+
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_pods_have_what_they_need_and_no_more(part: str) -> None:
+    spec, only = workload(part)["spec"]["template"]["spec"], container(part)
+    assert spec["serviceAccountName"] == f"gpu-topology-{part}"
+    assert only["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["securityContext"].get("runAsNonRoot", False) is (part != "node")
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert {"name": "tmp", "mountPath": "/tmp"} in only["volumeMounts"]
+    assert {entry["name"] for entry in only["env"]} == {"NODE_NAME", "POD_NAME", "POD_UID", "NAMESPACE"}
+    health = next(port["containerPort"] for port in only["ports"] if port["name"] == "health")
+    assert f"--health-port={health}" in only["args"]
+    assert only["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+    assert only["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
+
+
+def test_host_folders_are_mounted_at_the_same_path() -> None:
+    """The kubelet dials, and the runtime mounts, what the agent names (kubelet_behaviour, trap 17)."""
+    settings = ("kubeletRoot=/data/kubelet", "cdiRoot=/etc/cdi")
+    volumes = workload("node", *settings)["spec"]["template"]["spec"]["volumes"]
+    on_host = {volume["name"]: volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume}
+    inside = {mount["name"]: mount["mountPath"] for mount in container("node", *settings)["volumeMounts"]}
+    assert on_host == {
+        "plugin": "/data/kubelet/plugins/gpu.topology",
+        "registry": "/data/kubelet/plugins_registry",
+        "cdi": "/etc/cdi",
+    }
+    assert on_host.items() <= inside.items()
+
+
+def test_an_upgrade_leaves_no_gap() -> None:
+    assert workload("node")["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert workload("webhook")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert container("webhook")["lifecycle"]["preStop"]["sleep"]["seconds"] > 0
+
+
+def test_selectors_hold_nothing_that_a_version_changes() -> None:
+    keys = {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component")}
+    for part in ("node", "controller", "webhook"):
+        spec = workload(part)["spec"]
+        assert set(spec["selector"]["matchLabels"]) == keys
+        assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+def test_simulated_machines_are_told_to_the_agent_in_order() -> None:
+    arguments = container("node", *VARIANTS["simulated"])["args"]
+    assert [a for a in arguments if a.startswith("--simulated")] == [
+        "--simulated-default=dgx-h100",
+        "--simulated-machine=b=dgx-h100",
+        "--simulated-machine=node-a=dgx1-v100",
+    ]
+
+
+def test_the_webhooks_reach_only_what_is_ours() -> None:
+    hooks = {
+        hook["name"]: hook
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in objects()[kind, "gpu-topology-webhook"]["webhooks"]
+    }
+    assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
+        "create.pods.gpu.topology": "Fail",
+        "update.pods.gpu.topology": "Ignore",
+        "claims.gpu.topology": "Fail",
+    }
+    for hook in hooks.values():
+        assert hook["sideEffects"] == "None"
+        assert hook["timeoutSeconds"] == 5
+        assert hook["matchConditions"]
+        assert "caBundle" not in hook["clientConfig"]
+        (excluded,) = hook["namespaceSelector"]["matchExpressions"]
+        assert excluded["operator"] == "NotIn"
+        assert excluded["values"] == ["kube-system", "gpu-topology"]
+    user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
+    for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
+        assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
+
+
+def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:
+    """A policy about an account that nobody uses protects nothing."""
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-slices"]["spec"]
+    account = workload("node")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert f"'system:serviceaccount:gpu-topology:{account}'" in policy["matchConditions"][0]["expression"]
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-slices"]["spec"]
+    assert binding == {"policyName": "gpu-topology-slices", "validationActions": ["Deny"]}
+
+
+def test_the_device_class_takes_an_extended_resource_name() -> None:
+    assert "extendedResourceName" not in objects()["DeviceClass", "gpu.topology"]["spec"]
+    named = objects("deviceClass.extendedResourceName=nvidia.com/gpu")["DeviceClass", "gpu.topology"]
+    assert named["spec"]["extendedResourceName"] == "nvidia.com/gpu"
