@@ -1,0 +1,50 @@
+"""`python -m tests.cluster up|down|status|build|load IMAGE.tar...|kubectl ...|helm ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.cluster import build, requirements
+from tests.cluster.errors import ClusterError, Unavailable
+from tests.cluster.local import Cluster
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one command. Returns the exit status."""
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    cluster = Cluster()
+    match command:
+        case "up":
+            cluster.up()
+            print(f"export KUBECONFIG={cluster.kubeconfig}")
+        case "down":
+            cluster.down()
+        case "status":
+            print(cluster.status())
+            return 0 if cluster.is_up() else 1
+        case "build":
+            requirements.prepare(cluster.version)
+            for target in build.targets(cluster.version):
+                print(target.folder)
+        case "load" if rest:
+            for tar in rest:
+                cluster.load_image(Path(tar))
+        case "kubectl" | "helm":
+            tool = cluster.kubectl_command if command == "kubectl" else str(build.helm().folder / "helm")
+            environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+            os.execve(tool, [tool, *rest], environment)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Unavailable as error:
+        sys.exit(f"no cluster here: {error}")
+    except (ClusterError, ValueError, OSError) as error:
+        sys.exit(str(error))

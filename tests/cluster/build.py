@@ -1,0 +1,167 @@
+"""Builds Kubernetes, containerd and Helm into the cache, once for each set of inputs."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.errors import ClusterError, last_lines
+from tests.cluster.settings import CONTAINERD, HELM, cache_folder, minor_of
+
+_HERE = Path(__file__).parent
+_KUBERNETES_LINKS = ("kubectl", "kubelet", "kube-apiserver")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to build.
+
+    Attributes:
+        name: What it is called, also its folder in the cache.
+        inputs: Everything the result depends on.
+        seconds: How long a first build takes on two cores.
+        build: Builds into the given folder, with the given log.
+    """
+
+    name: str
+    inputs: str
+    seconds: int
+    build: Callable[["Target", Path, Path], None]
+
+    @property
+    def folder(self) -> Path:
+        """Where the binaries are once built."""
+        return cache_folder() / "bin" / self.name
+
+    @property
+    def built(self) -> bool:
+        """Whether the binaries are there and stem from these inputs."""
+        stamp = self.folder / "inputs.sha256"
+        return stamp.exists() and stamp.read_text() == self._hash()
+
+    def ensure(self) -> Path:
+        """Builds unless built. Returns the folder.
+
+        Raises:
+            ClusterError: The build failed.
+        """
+        if self.built:
+            return self.folder
+        with _lock(cache_folder() / f"build-{self.name}.lock"):
+            if not self.built:
+                self._build()
+        return self.folder
+
+    def _build(self) -> None:
+        log = cache_folder() / f"build-{self.name}.log"
+        fresh = self.folder.with_name(self.name + ".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        log.write_bytes(b"")
+        self.build(self, fresh, log)
+        (fresh / "inputs.sha256").write_text(self._hash())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        fresh.rename(self.folder)
+
+    def _hash(self) -> str:
+        return hashlib.sha256(self.inputs.encode()).hexdigest()
+
+
+def kubernetes(version: str) -> Target:
+    """Returns the multi-call binary `kube` of a Kubernetes version, with links to it."""
+    module = _HERE / f"kubernetes-{minor_of(version)}"
+    sources = [_HERE / "multicall/main.go", module / "go.mod", module / "go.sum"]
+    major, minor, _ = version.split(".")
+    flags = "-s -w"
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+        flags += f" -X {package}.gitVersion=v{version}"
+        flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+
+    def build(target: Target, folder: Path, log: Path) -> None:
+        source = folder / "source"
+        source.mkdir()
+        for file in sources:
+            shutil.copy(file, source)
+        command = ["go", "build", "-trimpath", "-buildvcs=false", "-tags=providerless"]
+        command += [f"-ldflags={flags}", f"-o={folder / 'kube'}", "."]
+        _go(target, command, log=log, folder=source)
+        shutil.rmtree(source)
+        for name in _KUBERNETES_LINKS:
+            (folder / name).symlink_to("kube")
+
+    return Target(
+        name=f"kubernetes-{version}",
+        inputs="\n".join([version, flags, *(file.read_text() for file in sources)]),
+        seconds=250,
+        build=build,
+    )
+
+
+def containerd() -> Target:
+    """Returns containerd with its shim and `ctr`."""
+    path = "github.com/containerd/containerd/v2/cmd"
+    packages = [f"{path}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")]
+    return _installed(f"containerd-{CONTAINERD}", packages, "no_btrfs,no_devmapper,no_zfs", 45)
+
+
+def helm() -> Target:
+    """Returns Helm."""
+    return _installed(f"helm-{HELM}", ["helm.sh/helm/v4/cmd/helm"], "", 60)
+
+
+def targets(version: str) -> list[Target]:
+    """Returns everything a cluster of this Kubernetes version is made of."""
+    return [kubernetes(version), containerd(), helm()]
+
+
+def _installed(name: str, packages: list[str], tags: str, seconds: int) -> Target:
+    version = "v" + name.rpartition("-")[2]
+
+    def build(target: Target, folder: Path, log: Path) -> None:
+        command = ["go", "install", "-trimpath", "-ldflags=-s -w", f"-tags={tags}"]
+        command += [f"{package}@{version}" for package in packages]
+        _go(target, command, log=log, folder=folder, GOBIN=str(folder))
+
+    return Target(name, "\n".join([version, tags, *packages]), seconds, build)
+
+
+def _go(target: Target, command: list[str], *, log: Path, folder: Path, **extra: str) -> None:
+    """Runs go and tells how it is getting on."""
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", **extra}
+    start = time.monotonic()
+    with log.open("ab") as out:
+        process = subprocess.Popen(["nice", "-n", "5", *command], cwd=folder, env=environment, stdout=out, stderr=out)
+        try:
+            while process.poll() is None:
+                _progress(target, time.monotonic() - start)
+                try:
+                    process.wait(1 if sys.stdout.isatty() else 15)
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode != 0:
+        raise ClusterError(f"building {target.name} failed (log: {log}):\n{last_lines(log)}")
+    print(f"built {target.name} in {time.monotonic() - start:.0f} s", flush=True)
+
+
+def _progress(target: Target, elapsed: float) -> None:
+    text = f"building {target.name}: {elapsed:.0f} s of about {target.seconds} s"
+    print(text, end="\r" if sys.stdout.isatty() else "\n", flush=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
