@@ -1,0 +1,114 @@
+"""The node agent: its parts, and how they start and stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import msgspec
+
+from dradriver import __version__
+from dradriver.api.objects import ResourceClaim
+from dradriver.kube import config as kube_config
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import RESOURCE_CLAIMS
+from dradriver.kube.serve import serve_health
+from dradriver.node import sockets
+from dradriver.node.discovery.simulated import Simulated, source_for
+from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.plugin import CHECK_S, Plugin
+from dradriver.node.prepare import Preparer
+from dradriver.node.publisher import Publisher
+from dradriver.node.reconcile import INTERVAL_S, Reconciler
+from dradriver.node.service import DraService
+
+logger = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says; see ``main`` for the meaning of each."""
+
+    node: str
+    pod_uid: str
+    kubelet_root: Path
+    cdi_root: Path
+    state_dir: Path
+    health_port: int
+    simulated_default: str | None = None
+    simulated_machines: dict[str, str] = {}
+    simulated_dir: Path | None = None
+    rediscover_s: float = 10.0
+    beside_device_plugin: bool = False
+    kubeconfig: Path | None = None
+
+
+async def run(
+    options: Options,
+    *,
+    server: ServerConfig | None = None,
+    check_s: float = CHECK_S,
+    reconcile_s: float = INTERVAL_S,
+) -> None:
+    """Be this node's agent until cancelled.
+
+    It is ready while the kubelet has the plugin registered and the slices are published, or deliberately are not.
+
+    Args:
+        options: The command line's.
+        server: How to reach the API server; what ``options`` says by default.
+        check_s: How often to look whether the sockets are still there.
+        reconcile_s: How often to look for claims that nobody uses.
+
+    Raises:
+        DriverError: Something in the options or on the node is in the way; the message says what.
+        OSError: A folder cannot be used, or the health port is taken.
+    """
+    paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
+    source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
+    folder = options.simulated_dir or options.state_dir / "simulated"
+    discovery = Simulated(source, node=options.node, folder=folder)
+    client = Client(
+        server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
+    )
+
+    async def get_claim(namespace: str, name: str) -> ResourceClaim:
+        return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
+
+    def machine_changed() -> None:
+        publisher.poke()
+        preparer.poke()
+
+    def registration_changed() -> None:
+        publisher.registration_changed()
+
+    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed)
+    preparer = Preparer(
+        node=options.node,
+        state_dir=options.state_dir,
+        cdi_root=options.cdi_root,
+        get_claim=get_claim,
+        machine=lambda: machines.machine,
+        host_path=discovery.host_path,
+    )
+    plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
+    publisher = Publisher(
+        client,
+        node=options.node,
+        machine=lambda: machines.machine,
+        registered=lambda: plugin.registered,
+        beside_device_plugin=options.beside_device_plugin,
+    )
+    reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
+    logger.info("node %s: machine %s with %d GPUs", options.node, source, len(machines.machine.gpus))
+    async with (
+        serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
+        client,
+    ):
+        await preparer.recover()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
+        async with asyncio.TaskGroup() as group:
+            for work in (machines.run, plugin.run, publisher.run, reconciler.run):
+                group.create_task(work())

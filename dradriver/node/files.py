@@ -1,0 +1,54 @@
+"""Files that are either all there or not there at all, whatever moment the process or the machine dies at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every such file of the CDI folder
+
+
+def write(path: Path, data: bytes) -> None:
+    """Make ``path`` hold exactly ``data``; a reader, or a crash, meets the old content or the new one, never a part.
+
+    Raises:
+        OSError: The content is not written; the old file stands.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Make ``path`` be gone for good; a file that is already gone is fine.
+
+    Raises:
+        OSError: The file is still there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename or an unlink survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

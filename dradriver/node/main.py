@@ -1,0 +1,104 @@
+"""``python -m dradriver node``: the command line of the node agent."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from pathlib import Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the agent's options."""
+    made = argparse.ArgumentParser(
+        prog="python -m dradriver node",
+        description="The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",
+    )
+    add = made.add_argument
+    add("--node-name", required=True, help="this node's name")
+    add("--discovery", default="simulated", help="how the machine is read; this version knows: simulated")
+    add("--simulated-default", metavar="PROFILE", help="profile or file that stands for every node not named below")
+    add(
+        "--simulated-machine",
+        metavar="NODE=PROFILE",
+        action="append",
+        default=[],
+        type=_machine,
+        help="profile or file that stands for this node; may be repeated",
+    )
+    add(
+        "--simulated-dir",
+        metavar="DIR",
+        type=Path,
+        help="GPUs named in DIR/lost (uuid or index, one a line) are gone; default: <state-dir>/simulated",
+    )
+    add(
+        "--rediscover",
+        metavar="SECONDS",
+        type=_seconds,
+        default=10.0,
+        help="how often the machine is read; default: 10",
+    )
+    add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's --root-dir")
+    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where the container runtime looks for CDI specs")
+    add("--state-dir", type=Path, help="default: <kubelet-root>/plugins/gpu.topology")
+    add("--pod-uid", help="uid of the agent's pod, which tells instances apart; default: a fresh one")
+    add("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics; default: 8081")
+    add("--kubeconfig", type=Path, help="default: the pod's service account")
+    add(
+        "--beside-device-plugin",
+        action="store_true",
+        help="publish even where a device plugin or another driver hands out the same GPUs",
+    )
+    add("--log-format", choices=("text", "json"), default="text")
+    add("-v", "--verbose", action="store_true", help="log details")
+    return made
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
+    made = parser()
+    args = made.parse_args(argv)
+    if args.discovery != "simulated":
+        made.error(f"--discovery={args.discovery}: this version supports simulated only; write --discovery=simulated")
+    return args
+
+
+def main(argv: list[str]) -> int:
+    """Run the agent until a signal ends it and return the process's exit status."""
+    args = parse(argv)
+    from dradriver.kube.process import run, setup_logging
+    from dradriver.node import agent
+
+    setup_logging(json_format=args.log_format == "json", verbose=args.verbose)
+    options = agent.Options(
+        node=args.node_name,
+        pod_uid=args.pod_uid or str(uuid.uuid4()),
+        kubelet_root=args.kubelet_root,
+        cdi_root=args.cdi_root,
+        state_dir=args.state_dir or args.kubelet_root / "plugins" / "gpu.topology",
+        health_port=args.health_port,
+        simulated_default=args.simulated_default,
+        simulated_machines=dict(args.simulated_machine),
+        simulated_dir=args.simulated_dir,
+        rediscover_s=args.rediscover,
+        beside_device_plugin=args.beside_device_plugin,
+        kubeconfig=args.kubeconfig,
+    )
+    return run(agent.run(options))
+
+
+def _machine(text: str) -> tuple[str, str]:
+    node, separator, source = text.partition("=")
+    if not (node and separator and source):
+        raise argparse.ArgumentTypeError(f"{text!r}: write NODE=PROFILE")
+    return node, source
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number of seconds above 0")
+    return seconds

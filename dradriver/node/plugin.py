@@ -1,0 +1,117 @@
+"""The kubelet's side of the agent: both gRPC servers, and knowing whether the kubelet has the plugin registered.
+
+Nobody tells a plugin that it was dropped. What can be seen is its sockets: when they vanish, because the kubelet's
+folders were wiped, it is not registered any more, and serves anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import grpc.aio
+
+from dradriver.api import names
+from dradriver.node import metrics, sockets
+from dradriver.node.errors import SetupError
+from dradriver.node.protos.dra.v1 import dra_pb2_grpc
+from dradriver.node.protos.pluginregistration import pluginregistration_pb2 as registration_pb2
+from dradriver.node.protos.pluginregistration import pluginregistration_pb2_grpc as registration_pb2_grpc
+from dradriver.node.service import DraService
+from dradriver.node.sockets import SocketPaths
+
+logger = logging.getLogger(__name__)
+
+SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin",)  # kubelets from 1.34
+CHECK_S: Final = 5.0
+_GRACE_S: Final = 2.0  # for calls under way at the end; one that waits for a device is cut short
+
+
+class Plugin:
+    """Serves the kubelet while ``run`` runs.
+
+    Attributes:
+        registered: Whether the kubelet has accepted the plugin, as far as that can be known.
+    """
+
+    def __init__(
+        self, paths: SocketPaths, service: DraService, *, on_change: Callable[[], None], check_s: float = CHECK_S
+    ) -> None:
+        """Keep what is needed; nothing is served yet.
+
+        Args:
+            paths: Where to serve.
+            service: What the kubelet calls once the plugin is registered.
+            on_change: Called when ``registered`` has changed, and whenever a kubelet registers the plugin again.
+            check_s: How often to look whether the sockets are still there.
+        """
+        self._paths = paths
+        self._service = service
+        self._on_change = on_change
+        self._check_s = check_s
+        self.registered = False
+
+    async def run(self) -> None:
+        """Serve until cancelled; then the sockets are gone.
+
+        Raises:
+            SetupError: A socket cannot be served.
+            OSError: A folder cannot be made.
+        """
+        while True:
+            await sockets.remove_dead(self._paths)
+            try:
+                async with self._serving():
+                    served = [(path, sockets.identity(path)) for path in (self._paths.dra, self._paths.registration)]
+                    while all(sockets.identity(path) == was is not None for path, was in served):  # noqa: ASYNC110  # nothing tells
+                        await asyncio.sleep(self._check_s)
+                    logger.warning("the plugin's sockets were removed; serving anew")
+            finally:
+                self._set(False)
+
+    async def GetInfo(self, _request: Any, _context: Any) -> registration_pb2.PluginInfo:  # noqa: N802
+        """Return who the plugin is and where it serves; the kubelet asks when it finds the registration socket."""
+        return registration_pb2.PluginInfo(
+            type="DRAPlugin",
+            name=names.DRIVER,
+            endpoint=str(self._paths.dra),
+            supported_versions=SUPPORTED_VERSIONS,
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802  # the name is the protocol's
+        self, request: registration_pb2.RegistrationStatus, _context: Any
+    ) -> registration_pb2.RegistrationStatusResponse:
+        """Take note of whether the kubelet accepted the plugin."""
+        if request.plugin_registered:
+            logger.info("the kubelet registered the plugin")
+        else:
+            logger.error("the kubelet refused the plugin: %s", request.error)
+        self._set(request.plugin_registered)
+        return registration_pb2.RegistrationStatusResponse()
+
+    def _set(self, registered: bool) -> None:
+        metrics.REGISTERED.set(registered)
+        if registered or self.registered:
+            self.registered = registered
+            self._on_change()
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Serve DRA before registration, as the kubelet dials it at once, and stop in the opposite order."""
+        dra, registration = grpc.aio.server(), grpc.aio.server()
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(self._service, dra)  # type: ignore[no-untyped-call]
+        registration_pb2_grpc.add_RegistrationServicer_to_server(self, registration)  # type: ignore[no-untyped-call]
+        async with contextlib.AsyncExitStack() as stack:
+            for server, path in ((dra, self._paths.dra), (registration, self._paths.registration)):
+                try:
+                    server.add_insecure_port(f"unix:{path}")
+                except RuntimeError as error:
+                    raise SetupError(f"{path}: cannot be served: {error}") from error
+                await server.start()
+                stack.callback(sockets.remove_own, path, sockets.identity(path))
+                stack.push_async_callback(server.stop, _GRACE_S)
+            logger.info("serving the kubelet on %s", self._paths.registration)
+            yield

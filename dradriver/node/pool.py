@@ -1,0 +1,128 @@
+"""What must be written so that a node's pool holds exactly the wanted slices: pure functions on API objects.
+
+Consumers use the slices of the highest generation, once as many are there as each of them says (resource/v1 types.go).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api import names, quantity
+from dradriver.api.errors import WordError
+
+Object = dict[str, Any]
+_NO_DIFFERENCES: Final[frozenset[str]] = frozenset()
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves such fields out
+
+
+class Writes(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, in this order.
+
+    Attributes:
+        create: Slices that are not there.
+        update: Slices with the resourceVersion that they replace.
+        delete: Names and resource versions of slices that do not belong to the pool any more.
+        generation: The pool's generation after that.
+    """
+
+    create: list[Object]
+    update: list[Object]
+    delete: list[tuple[str, str]]
+    generation: int
+
+
+def writes(
+    wanted: Sequence[Object],
+    found: Sequence[Object],
+    *,
+    least_generation: int = 0,
+    tolerated: Mapping[str, frozenset[str]],
+) -> Writes:
+    """Return what turns the slices found into those wanted; the generation grows only where content changes.
+
+    Args:
+        wanted: The pool's slices, as ``api.slices.build`` makes them.
+        found: This driver's slices of this node, as the API server has them.
+        least_generation: What consumers may have seen: of this content when it was last written, or one more than of
+            other content.
+        tolerated: For each slice's name the differences to what is wanted that the server insists on.
+    """
+    there = {obj["metadata"]["name"]: obj for obj in found}
+    same = [
+        obj
+        for obj in wanted
+        if (old := there.get(obj["metadata"]["name"])) is not None
+        and differences(obj, old) <= tolerated.get(obj["metadata"]["name"], _NO_DIFFERENCES)
+    ]
+    generations = {_generation(obj) for obj in found}
+    newest = max(generations, default=0)
+    changed = len(same) < sum(obj["metadata"]["name"] in there for obj in wanted)
+    generation = max(newest + 1 if changed else newest, least_generation, 1)
+    create, update = [], []
+    for obj in wanted:
+        old = there.pop(obj["metadata"]["name"], None)
+        if old is None:
+            create.append(_with_generation(obj, generation))
+        elif obj not in same or _generation(old) != generation:
+            update.append(_replacing(old, _with_generation(obj, generation)))
+    delete = [(name, old["metadata"]["resourceVersion"]) for name, old in there.items()]
+    return Writes(create=create, update=update, delete=delete, generation=generation)
+
+
+def differences(wanted: Object, found: Object) -> frozenset[str]:
+    """Return the paths at which two slices differ in content; quantities are compared by amount.
+
+    A field that the API server does not know, or whose feature is off, is dropped without an error: it shows up here
+    when what came back from a write is compared with what was sent.
+    """
+    return frozenset(_differences(_content(wanted), _content(found), ""))
+
+
+def _content(obj: Object) -> Object:
+    spec = copy.deepcopy(obj["spec"])
+    spec.get("pool", {}).pop("generation", None)
+    for device in spec.get("devices") or []:
+        for capacity in (device.get("capacity") or {}).values():
+            try:
+                capacity["value"] = quantity.milli(str(capacity.get("value")))
+            except WordError:
+                continue  # whatever it is, it is compared as it stands
+    metadata = obj["metadata"]
+    return {
+        "machine": metadata.get("annotations", {}).get(names.MACHINE),
+        "owners": [owner.get("uid") for owner in metadata.get("ownerReferences") or []],
+        "spec": spec,
+    }
+
+
+def _differences(wanted: Any, found: Any, path: str) -> list[str]:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        keys = sorted(wanted.keys() | found.keys())
+        return [p for key in keys for p in _differences(wanted.get(key), found.get(key), f"{path}.{key}")]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        pairs = enumerate(zip(wanted, found, strict=True))
+        return [p for i, (ours, theirs) in pairs for p in _differences(ours, theirs, f"{path}[{i}]")]
+    if wanted == found or (wanted in _EMPTY and found in _EMPTY):
+        return []
+    return [path.lstrip(".")]
+
+
+def _generation(obj: Object) -> int:
+    return int(obj["spec"]["pool"].get("generation", 0))
+
+
+def _with_generation(obj: Object, generation: int) -> Object:
+    pool = obj["spec"]["pool"] | {"generation": generation}
+    return obj | {"spec": obj["spec"] | {"pool": pool}}
+
+
+def _replacing(old: Object, new: Object) -> Object:
+    """Return the new slice with what others wrote into the old one's metadata."""
+    metadata = {key: old["metadata"][key] for key in ("labels", "annotations", "uid") if key in old["metadata"]}
+    metadata["annotations"] = metadata.get("annotations", {}) | new["metadata"].get("annotations", {})
+    metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
+    return new | {"metadata": new["metadata"] | metadata}

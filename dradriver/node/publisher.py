@@ -1,0 +1,227 @@
+"""Keeping this node's ResourceSlices as they should be.
+
+They are published only while the kubelet has the plugin registered: before that they would attract pods that the
+kubelet then refuses. The kubelet deletes them when it starts, before it registers plugins, and 30 s after the plugin is
+gone; a watch notices. At the agent's end nothing is deleted, so that a restart within those 30 s goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from dradriver.api import names, slices
+from dradriver.api.objects import Node, ResourceSlice
+from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.errors import ApiError
+from dradriver.kube.reflector import Change, Reflector
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node import metrics, pool
+from dradriver.node.beside import OTHER_DRIVERS, other_owner
+from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+# Two instances of different versions, side by side during a rolling update, could undo each other's writes.
+MOST_WRITES: Final = 20
+WRITES_WITHIN_S: Final = 60.0
+HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
+_FIRST_RETRY_S: Final = 0.5
+_LAST_RETRY_S: Final = 30.0
+
+
+class Publisher:
+    """Writes this node's slices while ``run`` runs.
+
+    Attributes:
+        published: Whether the slices were as they should be when last looked at.
+        withheld: Why nothing is published although it could be; None where that is not so.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node: str,
+        machine: Callable[[], Machine],
+        registered: Callable[[], bool],
+        beside_device_plugin: bool = False,
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            client: An entered client.
+            node: This node's name.
+            machine: Gives the machine as it is now.
+            registered: Whether the kubelet has the plugin registered.
+            beside_device_plugin: Publish even where something else hands out the same GPUs.
+        """
+        self._client = client
+        self._node = node
+        self._machine = machine
+        self._registered = registered
+        self._beside = beside_device_plugin
+        self._wake = asyncio.Event()
+        self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
+        self._kubelet_is_up.set()
+        self._nodes = Reflector(
+            client, NODES, Node, field_selector=f"metadata.name={node}", on_change=self._node_changed
+        )
+        self._slices = Reflector(
+            client,
+            RESOURCE_SLICES,
+            ResourceSlice,
+            field_selector=f"spec.nodeName={node}",
+            on_change=self._slice_changed,
+        )
+        self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
+        self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
+        self._tolerated: dict[str, frozenset[str]] = {}
+        self._times: collections.deque[float] = collections.deque(maxlen=MOST_WRITES)
+        self.published = False
+        self.withheld: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        """True when there is nothing left to do: published, or deliberately not."""
+        return self.published or self.withheld is not None
+
+    def poke(self) -> None:
+        """Look again: the machine changed."""
+        self._wake.set()
+
+    def registration_changed(self) -> None:
+        """Look again: the kubelet registered the plugin, or dropped it."""
+        if not self._registered():
+            self.published = False
+        self._kubelet_is_up.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the slices right until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run())
+            group.create_task(self._slices.run())
+            group.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        await self._nodes.synced.wait()
+        await self._slices.synced.wait()
+        retry_s = _FIRST_RETRY_S
+        while True:
+            await self._kubelet_started()
+            await self._not_too_often()
+            self._wake.clear()
+            try:
+                await self._sync()
+            except DriverError as error:
+                self.published = False
+                logger.log(
+                    logging.INFO if isinstance(error, ApiError) and error.conflict else logging.WARNING,
+                    "the slices are not written; again in %.1f s: %s",
+                    retry_s,
+                    error,
+                )
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                continue
+            retry_s = _FIRST_RETRY_S
+            await self._wake.wait()
+
+    async def _sync(self) -> None:
+        node = self._nodes.store.get(("", self._node))
+        if not self._registered() or node is None:
+            self.published = False
+            return
+        owner = None if self._beside else other_owner(node, self._slices.store.values())
+        if owner != self.withheld:
+            self.withheld = owner
+            metrics.WITHHELD.set(owner is not None)
+            if owner is None:
+                logger.info("nothing else hands out this node's GPUs")
+            else:
+                logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
+        machine = self._machine()
+        if owner is not None or not machine.gpus:
+            wanted = []
+        else:
+            wanted = slices.build(machine, node=self._node, node_uid=node.metadata.uid)
+        await self._write(wanted)
+        self.published = owner is None
+        metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"]["devices"]) for obj in wanted))
+
+    async def _write(self, wanted: list[pool.Object]) -> None:
+        selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
+        found: list[dict[str, Any]] = (await self._client.list(RESOURCE_SLICES, field_selector=selector))[0]
+        self._own = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
+        generation = 0 if self._last is None else self._last[1] + (self._last[0] != wanted)
+        todo = pool.writes(wanted, found, least_generation=generation, tolerated=self._tolerated)
+        for obj in todo.create:
+            self._note("create", obj, await self._client.create(RESOURCE_SLICES, obj))
+        for obj in todo.update:
+            self._note("update", obj, await self._client.update(RESOURCE_SLICES, obj))
+        for name, version in todo.delete:
+            self._own.pop(name, None)
+            await self._client.delete(RESOURCE_SLICES, name, resource_version=version)
+            self._count("delete", name)
+        if wanted:
+            self._last = (wanted, todo.generation)
+
+    def _note(self, verb: str, sent: pool.Object, stored: pool.Object) -> None:
+        """Remember what the server made of a write, and say once what it did not take."""
+        name = stored["metadata"]["name"]
+        self._own[name] = stored["metadata"]["resourceVersion"]
+        self._count(verb, name)
+        refused = pool.differences(sent, stored)
+        if refused and refused != self._tolerated.get(name):
+            logger.warning(
+                "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
+            )
+        self._tolerated[name] = refused
+
+    def _count(self, verb: str, name: str) -> None:
+        self._times.append(asyncio.get_running_loop().time())
+        metrics.SLICE_WRITES.labels(verb).inc()
+        logger.info("%s of slice %s done", verb, name)
+
+    async def _kubelet_started(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._kubelet_is_up.wait()
+        self._kubelet_is_up.set()
+
+    async def _not_too_often(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while len(self._times) == MOST_WRITES and (wait := self._times[0] + WRITES_WITHIN_S - clock()) > 0:
+            logger.warning("somebody keeps changing this node's slices; waiting %.0f s", wait)
+            await asyncio.sleep(wait)
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        old, new = change.old, change.new
+        if (
+            old is None
+            or new is None
+            or (old.metadata.uid, old.status.allocatable) != (new.metadata.uid, new.status.allocatable)
+        ):
+            self._wake.set()  # a node's heartbeats are none of our concern
+
+    def _slice_changed(self, change: Change[ResourceSlice]) -> None:
+        told = change.new or change.old
+        assert told is not None
+        if told.spec.driver != names.DRIVER:
+            if told.spec.driver in OTHER_DRIVERS:
+                self._wake.set()
+            return
+        known = self._own.get(told.metadata.name)
+        by_us = known is None if change.new is None else change.new.metadata.resource_version == known
+        if by_us:
+            return
+        if change.new is None:
+            self.published = False
+            self._kubelet_is_up.clear()  # it deletes them when it starts, and registers plugins later
+        self._wake.set()

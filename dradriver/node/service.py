@@ -1,0 +1,99 @@
+"""The DRA v1 service that the kubelet calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, TypeVar
+
+from dradriver.errors import DriverError
+from dradriver.node import cdi, metrics
+from dradriver.node.checkpoint import PreparedClaim
+from dradriver.node.prepare import Preparer
+from dradriver.node.protos.dra.v1 import dra_pb2
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_UNKNOWN: Final = "the node agent failed; its log says more"
+
+
+class DraService:
+    """Serves NodePrepareResources and NodeUnprepareResources.
+
+    Every claim of a call gets an answer of its own, and one claim's trouble is that claim's error: an error of the call
+    would fail them all. Claims of one call are worked on at the same time, so that none waits for another's device.
+    """
+
+    def __init__(self, preparer: Preparer) -> None:
+        self._preparer = preparer
+
+    async def NodePrepareResources(  # noqa: N802  # the name is the protocol's
+        self, request: dra_pb2.NodePrepareResourcesRequest, _: Any
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        """Prepare every claim and return its devices with their CDI ids."""
+
+        async def one(claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+            done, error = await _measured(
+                "prepare", claim, self._preparer.prepare(claim.namespace, claim.name, claim.uid)
+            )
+            if done is None:
+                return dra_pb2.NodePrepareResourceResponse(error=error)
+            return dra_pb2.NodePrepareResourceResponse(devices=_devices(done))
+
+        return dra_pb2.NodePrepareResourcesResponse(claims=await _each(request.claims, one))
+
+    async def NodeUnprepareResources(  # noqa: N802  # the name is the protocol's
+        self, request: dra_pb2.NodeUnprepareResourcesRequest, _: Any
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        """Unprepare every claim; all that is needed is its uid."""
+
+        async def one(claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
+            _, error = await _measured("unprepare", claim, self._preparer.unprepare(claim.uid))
+            return dra_pb2.NodeUnprepareResourceResponse(error=error)
+
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=await _each(request.claims, one))
+
+
+def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:
+    return [
+        dra_pb2.Device(
+            request_names=[device.request],
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=[cdi.device_id(claim, device)],
+            share_id=device.share_id,
+        )
+        for device in claim.devices
+    ]
+
+
+async def _each(claims: Iterable[dra_pb2.Claim], work: Any) -> dict[str, Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = {claim.uid: group.create_task(work(claim)) for claim in claims}
+    return {uid: task.result() for uid, task in tasks.items()}
+
+
+async def _measured(call: str, claim: dra_pb2.Claim, work: Awaitable[T]) -> tuple[T | None, str]:
+    """Return what the work gives and no error, or None and the error's text for the kubelet."""
+    loop = asyncio.get_running_loop()
+    started, result, text, done = loop.time(), "ok", "", None
+    try:
+        done = await work
+    except asyncio.CancelledError:
+        logger.warning("%s of claim %s/%s: the kubelet gave up", call, claim.namespace, claim.name)
+        result = "Cancelled"
+        raise
+    except DriverError as error:
+        result, text = error.reason, str(error)
+        logger.warning("%s of claim %s/%s failed: %s", call, claim.namespace, claim.name, text)
+    except Exception:  # a call's root: one claim's surprise must not fail the others
+        result, text = "Unknown", _UNKNOWN
+        logger.exception("%s of claim %s/%s failed", call, claim.namespace, claim.name)
+    finally:
+        metrics.CALLS.labels(call, result).observe(loop.time() - started)
+    if result == "ok":
+        logger.info("%s of claim %s/%s (%s) done", call, claim.namespace, claim.name, claim.uid)
+    return done, text

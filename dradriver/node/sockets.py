@@ -1,0 +1,101 @@
+"""The plugin's unix sockets: where they lie, whether they are still ours, and clearing dead ones away.
+
+Every instance of the agent has names of its own, after its pod's uid: grpcio takes a live socket's path over without a
+word, and a process that ends deletes whatever lies at its path by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.node.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES: Final = 107  # sun_path of unix(7) has 108, of which one ends the text
+_SURE_S: Final = 0.5  # a socket that is bound and not listening yet refuses too
+
+
+class SocketPaths(msgspec.Struct, frozen=True):
+    """Where one instance serves: ``registration`` is what the kubelet looks for, ``dra`` is told to it."""
+
+    registration: Path
+    dra: Path
+
+
+def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
+    """Return the sockets of the instance that runs in the pod of this uid.
+
+    Raises:
+        SetupError: A path is too long for a unix socket, or not absolute: the kubelet dials it as it is.
+    """
+    found = SocketPaths(
+        registration=kubelet_root / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock",
+        dra=state_dir / f"dra-{pod_uid}.sock",
+    )
+    for path, flag in ((found.registration, "--kubelet-root"), (found.dra, "--state-dir")):
+        if not path.is_absolute():
+            raise SetupError(f"{path}: write an absolute path in {flag}")
+        if (length := len(os.fsencode(path))) > MOST_BYTES:
+            raise SetupError(
+                f"{path}: {length} bytes; a unix socket's path has {MOST_BYTES} at most: write a shorter {flag}"
+            )
+    return found
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells this file from any later one at its path; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+async def remove_dead(own: SocketPaths) -> None:
+    """Remove sockets of earlier instances that nobody listens on: the kubelet would go on dialling them.
+
+    Raises:
+        SetupError: A living process listens on a path of ours.
+        OSError: A folder cannot be made.
+    """
+    for path in (own.registration, own.dra):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    found = {
+        *own.registration.parent.glob(f"{names.DRIVER}-*-reg.sock"),
+        *own.dra.parent.glob("dra-*.sock"),
+    }
+    refused = {path: identity(path) for path in found if _refuses(path)}
+    if refused:
+        await asyncio.sleep(_SURE_S)
+    for path, was in refused.items():
+        if identity(path) == was and _refuses(path):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                logger.info("removed the dead socket %s", path)
+    for path in (own.registration, own.dra):
+        if identity(path) is not None:
+            raise SetupError(f"{path}: another process serves this socket; give each instance a --pod-uid of its own")
+
+
+def remove_own(path: Path, was: tuple[int, int] | None) -> None:
+    """Remove the socket unless another process has put its own there."""
+    if was is not None and identity(path) == was:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _refuses(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED

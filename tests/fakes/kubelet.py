@@ -1,0 +1,107 @@
+"""A kubelet as plugins see it: it finds registration sockets, registers, and calls the newest instance's DRA service.
+
+Like the real one (1.36) it falls back to an older instance when the newest is gone, and dials an endpoint as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Self
+
+import grpc.aio
+
+from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc
+from dradriver.node.protos.pluginregistration import pluginregistration_pb2 as registration_pb2
+from dradriver.node.protos.pluginregistration import pluginregistration_pb2_grpc as registration_pb2_grpc
+
+Claim = tuple[str, str, str]  # namespace, name, uid
+TIMEOUT_S = 45.0
+
+
+class FakeKubelet:
+    """Registers what it finds in ``<root>/plugins_registry`` while the context lasts.
+
+    ``accept``: what it answers plugins; ``seen``: what every plugin said of itself, oldest first, by socket;
+    ``registrations``: how many it has made or refused.
+    """
+
+    def __init__(self, root: Path, *, accept: bool = True) -> None:
+        self.root = root
+        self.accept = accept
+        self.seen: dict[Path, registration_pb2.PluginInfo] = {}
+        self.registrations = 0
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _look(self) -> None:
+        known: dict[Path, tuple[int, int]] = {}
+        while True:
+            found: dict[Path, tuple[int, int]] = {}
+            for path in sorted((self.root / "plugins_registry").glob("*.sock")):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = (path.stat().st_ino, path.stat().st_ctime_ns)  # inodes are used again
+            for path in known.keys() - found.keys():
+                self.seen.pop(path, None)
+            for path, identity in found.items():
+                if known.get(path) != identity:
+                    with contextlib.suppress(grpc.aio.AioRpcError):  # a dead one: it is dialled again
+                        await self.register(path)
+                        known[path] = identity
+            known = {path: identity for path, identity in known.items() if path in found}
+            await asyncio.sleep(0.01)
+
+    async def register(self, path: Path) -> registration_pb2.PluginInfo:
+        """Do what the kubelet does with one registration socket."""
+        async with dial(path) as channel:
+            stub = registration_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            info: registration_pb2.PluginInfo = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=1)
+            self.seen.pop(path, None)
+            self.seen[path] = info
+            await stub.NotifyRegistrationStatus(
+                registration_pb2.RegistrationStatus(
+                    plugin_registered=self.accept, error="" if self.accept else "no version in common"
+                ),
+                timeout=1,
+            )
+        self.registrations += 1
+        return info
+
+    async def prepare(
+        self, *claims: Claim, give_up_s: float = TIMEOUT_S
+    ) -> dict[str, dra_pb2.NodePrepareResourceResponse]:
+        """Prepare claims with the newest instance; the answers by uid."""
+        request = dra_pb2.NodePrepareResourcesRequest(claims=_claims(claims))
+        async with dial(Path(self._newest())) as channel:
+            stub = dra_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+            return dict((await stub.NodePrepareResources(request, timeout=give_up_s)).claims)
+
+    async def unprepare(self, *claims: Claim) -> dict[str, dra_pb2.NodeUnprepareResourceResponse]:
+        """Unprepare claims with the newest instance; the answers by uid."""
+        request = dra_pb2.NodeUnprepareResourcesRequest(claims=_claims(claims))
+        async with dial(Path(self._newest())) as channel:
+            stub = dra_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+            return dict((await stub.NodeUnprepareResources(request, timeout=TIMEOUT_S)).claims)
+
+    def _newest(self) -> str:
+        return list(self.seen.values())[-1].endpoint
+
+
+@contextlib.asynccontextmanager
+async def dial(path: Path) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a unix socket, with the authority that the kubelet sends."""
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")]) as channel:
+        yield channel
+
+
+def _claims(claims: Iterable[Claim]) -> list[dra_pb2.Claim]:
+    return [dra_pb2.Claim(namespace=namespace, name=name, uid=uid) for namespace, name, uid in claims]

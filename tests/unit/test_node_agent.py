@@ -1,0 +1,271 @@
+"""The whole agent over real unix sockets, with a fake kubelet and a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.node import sockets
+from dradriver.node.errors import SetupError
+from tests.fakes.kubelet import dial
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually
+
+
+async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        assert {d["name"] for d in node.slices[0]["spec"]["devices"]} == {device(i) for i in range(8)}
+        asked = node.put_claim(claim("c", [0, 3]))
+        answer = (await node.kubelet.prepare(asked))[asked[2]]
+        assert answer.error == ""
+        assert [d.device_name for d in answer.devices] == [device(0), device(3)]
+        assert {d.pool_name for d in answer.devices} == {NODE}
+        (spec,) = node.specs.values()
+        ids = [f"{spec['kind']}={d['name']}" for d in spec["devices"]]
+        assert [list(d.cdi_device_ids) for d in answer.devices] == [[one] for one in ids]
+        assert node.checkpoint == [asked[2]]
+        assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""
+        assert (node.specs, node.checkpoint) == ({}, [])
+
+
+async def test_the_plugin_says_who_it_is() -> None:
+    async with a_node() as node, node.agent():
+        await eventually(lambda: node.kubelet.seen)
+        (info,) = node.kubelet.seen.values()
+        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", names.DRIVER, ["v1.DRAPlugin"])
+        assert info.endpoint == str(node.state / "dra-pod-1.sock")
+
+
+async def test_a_plugin_that_the_kubelet_refuses_publishes_once_it_is_accepted() -> None:
+    async with a_node() as node:
+        node.kubelet.accept = False
+        async with node.agent():
+            await eventually(lambda: node.kubelet.seen)
+            node.kubelet.accept = True
+            await node.kubelet.register(next(iter(node.kubelet.seen)))
+            await node.published()
+
+
+@contextlib.asynccontextmanager
+async def ready_port() -> Any:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def status(path: str = "/readyz") -> int:
+            try:
+                async with session.get(path) as answer:
+                    return answer.status
+            except aiohttp.ClientConnectionError:
+                return 0
+
+        yield port, status
+
+
+async def becomes(status: Any, wanted: int) -> None:
+    async with asyncio.timeout(10):
+        while await status() != wanted:
+            await asyncio.sleep(0.005)
+
+
+async def test_trap_18_ready_means_registered_and_published() -> None:
+    async with a_node() as node, ready_port() as (port, status):
+        node.kubelet.accept = False
+        async with node.agent(health_port=port):
+            await eventually(lambda: node.kubelet.seen)
+            assert (await status(), await status("/healthz")) == (503, 200)
+            node.kubelet.accept = True
+            await node.kubelet.register(next(iter(node.kubelet.seen)))
+            await becomes(status, 200)
+            assert node.slices
+
+
+async def test_a_node_where_nothing_is_published_on_purpose_is_ready() -> None:
+    async with a_node() as node, ready_port() as (port, status):
+        node.api.put(NODES, {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}})
+        async with node.agent(health_port=port):
+            await becomes(status, 200)
+            assert node.slices == []
+
+
+async def test_sigterm_removes_the_sockets_and_leaves_slices_and_claims() -> None:
+    async with a_node() as node:
+        async with node.agent():
+            await node.published()
+            asked = node.put_claim(claim("c", [0]))
+            await node.kubelet.prepare(asked)
+        assert list(node.root.rglob("*.sock")) == []
+        assert len(node.slices) == len(node.specs) == len(node.checkpoint) == 1
+
+
+async def test_trap_7_when_its_sockets_vanish_the_plugin_serves_anew_and_publishes_only_then() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        node.kubelet.accept = False
+        before = node.kubelet.registrations
+        for path in sorted(node.root.rglob("*.sock")):
+            path.unlink()
+        await eventually(lambda: node.kubelet.registrations > before)
+        node.api.remove(RESOURCE_SLICES, node.slices[0]["metadata"]["name"])
+        assert node.slices == []
+        node.kubelet.accept = True
+        await node.kubelet.register(next(iter(node.kubelet.seen)))
+        await node.published()
+        asked = node.put_claim(claim("c", [0]))
+        assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+
+
+async def test_trap_6_a_kubelet_that_restarts_gets_the_slices_back() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        node.api.remove(RESOURCE_SLICES, node.slices[0]["metadata"]["name"])
+        await node.kubelet.register(next(iter(node.kubelet.seen)))
+        await eventually(lambda: node.slices)
+
+
+async def test_trap_9_a_new_instance_clears_a_killed_ones_sockets_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_SURE_S", 0.01)
+    async with a_node() as node:
+        left = sockets.paths(kubelet_root=node.root, state_dir=node.state, pod_uid="killed")
+        for path in (left.registration, left.dra):
+            path.parent.mkdir(parents=True)
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(path))
+        async with node.agent():
+            await node.published()
+            assert not left.registration.exists()
+            assert not left.dra.exists()
+
+
+async def test_trap_10_either_of_two_instances_serves_claims_and_the_older_goes_on_after_the_newer() -> None:
+    async with a_node() as node, node.agent("pod-1"):
+        await node.published()
+        asked = [node.put_claim(claim(f"c{i}", [i])) for i in range(2)]
+        await node.kubelet.prepare(asked[0])
+        async with node.agent("pod-2"):
+            await eventually(lambda: len(node.kubelet.seen) == 2)
+            answer = (await node.kubelet.prepare(*asked))[asked[0][2]]  # the newer knows the older's claims
+            assert [d.device_name for d in answer.devices] == [device(0)]
+            await node.kubelet.unprepare(asked[0])
+        await eventually(lambda: len(node.kubelet.seen) == 1)
+        assert (await node.kubelet.unprepare(asked[1]))[asked[1][2]].error == ""
+        assert (node.specs, node.checkpoint) == ({}, [])
+        assert [s["spec"]["pool"]["generation"] for s in node.slices] == [1]
+
+
+async def test_a_second_instance_of_the_same_pod_does_not_take_over() -> None:
+    async with a_node() as node, node.agent("pod-1"):
+        await node.published()
+        with pytest.raises(ExceptionGroup) as caught:
+            async with node.agent("pod-1") as second:
+                await second
+        assert caught.group_contains(SetupError, match="another process serves this socket")
+        asked = node.put_claim(claim("c", [0]))
+        assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+
+
+async def test_trap_2_a_kubelet_that_gives_up_leaves_nothing_behind() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        old, new = node.put_claim(claim("old", [0])), node.put_claim(claim("new", [0]))
+        await node.kubelet.prepare(old)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await node.kubelet.prepare(new, give_up_s=0.05)
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert node.checkpoint == [old[2]]
+        await node.kubelet.unprepare(old)
+        assert (await node.kubelet.prepare(new))[new[2]].error == ""
+
+
+async def test_trap_3_a_prepare_that_comes_before_the_unprepare_is_answered_after_it() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        old, new, other = (node.put_claim(claim(name, [gpu])) for name, gpu in (("old", 0), ("new", 0), ("other", 1)))
+        await node.kubelet.prepare(old)
+        waiting = asyncio.create_task(node.kubelet.prepare(new))
+        assert (await node.kubelet.prepare(other))[other[2]].error == ""
+        assert not waiting.done()
+        await node.kubelet.unprepare(old)
+        assert (await waiting)[new[2]].error == ""
+
+
+async def test_trap_4_unprepare_works_when_the_claim_is_gone_or_was_never_prepared() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        asked = node.put_claim(claim("c", [0]))
+        await node.kubelet.prepare(asked)
+        node.api.remove(RESOURCE_CLAIMS, "c", "default")
+        answers = await node.kubelet.unprepare(asked, ("default", "never", "uid-never"))
+        assert {uid: a.error for uid, a in answers.items()} == {asked[2]: "", "uid-never": ""}
+        assert (node.specs, node.checkpoint) == ({}, [])
+
+
+async def test_trap_5_specs_are_there_again_after_a_reboot() -> None:
+    async with a_node() as node:
+        async with node.agent():
+            await node.published()
+            await node.kubelet.prepare(node.put_claim(claim("c", [0])))
+        before = node.specs
+        for path in node.cdi.iterdir():
+            path.unlink()
+        node.cdi.rmdir()
+        async with node.agent():
+            await eventually(lambda: node.cdi.exists() and node.specs == before)
+
+
+async def test_a_claim_whose_unprepare_never_comes_is_given_back() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        await node.kubelet.prepare(node.put_claim(claim("c", [0])))
+        node.api.remove(RESOURCE_CLAIMS, "c", "default")
+        await eventually(lambda: (node.specs, node.checkpoint) == ({}, []))
+
+
+async def lose(node: NodeUnderTest, *lines: str) -> None:
+    folder = node.state / "simulated"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lost").write_text("\n".join(lines))
+
+
+async def test_a_gpu_that_vanishes_leaves_the_slices_and_comes_back_under_its_own_name() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        await lose(node, "2")
+        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
+        assert device(2) not in {d["name"] for d in node.slices[0]["spec"]["devices"]}
+        waiting = asyncio.create_task(node.kubelet.prepare(node.put_claim(claim("c", [2]))))
+        await lose(node)
+        answer = (await waiting)["uid-c"]
+        assert (answer.error, answer.devices[0].device_name) == ("", device(2))
+        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 8)
+
+
+async def test_one_bad_claim_does_not_fail_the_call() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        good, bad = node.put_claim(claim("good", [0])), node.put_claim(claim("bad", [1]))
+        answers = await node.kubelet.prepare(good, (bad[0], bad[1], "uid-of-another"))
+        assert answers[good[2]].error == ""
+        assert "is another one now" in answers["uid-of-another"].error
+
+
+async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        async with dial(node.state / "dra-pod-1.sock") as channel:
+            # kubelets of 1.36 call this whatever the plugin says it supports
+            call: Any = channel.unary_unary("/v1alpha1.DRAResourceHealth/NodeWatchResources")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"", timeout=5)
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        asked = node.put_claim(claim("c", [0]))
+        assert (await node.kubelet.prepare(asked))[asked[2]].error == ""

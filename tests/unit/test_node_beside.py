@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api.objects import Device, Metadata, Node, NodeStatus, ResourceSlice, SliceSpec
+from dradriver.node.beside import other_owner
+
+
+def node(**allocatable: str) -> Node:
+    return Node(metadata=Metadata(name="n"), status=NodeStatus(allocatable={"cpu": "8", **allocatable}))
+
+
+def slice_of(driver: str, devices: int = 1) -> ResourceSlice:
+    some = [Device(name=f"d{i}") for i in range(devices)]
+    return ResourceSlice(metadata=Metadata(name=driver), spec=SliceSpec(driver=driver, devices=some))
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "taken"),
+    [
+        ("nvidia.com/gpu", "8", True),
+        ("nvidia.com/gpu.shared", "32", True),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("nvidia.com/gpu", "0", False),
+        ("amd.com/gpu", "8", False),
+    ],
+)
+def test_a_device_plugins_gpus_in_allocatable_are_somebody_elses(resource: str, amount: str, taken: bool) -> None:
+    reason = other_owner(node(**{resource: amount}), [])
+    assert (reason is not None) == taken
+    assert reason is None or reason == f"a device plugin offers {amount} {resource}"
+
+
+def test_another_gpu_drivers_slices_are_somebody_elses_and_our_own_are_not() -> None:
+    assert other_owner(node(), [slice_of("gpu.topology"), slice_of("nic.example.com")]) is None
+    assert other_owner(node(), [slice_of("gpu.nvidia.com")]) == "driver gpu.nvidia.com has published slices"
+    assert other_owner(node(), [slice_of("gpu.nvidia.com", devices=0)]) is None

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dradriver.errors import DriverError
+from dradriver.node.discovery.simulated import Simulated, source_for, without
+from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.errors import SetupError
+from dradriver.topology import codec
+from dradriver.topology.machine import Machine
+from tests.fakes.node import NODE, machine, uuid
+
+
+def simulated(folder: Path, node: str = NODE) -> Simulated:
+    return Simulated("dgx1-v100", node=node, folder=folder)
+
+
+def test_a_nodes_machine_is_the_same_at_every_start_and_no_other_nodes(tmp_path: Path) -> None:
+    assert simulated(tmp_path).read() == simulated(tmp_path).read() == machine()
+    ours = {gpu.uuid for gpu in simulated(tmp_path).read().gpus}
+    assert not ours & {gpu.uuid for gpu in simulated(tmp_path, "node-b").read().gpus}
+
+
+@pytest.mark.parametrize("line", ["2", uuid(2)])
+def test_a_gpu_that_is_named_lost_is_gone_until_it_is_not(tmp_path: Path, line: str) -> None:
+    found = simulated(tmp_path)
+    (tmp_path / "lost").write_text(f"{line}\n\n")
+    assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
+    (tmp_path / "lost").unlink()
+    assert found.read() == machine()
+
+
+def test_a_lost_gpu_shifts_indices_and_nothing_else() -> None:
+    left = without(machine(), {"2", uuid(5)})
+    keep = [0, 1, 3, 4, 6, 7]
+    assert [gpu.index for gpu in left.gpus] == [0, 1, 2, 3, 4, 5]
+    assert [(gpu.uuid, gpu.minor, gpu.pci) for gpu in left.gpus] == [
+        (machine().gpus[i].uuid, machine().gpus[i].minor, machine().gpus[i].pci) for i in keep
+    ]
+    assert left.links[2][3] == machine().links[3][4]
+    assert left.paths[0][5] == machine().paths[0][7]
+    assert [row[2] for row in left.nic_paths] == [row[3] for row in machine().nic_paths]
+    assert codec.decode(codec.encode(left)) == left
+
+
+def test_all_gpus_may_be_lost(tmp_path: Path) -> None:
+    (tmp_path / "lost").write_text("\n".join(str(i) for i in range(8)))
+    assert simulated(tmp_path).read().gpus == ()
+
+
+def test_a_nodes_own_machine_wins_over_the_default_and_one_of_them_must_be_there() -> None:
+    assert source_for("a", machines={"a": "dgx-h100"}, default="dgx1-v100") == "dgx-h100"
+    assert source_for("b", machines={"a": "dgx-h100"}, default="dgx1-v100") == "dgx1-v100"
+    with pytest.raises(SetupError, match=r"--simulated-machine=b=PROFILE; profiles: .*dgx1-v100"):
+        source_for("b", machines={"a": "dgx-h100"}, default=None)
+
+
+def test_an_unknown_profile_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match="dgx-9000"):
+        Simulated("dgx-9000", node=NODE, folder=tmp_path)
+
+
+class Scripted:
+    """A discovery that gives one answer after the other, and the last for ever."""
+
+    host_path = None
+
+    def __init__(self, *answers: Machine | DriverError) -> None:
+        self.answers = list(answers)
+
+    def read(self) -> Machine:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, DriverError):
+            raise answer
+        return answer
+
+
+@pytest.mark.looptime
+async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
+    less = without(machine(), {"2"})
+    told: list[int] = []
+    watch = MachineWatch(
+        Scripted(machine(), machine(), SetupError("hiccup"), less),
+        interval_s=10,
+        on_change=lambda: told.append(len(watch.machine.gpus)),
+    )
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(25)
+    assert (watch.machine, told) == (machine(), [])
+    await asyncio.sleep(30)
+    assert (watch.machine, told) == (less, [7])
+    task.cancel()
+
+
+@pytest.mark.looptime
+async def test_a_poke_reads_the_machine_at_once() -> None:
+    changed = asyncio.Event()
+    watch = MachineWatch(Scripted(machine(), without(machine(), {"2"})), interval_s=1000, on_change=changed.set)
+    task = asyncio.create_task(watch.run())
+    watch.poke()
+    await asyncio.wait_for(changed.wait(), 1)
+    task.cancel()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dradriver.node import files
+
+
+def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    files.write(path, b"old")
+    files.write(path, b"new" * 100_000)
+    assert path.read_bytes() == b"new" * 100_000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_not_yet_whole_has_no_name_that_a_container_runtime_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _: names.extend(p.name for p in tmp_path.iterdir()))
+    files.write(tmp_path / "x.json", b"{}")
+    assert names[0].endswith(".tmp")
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "x.json"
+    files.write(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space"):
+        files.write(path, b"new")
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
+    files.write(tmp_path / "x", b"0123456789")
+    assert (tmp_path / "x").read_bytes() == b"0123456789"
+
+
+def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
+    files.remove(tmp_path / "x")
+    files.write(tmp_path / "x", b"")
+    files.remove(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,294 @@
+"""The publisher against a fake API server, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dradriver.api import slices
+from dradriver.kube.client import Client
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node import publisher as module
+from dradriver.node.discovery.simulated import without
+from dradriver.node.publisher import Publisher
+from dradriver.topology.machine import Machine
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.node import NODE, Object, eventually, machine
+
+SLICE = slices.slice_name(0, NODE)
+
+
+class Stage:
+    """A publisher that runs, and what it looks at."""
+
+    def __init__(self, api: FakeApiServer, client: Client, **more: Any) -> None:
+        self.api = api
+        self.machine: Machine = machine()
+        self.registered = True
+        self.publisher = Publisher(
+            client, node=NODE, machine=lambda: self.machine, registered=lambda: self.registered, **more
+        )
+
+    def node(self, uid: str = "node-uid", **allocatable: str) -> None:
+        self.api.put(NODES, {"metadata": {"name": NODE, "uid": uid}, "status": {"allocatable": allocatable}})
+
+    def register(self, registered: bool = True) -> None:
+        self.registered = registered
+        self.publisher.registration_changed()
+
+    @property
+    def slices(self) -> list[Object]:
+        return self.api.objects(RESOURCE_SLICES)
+
+    @property
+    def generations(self) -> list[int]:
+        return [obj["spec"]["pool"]["generation"] for obj in self.slices]
+
+    def writes(self) -> list[str]:
+        return [r.method for r in self.api.requests if r.method != "GET" and "resourceslices" in r.path]
+
+    async def settled(self, *, devices: int | None) -> None:
+        """Wait for slices with so many devices, or for none."""
+
+        def holds() -> bool:
+            found = [len(obj["spec"]["devices"]) for obj in self.slices]
+            return self.publisher.settled and found == ([] if devices is None else [devices])
+
+        await eventually(holds)
+
+
+@contextlib.asynccontextmanager
+async def stage(*, registered: bool = True, **more: Any) -> AsyncIterator[Stage]:
+    async with FakeApiServer() as api, Client(api.config, user_agent="test") as client:
+        made = Stage(api, client, **more)
+        made.registered = registered
+        made.node()
+        task = asyncio.create_task(made.publisher.run())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_a_registered_node_is_published_once_and_whole() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        (obj,) = on.slices
+        assert obj["metadata"]["name"] == SLICE
+        assert obj["metadata"]["ownerReferences"][0] | {"controller": None} == {
+            "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "controller": None,
+        }  # fmt: skip
+        assert obj["spec"]["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+        assert on.writes() == ["POST"]
+
+
+async def test_trap_7_nothing_is_published_before_the_kubelet_registers_the_plugin() -> None:
+    async with stage(registered=False) as on:
+        await eventually(lambda: on.api.watchers == 2)
+        on.machine = without(machine(), {"2"})
+        on.publisher.poke()
+        on.node(cpu="9")
+        on.register()
+        await on.settled(devices=7)
+        assert on.writes() == ["POST"]
+
+
+async def test_trap_7_what_is_deleted_while_unregistered_stays_so_until_registered_again() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.register(False)
+        assert not on.publisher.published
+        on.api.remove(RESOURCE_SLICES, SLICE)
+        on.register()
+        await on.settled(devices=8)
+        assert on.writes() == ["POST", "POST"]
+
+
+async def test_trap_6_slices_that_the_kubelet_deletes_at_its_start_come_back_once_it_registers_plugins() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        before = on.slices[0]["spec"]
+        on.api.remove(RESOURCE_SLICES, SLICE)
+        await eventually(lambda: not on.publisher.published)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert on.slices == []
+        on.publisher.registration_changed()
+        await on.settled(devices=8)
+        assert on.slices[0]["spec"] == before
+
+
+async def test_slices_that_somebody_else_deletes_come_back_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.01)
+    async with stage() as on:
+        await on.settled(devices=8)
+        before = on.slices[0]["spec"]
+        on.api.remove(RESOURCE_SLICES, SLICE)
+        await eventually(lambda: on.slices)
+        assert on.slices[0]["spec"] == before
+
+
+async def test_what_somebody_else_changes_is_put_right() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        obj = on.slices[0]
+        obj["spec"]["devices"].pop()
+        on.api.put(RESOURCE_SLICES, obj)
+        await on.settled(devices=8)
+        assert on.generations == [2]
+        stray = on.slices[0] | {"metadata": {"name": "00001-stray"}}
+        on.api.put(RESOURCE_SLICES, stray)
+        await eventually(lambda: [o["metadata"]["name"] for o in on.slices] == [SLICE])
+
+
+async def test_a_lost_gpu_is_taken_out_with_a_new_generation_and_comes_back_with_another() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.machine = without(machine(), {"2"})
+        on.publisher.poke()
+        await on.settled(devices=7)
+        assert on.generations == [2]
+        on.machine = machine()
+        on.publisher.poke()
+        await on.settled(devices=8)
+        assert on.generations == [3]
+
+
+async def test_when_no_gpu_is_left_no_slice_is_and_generations_go_on() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.machine = without(machine(), {str(i) for i in range(8)})
+        on.publisher.poke()
+        await on.settled(devices=None)
+        on.machine = without(machine(), {"2"})
+        on.publisher.poke()
+        await on.settled(devices=7)
+        assert on.generations == [2]
+
+
+async def test_a_restart_writes_nothing() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        async with Client(on.api.config, user_agent="second") as client:
+            second = Stage(on.api, client)
+            task = asyncio.create_task(second.publisher.run())
+            await eventually(lambda: second.publisher.published)
+            task.cancel()
+            await asyncio.wait([task])
+        assert on.writes() == ["POST"]
+
+
+async def test_at_the_end_the_slices_stay() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        api = on.api
+    assert len(api.objects(RESOURCE_SLICES)) == 1
+
+
+async def test_a_node_of_another_uid_gets_slices_of_its_own() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.api.remove(NODES, NODE)
+        on.node(uid="reborn")
+        await eventually(lambda: on.slices[0]["metadata"]["ownerReferences"][0]["uid"] == "reborn")
+
+
+async def test_other_nodes_and_other_drivers_slices_are_left_alone() -> None:
+    async with stage(registered=False) as on:
+        theirs = slices.build(machine("node-b"), node="node-b", node_uid="b")[0]
+        on.api.put(RESOURCE_SLICES, theirs)
+        nic: Object = {"metadata": {"name": "nic"}, "spec": {"driver": "nic.example.com", "nodeName": NODE, "pool": {}}}
+        on.api.put(RESOURCE_SLICES, nic)
+        on.register()
+        await eventually(lambda: on.publisher.published)
+        assert len(on.slices) == 3
+
+
+async def test_nothing_is_published_beside_a_device_plugin_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.node(**{"nvidia.com/gpu": "8"})
+        await on.settled(devices=None)
+        assert on.publisher.withheld == "a device plugin offers 8 nvidia.com/gpu"
+        assert caplog.text.count("nothing is published, because a device plugin offers 8") == 1
+        on.node(**{"nvidia.com/gpu": "0"})
+        await on.settled(devices=8)
+        assert on.publisher.withheld is None
+
+
+async def test_nothing_is_published_beside_another_driver() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        spec = {"driver": "gpu.nvidia.com", "nodeName": NODE, "pool": {"name": NODE}, "devices": [{"name": "gpu-0"}]}
+        on.api.put(RESOURCE_SLICES, {"metadata": {"name": "theirs"}, "spec": spec})
+        await eventually(lambda: [o["metadata"]["name"] for o in on.slices] == ["theirs"])
+        assert on.publisher.settled
+        on.api.remove(RESOURCE_SLICES, "theirs")
+        await on.settled(devices=8)
+
+
+async def test_a_flag_publishes_beside_a_device_plugin() -> None:
+    async with stage(registered=False, beside_device_plugin=True) as on:
+        on.node(**{"nvidia.com/gpu": "8"})
+        on.register()
+        await on.settled(devices=8)
+
+
+async def test_fields_that_the_api_server_drops_are_said_once_and_not_fought(caplog: pytest.LogCaptureFixture) -> None:
+    async with stage(registered=False) as on:
+        create = on.api.store.create
+
+        def forgetful(where: Any, namespace: str, obj: Object, **more: Any) -> Object:
+            for device in obj.get("spec", {}).get("devices", []):
+                device.get("attributes", {}).pop("nvlinkDomain", None)
+            return create(where, namespace, obj, **more)
+
+        on.api.store.create = forgetful  # type: ignore[method-assign]
+        on.register()
+        await on.settled(devices=8)
+        for _ in range(3):
+            on.api.remove(RESOURCE_SLICES, SLICE)
+            await eventually(lambda: not on.publisher.published)
+            on.register()
+            await on.settled(devices=8)
+        lists = len(on.api.requests)
+        on.publisher.poke()
+        await eventually(lambda: len(on.api.requests) > lists)
+        await on.settled(devices=8)
+        assert on.writes() == ["POST"] * 4
+        assert caplog.text.count("does not keep these fields") == 1
+        assert "spec.devices[0].attributes.nvlinkDomain" in caplog.text
+
+
+async def test_trouble_with_the_api_server_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
+    async with stage(registered=False) as on:
+        on.api.fail(method="POST", status=403, reason="Forbidden", times=2)
+        on.api.fail(method="POST", status=409, reason="AlreadyExists")
+        on.register()
+        await on.settled(devices=8)
+        assert on.writes() == ["POST"] * 4
+
+
+async def test_two_versions_that_disagree_do_not_write_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WRITES", 5)
+    async with stage() as on, Client(on.api.config, user_agent="other") as client:
+        await on.settled(devices=8)
+        other = Stage(on.api, client)
+        other.machine = without(machine(), {"2"})
+        task = asyncio.create_task(other.publisher.run())
+        # Both have spent their burst; what comes after has to wait for most of a minute.
+        await eventually(lambda: len(on.writes()) == 10)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert len(on.writes()) == 10
