@@ -1,0 +1,1 @@
+"""make demo: the examples on a real Kubernetes, or offline through the same allocator."""

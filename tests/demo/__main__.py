@@ -1,0 +1,59 @@
+"""Brings up a cluster with two simulated GPU nodes, installs the driver, applies the examples, shows what they got."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests import deploy
+from tests.cluster import Cluster, why_not
+from tests.demo import offline, online
+from tests.demo.table import render
+from tests.kind import KindCluster
+
+
+def main() -> int:
+    """Run the demo, or take it away, and return the process's exit status."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--cluster", choices=("local", "kind"), default="local")
+    parser.add_argument("--down", action="store_true", help="take the cluster away")
+    arguments = parser.parse_args()
+    cluster = Cluster() if arguments.cluster == "local" else KindCluster()
+    if arguments.down:
+        cluster.down()
+        print("The cluster is gone.")
+        return 0
+    reason = why_not() if isinstance(cluster, Cluster) else cluster.why_not()
+    if reason:
+        print(f"No cluster here ({reason}): the same examples offline, through the same allocator.\n")
+        print(render(offline.rows(deploy.MACHINES)))
+        return 0
+    begun = time.monotonic()
+
+    def step(text: str) -> None:
+        print(f"[{time.monotonic() - begun:4.0f} s] {text}", flush=True)
+
+    step("bringing up a Kubernetes with two nodes")
+    cluster.up()
+    step("installing the driver from helm/gpu-topology-dra")
+    deploy.install(cluster)
+    step("applying examples/ in namespace demo")
+    online.apply(cluster)
+    step("done\n")
+    print(render(online.rows(cluster, deploy.machines(cluster))))
+    print(
+        f"""
+node-a pretends to be a DGX-1 with 8 V100, node-b a DGX H100; the GPUs are simulated, everything else is real.
+Go on:
+  export KUBECONFIG={cluster.kubeconfig}
+  {cluster.kubectl_command} -n demo get pods
+  {cluster.kubectl_command} -n demo describe pod nvlink-quad
+  .venv/bin/gputopo topo --machine dgx1-v100
+  make down{" CLUSTER=kind" if arguments.cluster == "kind" else ""}        takes the cluster away"""
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

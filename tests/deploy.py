@@ -1,0 +1,65 @@
+"""The driver on the local cluster: image, chart, and where the node agents keep their files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster import Cluster, Node
+from tests.cluster.settings import cache_folder
+from tests.kind import KindCluster
+from tests.paths import REPO
+
+Target = Cluster | KindCluster
+
+NAMESPACE = "gpu-topology"
+RELEASE = "gpu-topology"
+CHART = REPO / "helm" / "gpu-topology-dra"
+IMAGE = "gpu-topology-dra"
+TAG = "test"
+MACHINES = {"node-a": "dgx1-v100", "node-b": "dgx-h100"}  # what the two nodes pretend to be
+
+
+def build_image() -> Path:
+    """Return the image's archive, built from this checkout unless it is there already."""
+    archive = cache_folder() / "image" / "gpu-topology-dra.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "image/build.py", "--output", str(archive), "--reference", f"{IMAGE}:{TAG}"]
+    subprocess.run(command, cwd=REPO, check=True)
+    return archive
+
+
+def machines(cluster: Target) -> dict[str, str]:
+    """Return the profile that each node pretends to be."""
+    return MACHINES if isinstance(cluster, Cluster) else cluster.machines
+
+
+def install(cluster: Target, *settings: str) -> None:
+    """Install or upgrade the chart with this checkout's image; returns once every part is ready."""
+    if isinstance(cluster, Cluster):
+        cluster.load_image(build_image())
+    else:
+        cluster.load_driver()
+    simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
+    values = [f"image.repository={IMAGE}", f"image.tag={TAG}", "discovery=simulated", *simulated, *settings]
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
+        *(word for value in values for word in ("--set", value)),
+        *("--wait", "--timeout", "180s"),
+    )
+
+
+def state_dir(node: Node) -> Path:
+    """Return the node agent's state folder as the host sees it."""
+    return node.kubelet_root / "plugins" / "gpu.topology"
+
+
+def cdi_files(node: Node) -> list[Path]:
+    """Return our CDI specs on the node."""
+    return sorted(node.cdi_dir.glob("gpu.topology-*"))
+
+
+def prepared(node: Node) -> list[str]:
+    """Return the uids of the claims in the node agent's checkpoint, damaged ones included."""
+    return sorted(path.name.split(".", 1)[0] for path in (state_dir(node) / "claims").glob("*"))

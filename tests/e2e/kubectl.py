@@ -1,0 +1,126 @@
+"""What the end-to-end tests do to a cluster, in the words of kubectl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import yaml
+
+from dradriver.api import names
+from tests.cluster import Cluster
+
+IMAGE = "busybox"
+FOREVER = ["sh", "-c", "while true; do sleep 3600; done"]
+T = TypeVar("T")
+
+
+def pod(
+    name: str,
+    *,
+    gpus: int | Mapping[str, int] = 0,
+    words: Mapping[str, str] | None = None,
+    node: str | None = None,
+    cpu: str = "10m",
+    command: Sequence[str] = FOREVER,
+) -> dict[str, Any]:
+    """Return a pod's manifest as a user writes it; ``gpus`` by container name makes several containers."""
+    counts = gpus if isinstance(gpus, Mapping) else {"main": gpus}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **({"annotations": dict(words)} if words else {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            "containers": [
+                {
+                    "name": container,
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": list(command),
+                    "resources": {
+                        "requests": {"cpu": cpu},
+                        "limits": {names.GPU_RESOURCE: count} if count else {},
+                    },
+                }
+                for container, count in counts.items()
+            ],
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One namespace of the cluster, and kubectl inside it."""
+
+    cluster: Cluster
+    name: str
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.cluster.kubectl("-n", self.name, *args, input=stdin, check=check)
+
+    def apply(self, *objects: Mapping[str, Any], check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects), check=check)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json").stdout)
+        return found
+
+    def list(self, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json").stdout)["items"]
+        return found
+
+    def wait_running(self, *pods: str, timeout_s: int = 90) -> None:
+        targets = [f"pod/{name}" for name in pods]
+        waited = self.kubectl("wait", "--for=condition=Ready", f"--timeout={timeout_s}s", *targets, check=False)
+        if waited.returncode:
+            shown = self.kubectl("describe", *targets, check=False).stdout
+            raise AssertionError(f"{waited.stderr}\n{shown}")
+
+    def delete(self, *pods: str) -> None:
+        self.kubectl("delete", "pod", *pods, "--timeout=90s")
+
+    def annotation(self, name: str, key: str) -> str | None:
+        text: str | None = self.get("pod", name)["metadata"].get("annotations", {}).get(key)
+        return text
+
+    def devices(self, name: str, container: str = "main") -> set[str]:
+        """Return the GPU device nodes that the container sees."""
+        shown = self.kubectl("exec", name, "-c", container, "--", "ls", "/dev").stdout.split()
+        return {f"/dev/{entry}" for entry in shown if entry.startswith("nvidia")}
+
+
+def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 60) -> T:
+    """Return the probe's first true answer.
+
+    Raises:
+        AssertionError: None came in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if answer := probe():
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.2)  # kubectl cannot wait for this kind of thing
+
+
+def owners(cluster: Cluster) -> dict[str, list[str]]:
+    """Return, for each allocated device of ours, the claims that hold it: more than one is the worst bug there is."""
+    claims = json.loads(cluster.kubectl("get", "resourceclaims", "-A", "-o", "json").stdout)["items"]
+    held: dict[str, list[str]] = {}
+    for claim in claims:
+        for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
+            if result["driver"] == names.DRIVER:
+                held.setdefault(f"{result['pool']}/{result['device']}", []).append(claim["metadata"]["name"])
+    return held
+
+
+def no_gpu_is_owned_twice(cluster: Cluster) -> bool:
+    return all(len(claims) == 1 for claims in owners(cluster).values())
