@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
-
-settings.register_profile("steady", deadline=None)  # a loaded machine is no failure
-settings.load_profile("steady")
 
 Matrix = tuple[tuple[int, ...], ...]
 

@@ -1,1 +1,1 @@
-"""Talking to the API server: client, reflector, leader election, work queue."""
+"""Talking to the API server: client, reflector, leader election."""

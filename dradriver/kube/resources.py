@@ -50,7 +50,6 @@ PODS: Final = Resource("", "v1", "pods", "Pod", namespaced=True)
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", namespaced=True)
-EVENTS: Final = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource(

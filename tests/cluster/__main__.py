@@ -1,4 +1,4 @@
-"""`python -m tests.cluster up|down|status|build|load IMAGE.tar...|kubectl ...|helm ...`."""
+"""`python -m tests.cluster [--name NAME] up|down|status|build|load IMAGE.tar...|kubectl ...|helm ...`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.cluster.local import Cluster
 
 def main(arguments: list[str]) -> int:
     """Runs one command. Returns the exit status."""
-    command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
     cluster = Cluster()
+    if arguments[:1] == ["--name"] and len(arguments) > 1:
+        cluster, arguments = Cluster(arguments[1]), arguments[2:]
+    command, *rest = arguments or ["help"]
     match command:
         case "up":
             cluster.up()

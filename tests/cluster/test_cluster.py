@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, why_not
+from tests import needs
+from tests.cluster import Cluster
 from tests.cluster.api import Api
 from tests.cluster.processes import ProcessId
 from tests.cluster.waiting import wait_for
@@ -25,8 +26,7 @@ IMAGE = "busybox"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A cluster of its own, so that one in use is left alone."""
-    if reason := why_not():
-        pytest.skip(f"left out, the real cluster: {reason}")
+    needs.real_cluster()
     cluster = Cluster("self-test")
     cluster.down()
     before = traces(cluster)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests import deploy
-from tests.cluster import Cluster, why_not
+from tests import deploy, needs
+from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, owners
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    if reason := why_not():
-        if os.environ.get("CI"):
-            pytest.fail(f"the real cluster is part of CI and cannot run here: {reason}")
-        pytest.skip(f"left out, the real cluster: {reason}")
+    needs.real_cluster()
     cluster = Cluster("e2e")
     kept = cluster.is_up()
     cluster.up()

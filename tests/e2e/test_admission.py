@@ -121,7 +121,7 @@ def test_manifest_of_the_field(namespace: Namespace) -> None:
         pytest.skip(f"no such file: {source}")
     manifest = yaml.safe_load(source.read_text())
     container = manifest["spec"]["containers"][0]
-    container |= {"image": IMAGE, "command": FOREVER}
+    container |= {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": FOREVER}
     manifest["spec"]["terminationGracePeriodSeconds"] = 0
     # the volume's ConfigMap does not exist here
     del manifest["spec"]["volumes"], container["volumeMounts"]

@@ -19,7 +19,11 @@ CONTENTS = assemble.read_contents()
 ROOTFS = cache_folder() / "image" / "rootfs"
 ARCHIVE = cache_folder() / "image" / "gpu-topology-dra.tar"
 
-pytestmark = pytest.mark.skipif(not ARCHIVE.exists(), reason="no image was built here yet: python -m image.build")
+
+@pytest.fixture(autouse=True)
+def built() -> None:
+    if not ARCHIVE.exists():
+        pytest.skip("no image was built here yet: python -m image.build")
 
 
 @pytest.fixture(scope="module")
