@@ -11,7 +11,7 @@ from dradriver.topology.machine import Machine, PathType
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
-_CLASS = re.compile(r"0x[0-9a-f]{6}")
+_CLASS = re.compile(r"(0x[0-9a-f]{6})?")
 _IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
 _WORDS = re.compile(r"[ -~]{0,32}")
 _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")

@@ -117,12 +117,13 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True):
         busid: ``0000:06:00.0``.
         parent: Position in ``Machine.pci`` of the bridge above, smaller than the own one; None below a root complex.
         numa: NUMA node, or None where /sys says -1.
-        kind: PCI class as /sys writes it: ``0x030200`` GPU, ``0x020700`` InfiniBand, ``0x060400`` bridge.
+        kind: PCI class as /sys writes it: ``0x030200`` GPU, ``0x020700`` InfiniBand, ``0x060400`` bridge; empty where
+            not known.
         ids: ``vendor:device:subsystem_vendor:subsystem_device`` in hex without 0x (``10de:2335:10de:18be``); empty
             where not known.
         link_speed: The slower of the device's and its port's ``max_link_speed``, the kernel's own words
             (``32.0 GT/s PCIe``); empty where not known.
-        link_width: The smaller of both ``max_link_width``; 0 where not known.
+        link_width: The smaller of both ``max_link_width``, where one that cannot be read is 0 (NCCL takes 0 for x16).
     """
 
     busid: str
