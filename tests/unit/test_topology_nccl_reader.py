@@ -139,8 +139,8 @@ def test_what_only_nccls_parser_refuses_is_imported() -> None:
         ('count="4"', "", "line 5, column 30: an <nvlink> needs target, a bus id, and count"),
         ('name="mlx5_0"', "", "line 8, column 57: a <net> without a name"),
         ('speed="200000"', 'speed="fast"', "line 8, column 76: speed 'fast'; write Mbit/s"),
-        ("</cpu>", "", "line 17, column 1: </system> where </cpu>, for line 2, should stand"),
-        ("</system>", "", "line 18, column 1: the file ends inside <system> of line 1; write </system>"),
+        ("</cpu>", "", "line 17, column 1: </system> where </cpu> should stand: every NCCL refuses"),
+        ("</system>", "", "line 18, column 1: the file ends inside <system> of line 1: every NCCL"),
         ("<gpu", "text<gpu", "line 5, column 9: text between elements ('text')"),
         ('numaid="1"', 'numaid="1" host_hash="0x1"', None),
     ],
@@ -168,8 +168,8 @@ def test_a_wrong_file_is_refused_with_line_and_column(old: str, new: str, says: 
         ("<system>" * 99, "line 1, column 513: nested deeper than 64"),
         ("<system", "line 1, column 1: the file ends inside the tag"),
         ("<system version=", "line 1, column 17: the value of version does not start"),
-        ("<!-- ", "line 1, column 1: a comment that does not end"),
-        ("<?xml", "line 1, column 1: an XML declaration"),
+        ("<!-- ", "line 1, column 1: the file ends inside a comment; write -->"),
+        ("<?xml", "line 1, column 1: the file ends inside a declaration"),
     ],
 )
 def test_what_is_no_topology_file_is_refused(text: str, says: str) -> None:

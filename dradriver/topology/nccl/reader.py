@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from dradriver.topology import cpulist
-from dradriver.topology.check import check
+from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import facts
@@ -175,5 +175,7 @@ def _gpu(index: int, leaf: Leaf, compute: int, *, switch_links: int, uuid: str) 
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``."""
+    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``, and bus ids as the hex numbers they are."""
+    if is_bus_id(name):
+        return [(-1, name)]
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,9}|[^0-9]+", name)]

@@ -41,7 +41,7 @@ class Devices(msgspec.Struct):
 
 def error(element: Element, attribute: str | None, message: str) -> TopologyError:
     """Return the error that names the place of ``attribute``, or of the element where it has none."""
-    line, column = element.place(attribute or "")
+    line, column = element.at(attribute or "")
     return TopologyError(f"NCCL XML, line {line}, column {column}: {message}")
 
 
@@ -92,7 +92,7 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
     if busid in devices.lines:
         line = devices.lines[busid]
         raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
-    devices.lines[busid] = element.line
+    devices.lines[busid] = element.place[0]
     devices.pci.append(device)
     gpu = next((child for child in element.children if child.name == "gpu"), None)
     if gpu is not None or device.kind.startswith("0x03"):
