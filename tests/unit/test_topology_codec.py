@@ -37,9 +37,9 @@ def _with_pci(machine: Machine) -> Machine:
     words = ("1000:c030:1000:0001", "32.0 GT/s PCIe", 16)
     devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
     for n, device in enumerate(devices):
-        tree.append(PciDevice(f"0001:{n:02x}:00.0", None, device.numa, "0x060400", *words))
-        tree.append(PciDevice(f"0002:{n:02x}:00.0", len(tree) - 1, device.numa, "0x060400", *words))
-        tree.append(PciDevice(device.pci or f"0003:{n:02x}:00.0", len(tree) - 1, device.numa, "0x030200", *words))
+        tree.append(PciDevice(f"f001:{n:02x}:00.0", None, device.numa, "0x060400", *words))
+        tree.append(PciDevice(f"f002:{n:02x}:00.0", len(tree) - 1, device.numa, "0x060400", *words))
+        tree.append(PciDevice(device.pci or f"f003:{n:02x}:00.0", len(tree) - 1, device.numa, "0x030200", *words))
     return msgspec.structs.replace(
         machine,
         pci=tuple(tree),
@@ -115,7 +115,7 @@ TREE = _with_pci(profiles.load("dgx1-v100"))
 @pytest.mark.parametrize(
     ("position", "device", "says"),
     [
-        (1, PciDevice("0001:00:00.0", None, 0, "0x060400"), "pci[1].busid: '0001:00:00.0'; write each as /sys does"),
+        (1, PciDevice("f001:00:00.0", None, 0, "0x060400"), "pci[1].busid: 'f001:00:00.0'; write each as /sys does"),
         (1, PciDevice("1:0:0.0", None, 0, "0x060400"), "pci[1].busid: '1:0:0.0'"),
         (1, PciDevice("0009:00:00.0", 1, 0, "0x060400"), "pci[1].parent: 1; write the position of a bridge before it"),
         (1, PciDevice("0009:00:00.0", -1, 0, "0x060400"), "pci[1].parent: -1"),
