@@ -117,16 +117,21 @@ def _packed(value: Iterable[int]) -> int:
 
 
 def _split_switched(machine: Machine, domain: _Set, size: int) -> list[_Set]:
-    """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over."""
+    """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over.
+
+    All sizes cut one line of GPUs: whole eights of alike GPUs, then fours, twos and single ones. So quads consist of
+    pairs, and as many groups as can be lie within a NUMA node.
+    """
     alike: dict[tuple[int, int | None], list[int]] = {}
     for i in domain:
         alike.setdefault((-machine.gpus[i].switch_links, machine.gpus[i].numa), []).append(i)
-    whole, rest = [], []
-    for members in sorted(alike.values(), key=lambda m: -machine.gpus[m[0]].switch_links):
-        cut = len(members) // size * size
-        whole += members[:cut]
-        rest += members[cut:]
-    line = whole + rest
+    buckets = sorted(alike.values(), key=lambda members: -machine.gpus[members[0]].switch_links)
+    line: list[int] = []
+    for whole in (*reversed(SIZES), 1):
+        for members in buckets:
+            cut = len(members) // whole * whole
+            line += members[:cut]
+            del members[:cut]
     return [
         tuple(sorted(line[n : n + size], key=lambda i: machine.gpus[i].index))
         for n in range(0, len(line) - size + 1, size)

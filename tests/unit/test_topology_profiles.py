@@ -129,7 +129,8 @@ def test_the_degraded_machine_keeps_its_sick_gpus_out_of_the_groups() -> None:
     groups = group(profiles.load("hgx-h100-degraded"))
     assert groups.domain[5] is None
     assert groups.by_size[8] == (None,) * 8
-    assert groups.by_size[4] == (0, 0, None, 0, 0, None, None, None)
+    assert groups.by_size[4] == (0, 0, None, None, 0, None, 0, None)
+    assert groups.by_size[2] == (0, 0, None, 1, 2, None, 2, 1)  # quads consist of pairs
     assert groups.gbps[4] == (370.8,)
 
 
