@@ -58,7 +58,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     c2c_gbps: float = 0.0
 
 
-class Nic(msgspec.Struct, frozen=True, kw_only=True):
+class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One network card that GPUs can talk through.
 
     Attributes:
@@ -80,7 +80,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...] = ()
 
 
-class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
+class NumaNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One NUMA node.
 
     Attributes:

@@ -142,6 +142,18 @@ def test_a_broken_cpu_mask_or_model_is_refused() -> None:
             codec.encode(msgspec.structs.replace(TREE, **change))
 
 
+def test_fields_that_an_older_writer_did_not_know_are_not_known() -> None:
+    machine = profiles.load("dgx1-v100")
+    document = json.loads(codec.encode(machine))
+    for field in ("cpu", "pci", "virtual"):
+        del document[field]
+    for nic in document["nics"]:
+        del nic["kind"], nic["gbps"]
+    again = codec.decode(json.dumps(document))
+    assert (again.cpu, again.pci, again.virtual, again.gpus) == (None, (), False, machine.gpus)
+    assert {(nic.kind, nic.gbps) for nic in again.nics} == {("", 0.0)}
+
+
 def _with_nic(machine: Machine, name: str) -> Machine:
     return msgspec.structs.replace(machine, nics=(Nic(name=name),), nic_paths=(machine.nic_paths[0],))
 

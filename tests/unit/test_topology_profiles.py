@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 
 from dradriver.topology import nccl, profiles, topo_m
@@ -8,7 +11,7 @@ from dradriver.topology.groups import group
 from dradriver.topology.machine import PathType
 from dradriver.topology.nccl import facts
 from dradriver.topology.profiles import schema
-from tests.paths import SHARED_DATA
+from tests.paths import REPO, SHARED_DATA
 
 GOOD = """\
 name: two
@@ -148,6 +151,35 @@ def test_the_compact_form_means_what_it_says() -> None:
     assert machine.paths[0][1] is PathType.PXB
     assert machine.nic_paths[0] == (PathType.PIX, PathType.PXB)
     assert machine.links == ((0, 4), (4, 0))
+
+
+WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("heading", "entry"),
+    [
+        ("The profile", schema.Profile),
+        ("product", schema.Product),
+        ("gpus", schema.GpuEntry),
+        ("nics", schema.NicEntry),
+        ("numa", schema.NumaEntry),
+        ("cpu", schema.CpuEntry),
+    ],
+)
+def test_the_written_schema_names_every_field_and_the_required_ones(heading: str, entry: type[msgspec.Struct]) -> None:
+    part = WRITTEN.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [row.split("|")[1:3] for row in part.splitlines() if row.startswith("| `")]
+    told = {name: required.strip() for names, required in rows for name in re.findall(r"`(\w+)`", names)}
+    fields = {field.name: field.required for field in msgspec.structs.fields(entry)}
+    assert set(told) == set(fields)
+    assert {name for name, required in told.items() if required == "required"} == {n for n, r in fields.items() if r}
+
+
+def test_the_written_example_is_read() -> None:
+    machine = schema.read(WRITTEN.split("```yaml\n")[1].split("```")[0], source="profiles.md")
+    assert machine.links == ((0, 12, 0, 0), (12, 0, 0, 0), (0, 0, 0, 12), (0, 0, 12, 0))
+    assert machine.nic_paths == ((PathType.PIX, PathType.PIX, PathType.SYS, PathType.SYS),)
 
 
 def test_switched_gpus_may_differ_in_their_links() -> None:
