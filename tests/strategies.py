@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from dradriver.topology.check import check
-from dradriver.topology.machine import Gpu, Machine, Nic, NumaNode
+from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PciDevice
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 
@@ -67,7 +67,11 @@ def machines(draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics:
         for i, (index, place) in enumerate(zip(indices, gpu_places, strict=True))
     )
     nics = tuple(
-        Nic(name=f"mlx5_{n}", pci=f"0000:{n + 64:02x}:00.0", numa=place.numa) for n, place in enumerate(nic_places)
+        Nic(name=f"mlx5_{n}", pci=f"0000:{n + 64:02x}:00.0", numa=place.numa, gbps=draw(st.sampled_from((0.0, 50.0))))
+        for n, place in enumerate(nic_places)
+    )
+    cpus = (
+        st.none() | st.just(Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=1)) | st.just(Cpu(arch="arm64"))
     )
     return check(
         Machine(
@@ -80,5 +84,28 @@ def machines(draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics:
             numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1, cpus="8-15")) if numa_known else (),
             link_gbps=draw(st.sampled_from((18.0, 20.0, 20.6))) if kind != "none" else 0.0,
             socket_gbps=draw(st.sampled_from((6.0, 10.0, 22.0))),
+            cpu=draw(cpus),
+            pci=draw(pci_trees(gpus=gpus, nics=nics)),
+            virtual=draw(st.booleans()),
         )
     )
+
+
+@st.composite
+def pci_trees(draw: st.DrawFn, *, gpus: tuple[Gpu, ...], nics: tuple[Nic, ...]) -> tuple[PciDevice, ...]:
+    """Return no tree, or one with up to three bridges one below another or side by side, and every device somewhere."""
+    if draw(st.booleans()):
+        return ()
+    tree: list[PciDevice] = []
+    for n in range(draw(st.integers(0, 3))):
+        parent = draw(st.none() | st.integers(0, n - 1)) if n else None
+        numa = draw(st.none() | st.integers(0, 1)) if parent is None else tree[parent].numa
+        tree.append(PciDevice(f"0000:{n + 128:02x}:00.0", parent, numa, "0x060400", "1000:c030:1000:0001"))
+    bridges = len(tree)
+    devices: list[Gpu | Nic] = [*gpus, *nics]
+    for device in devices:
+        kind = "0x030200" if isinstance(device, Gpu) else "0x020700"
+        parent = draw(st.none() | st.integers(0, bridges - 1)) if bridges else None
+        speed = draw(st.sampled_from(("", "32.0 GT/s PCIe")))
+        tree.append(PciDevice(device.pci, parent, device.numa, kind, "", speed, draw(st.sampled_from((0, 16)))))
+    return tuple(tree)

@@ -10,6 +10,7 @@ from dradriver import __version__
 from dradriver.errors import DriverError
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
+    "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA.",
 }

@@ -6,10 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from itertools import combinations
 
 import click
 
-from dradriver.topology import codec, profiles
+from dradriver.topology import codec, levels, profiles
 from dradriver.topology.groups import SIZES, Groups, group
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
@@ -21,12 +22,12 @@ _COLOURS = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SY
 @click.command()
 @click.option(
     "-m", "--machine", "source", metavar="FILE|PROFILE",
-    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, profile YAML.",
+    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, NCCL XML, profile YAML.",
 )  # fmt: skip
 @click.option("--list", "list_profiles", is_flag=True, help="List the profiles and stop.")
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True,
-    help="json and yaml hold the machine, its groups and domains; --machine reads the json back.",
+    "-o", "--output", type=click.Choice(["table", "json", "yaml", "svg", "html"]), default="table", show_default=True,
+    help="json and yaml hold the machine, its groups and domains; --machine reads json back. svg and html draw it.",
 )  # fmt: skip
 @click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
 def topo(source: str | None, list_profiles: bool, output: str, no_color: bool) -> None:
@@ -41,6 +42,11 @@ def topo(source: str | None, list_profiles: bool, output: str, no_color: bool) -
     if output == "table":
         colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
         click.echo(table(machine, groups, colour=colour), color=colour)
+        return
+    if output in ("svg", "html"):
+        from dradriver.cli import picture
+
+        click.echo(picture.svg(machine, groups) if output == "svg" else picture.html(machine, groups), nl=False)
         return
     document = as_document(machine, groups)
     if output == "json":
@@ -94,7 +100,7 @@ def table(machine: Machine, groups: Groups, *, colour: bool) -> str:
     """Return the whole text: matrix, legends, groups, NUMA nodes. ``topo_m.read`` reads it back."""
     lines = [*_matrix(machine, colour=colour), "", *writer.legend(machine).splitlines(), ""]
     lines += [f"Machine: {machine.name or 'unnamed'}, {_what(machine)}", ""]
-    lines += [*_group_lines(machine, groups), "", *_numa_lines(machine)]
+    lines += [*_group_lines(machine, groups), "", *_step_lines(machine), "", *_numa_lines(machine)]
     return "\n".join(lines)
 
 
@@ -131,6 +137,19 @@ def _group_lines(machine: Machine, groups: Groups) -> list[str]:
         lines.append(f"  of {size}:  {',  '.join(shown) or 'none'}")
     lines.append(f"  order: {_names(machine, groups.order)}")
     return lines
+
+
+def _step_lines(machine: Machine) -> list[str]:
+    """Return how many pairs of GPUs are how far apart, nearest first."""
+    pairs: dict[levels.Step, list[float]] = {}
+    for i, j in combinations(range(len(machine.gpus)), 2):
+        pairs.setdefault(levels.step(machine, i, j), []).append(levels.step_gbps(machine, i, j))
+    lines = ["Levels (pairs of GPUs, one direction):"]
+    for step in sorted(pairs):
+        low, high = min(pairs[step]), max(pairs[step])
+        gbps = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        lines.append(f"  L{levels.topology_level(step)} {step.name}:  {len(pairs[step])} pairs, {gbps} GB/s")
+    return lines if pairs else []
 
 
 def _names(machine: Machine, positions: Iterable[int]) -> str:

@@ -10,8 +10,13 @@ from dradriver.topology.machine import Machine, PathType
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
+_CLASS = re.compile(r"(0x[0-9a-f]{6})?")
+_IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
+_WORDS = re.compile(r"[ -~]{0,32}")
 _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 _MAX_NUMBER = 1e12
+_MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
 
@@ -35,6 +40,7 @@ def check(machine: Machine) -> Machine:
         raise TopologyError("gpus: empty; a machine has at least one GPU")
     _check_gpus(machine)
     _check_rest(machine)
+    _check_pci(machine)
     count = len(machine.gpus)
     _check_shape(machine.links, "links", count, count)
     _check_shape(machine.paths, "paths", count, count)
@@ -67,7 +73,7 @@ def _check_gpus(machine: Machine) -> None:
             )
         if gpu.pci and not is_bus_id(gpu.pci):
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
-        for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps"):
+        for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps", "c2c_gbps"):
             _check_number(getattr(gpu, field), f"{at}.{field}")
         if not 0 <= gpu.switch_links <= MAX_LINKS:
             raise TopologyError(f"{at}.switch_links: {gpu.switch_links}; 0 to {MAX_LINKS} is allowed")
@@ -82,13 +88,40 @@ def _check_rest(machine: Machine) -> None:
         if nic.pci and not is_bus_id(nic.pci):
             raise TopologyError(f"nics[{i}].pci: {nic.pci!r}; write it as /sys does: 0000:05:00.0")
         _check_number(nic.numa, f"nics[{i}].numa")
+        _check_number(nic.gbps, f"nics[{i}].gbps")
     for i, node in enumerate(machine.numa):
         if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
             raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
         if node.cpus and not is_cpu_list(node.cpus):
             raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list: 0-19,40-59")
+        if node.cpumap and not _CPUMAP.fullmatch(node.cpumap):
+            raise TopologyError(f"numa[{i}].cpumap: {node.cpumap!r}; write it as /sys does: 000000ff,fff00000")
+    if machine.cpu is not None:
+        _check_number(machine.cpu.family, "cpu.family")
+        _check_number(machine.cpu.model, "cpu.model")
     _check_number(machine.link_gbps, "link_gbps")
     _check_number(machine.socket_gbps, "socket_gbps")
+
+
+def _check_pci(machine: Machine) -> None:
+    seen: set[str] = set()
+    for i, device in enumerate(machine.pci):
+        at = f"pci[{i}]"
+        if not is_bus_id(device.busid) or device.busid in seen:
+            raise TopologyError(f"{at}.busid: {device.busid!r}; write each as /sys does, once: 0000:06:00.0")
+        seen.add(device.busid)
+        if device.parent is not None and not 0 <= device.parent < i:
+            raise TopologyError(f"{at}.parent: {device.parent}; write the position of a bridge before it, or none")
+        for field, value, form, example in (
+            ("kind", device.kind, _CLASS, "0x030200"),
+            ("ids", device.ids, _IDS, "10de:2335:10de:18be"),
+            ("link_speed", device.link_speed, _WORDS, "32.0 GT/s PCIe"),
+        ):
+            if not form.fullmatch(value):
+                raise TopologyError(f"{at}.{field}: {value!r}; write it as /sys does: {example}")
+        _check_number(device.numa, f"{at}.numa")
+        if not 0 <= device.link_width <= _MOST_LANES:
+            raise TopologyError(f"{at}.link_width: {device.link_width}; 0 to {_MOST_LANES} is allowed")
 
 
 def _check_number(value: float | None, at: str) -> None:

@@ -28,7 +28,9 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(machine: Machine) -> str:
-    """Return ``machine`` as one line of JSON, 3.6 KB for 8 GPUs with 12 NICs; ``decode`` gives an equal one back.
+    """Return ``machine`` as one line of JSON; ``decode`` gives an equal one back.
+
+    8 GPUs with 12 NICs take 4 KB, 9 KB with the PCI tree.
 
     Raises:
         TopologyError: The machine breaks a rule of ``check``; nothing is written that could not be read.

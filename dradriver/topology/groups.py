@@ -19,19 +19,19 @@ The first four are properties of the graph: numbering the GPUs otherwise cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations
 
 import msgspec
 
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.rings import Rings
 
 SIZES = (2, 4, 8)
 _EXACT = 16  # GPUs of one domain up to which all splits are compared
 
 _Set = tuple[int, ...]  # GPU positions, ascending by GPU number
-_Value = tuple[int, ...]  # compared left to right; values of disjoint sets add up
-_NOTHING: _Value = (0, 0, 0, 0, 0)
+_PART = 24  # bits for one part of a packed value; the largest, links of 8 groups of 8 x 7 x 1024, needs 19
 
 
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,25 +100,38 @@ def _split(machine: Machine, domain: _Set, size: int, *, outer: Collection[_Set]
         return _split_switched(machine, domain, size)
     if len(domain) > _EXACT:
         return _split_greedy(machine, domain, size)
-    within = [frozenset(o) for o in outer]
-    values: dict[_Set, _Value] = {}
-    for members in _rings(machine, domain, size):
-        nested = any(o.issuperset(members) for o in within)
-        values[members] = (*_value(machine, members), int(nested))
-    return _best_split(domain, size, values)
+    within = [sum(1 << domain.index(i) for i in o) for o in outer if set(o) <= set(domain)]
+    values: dict[int, int] = {}
+    for places, value in Rings(machine, domain).sets(size):
+        mask = sum(1 << b for b in places)
+        values[mask] = _packed((*value, int(any(o & mask == mask for o in within))))
+    return [tuple(domain[b] for b in places) for places in _best_split(len(domain), size, values)]
+
+
+def _packed(value: Iterable[int]) -> int:
+    """Return one number that compares as ``value`` does from left to right, and adds up as its parts do."""
+    packed = 0
+    for part in value:
+        packed = (packed << _PART) + part
+    return packed
 
 
 def _split_switched(machine: Machine, domain: _Set, size: int) -> list[_Set]:
-    """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over."""
+    """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over.
+
+    All sizes cut one line of GPUs: whole eights of alike GPUs, then fours, twos and single ones. So quads consist of
+    pairs, and as many groups as can be lie within a NUMA node.
+    """
     alike: dict[tuple[int, int | None], list[int]] = {}
     for i in domain:
         alike.setdefault((-machine.gpus[i].switch_links, machine.gpus[i].numa), []).append(i)
-    whole, rest = [], []
-    for members in sorted(alike.values(), key=lambda m: -machine.gpus[m[0]].switch_links):
-        cut = len(members) // size * size
-        whole += members[:cut]
-        rest += members[cut:]
-    line = whole + rest
+    buckets = sorted(alike.values(), key=lambda members: -machine.gpus[members[0]].switch_links)
+    line: list[int] = []
+    for whole in (*reversed(SIZES), 1):
+        for members in buckets:
+            cut = len(members) // whole * whole
+            line += members[:cut]
+            del members[:cut]
     return [
         tuple(sorted(line[n : n + size], key=lambda i: machine.gpus[i].index))
         for n in range(0, len(line) - size + 1, size)
@@ -129,98 +142,52 @@ def _ring(machine: Machine, members: _Set) -> int:
     """Return the links of the weakest step of the best ring through ``members`` (of 2, 4 or 8), 0 without a ring."""
     if all(machine.gpus[i].switch_links for i in members):
         return min(machine.links[i][j] for i, j in combinations(members, 2))
-    counts = {machine.links[i][j] for i, j in combinations(members, 2)} - {0}
-    for least in sorted(counts, reverse=True):
-        if any(True for _ in _rings(machine, members, len(members), least=least)):
-            return least
-    return 0
+    return Rings(machine, members).weakest(range(len(members)))
 
 
-def _value(machine: Machine, members: _Set) -> _Value:
-    inside = [sum(machine.links[i][j] for j in members) for i in members]
-    far = sum(machine.paths[i][j] for i, j in combinations(members, 2))
-    return (min(inside), _ring(machine, members), sum(inside), -far)
+def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
+    """Return disjoint sets of ``values``, the most in number, then highest in summed value, then lowest.
 
+    A dynamic programme over masks of the GPUs not yet decided: the lowest one is in a group or in none.
 
-def _rings(machine: Machine, domain: _Set, size: int, *, least: int = 1) -> Iterator[_Set]:
-    """Yield every ``size``-subset of ``domain`` (16 at most) that has a ring of links of at least ``least`` each.
-
-    ``ends[mask]`` holds, as bits, the GPUs at which a path over all of ``mask`` can end that starts at its lowest bit
-    (Held and Karp 1962, with sets of ends in place of lengths).
+    Args:
+        count: GPUs, the bits of a mask.
+        size: GPUs of a set.
+        values: Every set that may be a group, as a mask, and its packed value.
     """
-    near = [sum(1 << b for b, j in enumerate(domain) if i != j and machine.links[i][j] >= least) for i in domain]
-    if size == 2:
-        for a, b in combinations(range(len(domain)), 2):
-            if near[a] >> b & 1:
-                yield domain[a], domain[b]
-        return
-    ends = {1 << b: 1 << b for b in range(len(domain))}
-    layer = list(ends)
-    for _ in range(size - 1):
-        grown: dict[int, int] = {}
-        for mask in layer:
-            for b in _bits(_above(mask, len(domain)) & ~mask):
-                if ends[mask] & near[b]:
-                    grown[mask | 1 << b] = grown.get(mask | 1 << b, 0) | 1 << b
-        ends = grown
-        layer = list(grown)
-    for mask in layer:
-        lowest = (mask & -mask).bit_length() - 1
-        if ends[mask] & near[lowest]:
-            yield tuple(domain[b] for b in _bits(mask))
+    memo: dict[tuple[int, int], tuple[int, list[_Set]] | None] = {}
 
-
-def _above(mask: int, count: int) -> int:
-    """Return all bits below ``count`` that are higher than the lowest one of ``mask``."""
-    return ((1 << count) - 1) & -((mask & -mask) << 1)
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def _best_split(domain: _Set, size: int, values: dict[_Set, _Value]) -> list[_Set]:
-    """Return the disjoint sets of ``values`` that are most in number, then highest in summed value, then lowest.
-
-    A dynamic programme over bit masks of the GPUs not yet decided: the lowest one is in a group or in none.
-    """
-    place = {i: b for b, i in enumerate(domain)}
-    by_lowest: dict[int, list[tuple[int, _Value, _Set]]] = {}
-    for members in sorted(values, key=lambda s: [place[i] for i in s]):
-        mask = sum(1 << place[i] for i in members)
-        by_lowest.setdefault(place[members[0]], []).append((mask, values[members], members))
-    memo: dict[tuple[int, int], tuple[_Value, list[_Set]] | None] = {}
-
-    def best(mask: int, groups: int) -> tuple[_Value, list[_Set]] | None:
+    def best(mask: int, groups: int) -> tuple[int, list[_Set]] | None:
         if groups == 0:
-            return _NOTHING, []
+            return 0, []
         if mask.bit_count() < groups * size:
             return None
         key = (mask, groups)
         if key not in memo:
-            memo[key] = None
-            lowest = (mask & -mask).bit_length() - 1
             found = None
-            for taken, value, members in by_lowest.get(lowest, ()):
-                rest = best(mask & ~taken, groups - 1) if taken & mask == taken else None
-                if rest is not None:
-                    total = tuple(a + b for a, b in zip(value, rest[0], strict=True))
-                    if found is None or total > found[0]:
-                        found = (total, [members, *rest[1]])
-            without = best(mask & (mask - 1), groups)
+            first, *others = _bits(mask)
+            for rest in combinations(others, size - 1):
+                taken = 1 << first
+                for b in rest:
+                    taken |= 1 << b
+                after = best(mask ^ taken, groups - 1) if taken in values else None
+                if after is not None and (found is None or values[taken] + after[0] > found[0]):
+                    found = (values[taken] + after[0], [(first, *rest), *after[1]])
+            without = best(mask ^ 1 << first, groups)
             if without is not None and (found is None or without[0] > found[0]):
                 found = without
             memo[key] = found
         return memo[key]
 
-    for groups in range(len(domain) // size, 0, -1):
-        result = best((1 << len(domain)) - 1, groups)
+    for groups in range(count // size, 0, -1):
+        result = best((1 << count) - 1, groups)
         if result is not None:
             return result[1]
     return []
+
+
+def _bits(mask: int) -> list[int]:
+    return [b for b in range(mask.bit_length()) if mask >> b & 1]
 
 
 def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
@@ -19,8 +19,8 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     """Return the machine that ``source`` names or holds.
 
     Args:
-        source: A profile's name, or the path of a profile (YAML), of our own JSON, or of a ``nvidia-smi topo -m`` text.
-            A file's content decides, not its name.
+        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL topology file, or of a
+            ``nvidia-smi topo -m`` text. A file's content decides, not its name.
         seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
             JSON holds real uuids, which stay as they are without a seed.
 
@@ -36,7 +36,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
         if start == "{":
             return _with_seed(codec.decode(text), seed)
         if start == "<":
-            raise TopologyError("this is XML; write a topo -m text, machine JSON or profile YAML")
+            return nccl.read(text, name=path.stem, seed=seed)
         if "GPU0" not in text and ":" in text:
             return schema.read(text, source=path.name, seed=seed)
         return topo_m.read(text, name=path.stem, seed=seed)

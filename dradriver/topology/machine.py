@@ -39,6 +39,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         power_watts: Power limit.
         pcie_gbps: Bandwidth of the GPU's own PCIe link (x16 Gen3 12, Gen4 24, Gen5 48).
         switch_links: Links that end in a switch (NVSwitch); 0 on machines with direct links.
+        c2c_gbps: Bandwidth of the coherent link to the GPU's own CPU (Grace), all its lanes; 0 without one.
     """
 
     index: int
@@ -54,21 +55,84 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_watts: int = 0
     pcie_gbps: float = 12.0
     switch_links: int = 0
+    c2c_gbps: float = 0.0
 
 
-class Nic(msgspec.Struct, frozen=True, kw_only=True):
-    """One network card that GPUs can talk through: ``name`` is the RDMA device's (``mlx5_0``)."""
+class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One network card that GPUs can talk through.
+
+    Attributes:
+        name: The RDMA device's name (``mlx5_0``), else the interface's (``eth0``).
+        pci: Bus id as /sys writes it; empty where the source does not say, and for a bond.
+        numa: NUMA node, or None where the machine does not say.
+        kind: ``infiniband``, ``roce``, ``efa``, ``ethernet``; empty where not known.
+        gbps: Line rate, GB/s in one direction (400 Gbit/s is 50); 0 where not known.
+        parent: Name of the physical function that this SR-IOV virtual function belongs to; empty for others.
+        members: Names of the interfaces that this bond is made of; empty for others.
+    """
 
     name: str
     pci: str = ""
     numa: int | None = None
+    kind: str = ""
+    gbps: float = 0.0
+    parent: str = ""
+    members: tuple[str, ...] = ()
 
 
-class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One NUMA node: ``cpus`` is a list in the kernel's form (``0-19,40-59``)."""
+class NumaNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One NUMA node.
+
+    Attributes:
+        id: N of ``/sys/devices/system/node/nodeN``.
+        cpus: Its CPUs as the kernel lists them (``0-19,40-59``); empty for memory alone, or where not known.
+        cpumap: The same as the kernel's hex mask (``000000ff,fff00000``); empty where not known.
+    """
 
     id: int
     cpus: str = ""
+    cpumap: str = ""
+
+
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPUs' model, in the numbers of ``/proc/cpuinfo``; all sockets of a server are alike.
+
+    Attributes:
+        arch: ``x86_64``, ``arm64`` or ``ppc64``.
+        vendor: ``GenuineIntel``, ``AuthenticAMD``, …; empty for ARM and POWER.
+        family: Decimal, base and extended family as ``/proc/cpuinfo`` adds them up; 0 where there is none.
+        model: Decimal, base and extended model; 0 where there is none.
+    """
+
+    arch: str
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
+
+
+class PciDevice(msgspec.Struct, frozen=True, array_like=True):
+    """One GPU, NIC or bridge of the PCI tree as NCCL lists it from /sys; an array in JSON, to stay small.
+
+    Attributes:
+        busid: ``0000:06:00.0``.
+        parent: Position in ``Machine.pci`` of the bridge above, smaller than the own one; None below a root complex.
+        numa: NUMA node, or None where /sys says -1.
+        kind: PCI class as /sys writes it: ``0x030200`` GPU, ``0x020700`` InfiniBand, ``0x060400`` bridge; empty where
+            not known.
+        ids: ``vendor:device:subsystem_vendor:subsystem_device`` in hex without 0x (``10de:2335:10de:18be``); empty
+            where not known.
+        link_speed: The slower of the device's and its port's ``max_link_speed``, the kernel's own words
+            (``32.0 GT/s PCIe``); empty where not known.
+        link_width: The smaller of both ``max_link_width``, where one that cannot be read is 0 (NCCL takes 0 for x16).
+    """
+
+    busid: str
+    parent: int | None
+    numa: int | None
+    kind: str
+    ids: str = ""
+    link_speed: str = ""
+    link_width: int = 0
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +151,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
         driver_version: Of the GPU driver; empty where not known.
         fabric: ``clusterUUID.cliqueID`` of a multi-node NVLink fabric; empty without one.
+        cpu: The CPUs' model; None where the source does not say.
+        pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty where the source has none. Of
+            the bridges every second level is there, counted from the device up, as NCCL counts (``xml.cc``,
+            ``ncclTopoGetXmlFromSys``): a switch's upstream port is, its downstream ports and the root port are not.
+        virtual: True in a virtual machine, whose PCI tree need not be the server's.
     """
 
     name: str
@@ -100,6 +169,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     socket_gbps: float = 10.0
     driver_version: str = ""
     fabric: str = ""
+    cpu: Cpu | None = None
+    pci: tuple[PciDevice, ...] = ()
+    virtual: bool = False
 
     @property
     def switched(self) -> bool:

@@ -38,6 +38,7 @@ def test_the_table_tells_groups_order_and_numa_nodes() -> None:
     assert "order: GPU0 GPU3 GPU1 GPU2 GPU4 GPU7 GPU5 GPU6\n" in output
     assert "  1:  GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3  CPUs 20-39,60-79" in output
     assert "of 8:  none" in run("-m", "rtx4090-x8").output
+    assert "  L0 NVLINK:  16 pairs, 20 to 40 GB/s\n  L3 SYS:  12 pairs, 6 GB/s\n" in output
     assert "not known:  mlx5_8 mlx5_9" in run("-m", "dgx-a100").output
 
 

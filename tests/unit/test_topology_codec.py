@@ -9,12 +9,14 @@ import pytest
 
 from dradriver.topology import codec, profiles
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Machine, Nic
+from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PciDevice
 
 
 @pytest.mark.parametrize("name", profiles.names())
 def test_encoding_and_decoding_is_the_identity(name: str) -> None:
     machine = profiles.load(name, seed="node-a")
+    if len(machine.gpus) <= 16:
+        machine = _with_pci(machine)
     text = codec.encode(machine)
     assert codec.decode(text) == codec.decode(text.encode()) == machine
     assert "\n" not in text
@@ -25,8 +27,25 @@ def test_eight_gpus_with_ten_nics_fit_in_16_kb(name: str) -> None:
     machine = profiles.load(name)
     assert len(machine.nics) >= 10
     long = [msgspec.structs.replace(gpu, product="NVIDIA " + "H" * 57) for gpu in machine.gpus]
-    wide = msgspec.structs.replace(machine, gpus=tuple(long), driver_version="580.126.20")
+    wide = msgspec.structs.replace(_with_pci(machine), gpus=tuple(long), driver_version="580.126.20")
     assert len(codec.encode(wide).encode()) <= 16 * 1024
+
+
+def _with_pci(machine: Machine) -> Machine:
+    """The machine with a bridge, or two, above every GPU and NIC, all facts at full length."""
+    tree: list[PciDevice] = []
+    words = ("1000:c030:1000:0001", "32.0 GT/s PCIe", 16)
+    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
+    for n, device in enumerate(devices):
+        tree.append(PciDevice(f"f001:{n:02x}:00.0", None, device.numa, "0x060400", *words))
+        tree.append(PciDevice(f"f002:{n:02x}:00.0", len(tree) - 1, device.numa, "0x060400", *words))
+        tree.append(PciDevice(device.pci or f"f003:{n:02x}:00.0", len(tree) - 1, device.numa, "0x030200", *words))
+    return msgspec.structs.replace(
+        machine,
+        pci=tuple(tree),
+        cpu=Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=143),
+        numa=tuple(msgspec.structs.replace(node, cpumap=",".join(["ffffffff"] * 8)) for node in machine.numa),
+    )
 
 
 def _put(path: list[Any], value: object) -> Callable[[Any], None]:
@@ -88,6 +107,51 @@ def test_fields_of_a_newer_writer_are_skipped() -> None:
     document = json.loads(codec.encode(machine))
     document["added"] = document["gpus"][0]["added"] = {"later": [1]}
     assert codec.decode(json.dumps(document)) == machine
+
+
+TREE = _with_pci(profiles.load("dgx1-v100"))
+
+
+@pytest.mark.parametrize(
+    ("position", "device", "says"),
+    [
+        (1, PciDevice("f001:00:00.0", None, 0, "0x060400"), "pci[1].busid: 'f001:00:00.0'; write each as /sys does"),
+        (1, PciDevice("1:0:0.0", None, 0, "0x060400"), "pci[1].busid: '1:0:0.0'"),
+        (1, PciDevice("0009:00:00.0", 1, 0, "0x060400"), "pci[1].parent: 1; write the position of a bridge before it"),
+        (1, PciDevice("0009:00:00.0", -1, 0, "0x060400"), "pci[1].parent: -1"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "bridge"), "pci[1].kind: 'bridge'; write it as /sys does: 0x030200"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "0x10de"), "pci[1].ids: '0x10de'"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "", "fast\n"), "pci[1].link_speed: 'fast\\n'"),
+        (1, PciDevice("0009:00:00.0", 0, 0, "0x060400", "", "", 255), "pci[1].link_width: 255; 0 to 64"),
+        (1, PciDevice("0009:00:00.0", 0, -1, "0x060400"), "pci[1].numa: -1"),
+    ],
+)  # fmt: skip
+def test_a_broken_pci_tree_is_refused_with_the_place(position: int, device: PciDevice, says: str) -> None:
+    tree = [*TREE.pci[:position], device, *TREE.pci[position + 1 :]]
+    with pytest.raises(TopologyError) as caught:
+        codec.encode(msgspec.structs.replace(TREE, pci=tuple(tree)))
+    assert says in str(caught.value)
+
+
+def test_a_broken_cpu_mask_or_model_is_refused() -> None:
+    for change, says in (
+        ({"numa": (NumaNode(id=0, cpumap="0-19"),)}, r"numa\[0\].cpumap: '0-19'; write it as /sys does"),
+        ({"cpu": Cpu(arch="x86_64", family=-1)}, "cpu.family: -1"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            codec.encode(msgspec.structs.replace(TREE, **change))
+
+
+def test_fields_that_an_older_writer_did_not_know_are_not_known() -> None:
+    machine = profiles.load("dgx1-v100")
+    document = json.loads(codec.encode(machine))
+    for field in ("cpu", "pci", "virtual"):
+        del document[field]
+    for nic in document["nics"]:
+        del nic["kind"], nic["gbps"]
+    again = codec.decode(json.dumps(document))
+    assert (again.cpu, again.pci, again.virtual, again.gpus) == (None, (), False, machine.gpus)
+    assert {(nic.kind, nic.gbps) for nic in again.nics} == {("", 0.0)}
 
 
 def _with_nic(machine: Machine, name: str) -> Machine:

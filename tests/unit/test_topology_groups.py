@@ -126,6 +126,33 @@ def test_larger_machines_of_quads_are_split_into_these_quads(count: int) -> None
     assert len(sets(groups, 2)) == count // 2
 
 
+def test_sixteen_gpus_with_direct_links_between_all_of_them() -> None:
+    strong = {pair: 2 for start in (0, 1) for pair in combinations(range(start, 16, 2), 2)}
+    weak = {(i, j): 1 for i in range(0, 16, 2) for j in range(1, 16, 2)}
+    groups = group(machine_of(strong | weak, 16))
+    assert sets(groups, 8) == [set(range(0, 16, 2)), set(range(1, 16, 2))]
+    assert groups.gbps == {2: (40.0,) * 8, 4: (40.0,) * 4, 8: (40.0,) * 2}
+    assert groups.order[:8] == tuple(range(0, 16, 2))
+
+
+@pytest.mark.parametrize(
+    ("steps", "links"),
+    [
+        ([(0, 1), (1, 2), (2, 3), (3, 0)], 20.0),  # a ring and nothing else
+        ([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], 20.0),
+        ([(0, 1), (1, 2), (2, 0), (2, 3)], None),  # every GPU is reached, but 3 is a dead end
+    ],
+)
+def test_a_quad_needs_a_ring_and_not_only_a_way(steps: list[tuple[int, int]], links: float | None) -> None:
+    assert group(machine_of(dict.fromkeys(steps, 1), 4)).gbps[4] == (() if links is None else (links,))
+
+
+def test_eight_gpus_of_two_sides_of_unequal_size_have_no_ring() -> None:
+    sides = {(i, j): 1 for i in range(3) for j in range(3, 8)}
+    groups = group(machine_of(sides, 8))
+    assert groups.gbps == {2: (20.0,) * 3, 4: (20.0,), 8: ()}
+
+
 def test_a_machine_of_one_gpu() -> None:
     groups = group(machine_of({}, 1))
     assert groups.domain == (None,)

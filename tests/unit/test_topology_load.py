@@ -43,7 +43,7 @@ def test_another_seed_means_other_uuids_for_every_kind_of_file(tmp_path: Path) -
     ("content", "says"),
     [
         (b"", "no header"),
-        (b"<system version='1'/>", "this is XML"),
+        (b"<system version='1'/>", "box: NCCL XML, line 1, column 1: no GPU"),
         (b'{"version": 3}', "box: machine JSON, version 1: Invalid enum value 3"),
         (b"name: x\n", "box:1: $: Object missing required field `product`"),
         (b"\xff\xfe", "cannot be read as UTF-8 text"),

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 
-from dradriver.topology import profiles, topo_m
+from dradriver.topology import nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.groups import group
 from dradriver.topology.machine import PathType
+from dradriver.topology.nccl import facts
 from dradriver.topology.profiles import schema
-from tests.paths import SHARED_DATA
+from tests.paths import REPO, SHARED_DATA
 
 GOOD = """\
 name: two
@@ -60,7 +65,7 @@ def test_dgx_h100_is_switched_and_each_compute_nic_stands_beside_its_gpu() -> No
         ("rtx4090-x8", "rtx4090x8-pix-sys-bond.txt"),
     ],
 )
-def test_a_profile_agrees_with_a_real_machine(name: str, file: str) -> None:
+def test_a_profile_agrees_with_topo_m_of_a_real_machine(name: str, file: str) -> None:
     path = SHARED_DATA / "topo_m" / file
     if not path.exists():
         pytest.skip("the shared data is not beside the repository")
@@ -73,7 +78,70 @@ def test_a_profile_agrees_with_a_real_machine(name: str, file: str) -> None:
     )
     assert [gpu.numa for gpu in mine.gpus] == [gpu.numa for gpu in real.gpus]
     assert [gpu.switch_links for gpu in mine.gpus] == [gpu.switch_links for gpu in real.gpus]
-    assert mine.numa == real.numa
+    assert set(mine.numa) >= set(real.numa)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("a100-x4-mesh", "simllm-perlmutter-a100-4x.xml"), ("hgx-h200", "simllm-hgx-h200-8x-vastai.xml")],
+)
+def test_a_profile_agrees_with_nccls_dump_of_a_real_machine(name: str, file: str) -> None:
+    path = SHARED_DATA / "nccl_xml" / file
+    if not path.exists():
+        pytest.skip("the shared data is not beside the repository")
+    mine, real = profiles.load(name), nccl.read(path.read_text())
+    assert (mine.links, mine.paths, mine.link_gbps, mine.socket_gbps) == (
+        real.links, real.paths, real.link_gbps, real.socket_gbps,
+    )  # fmt: skip
+    assert mine.cpu == real.cpu
+    assert [(node.id, node.cpus) for node in mine.numa] == [(node.id, node.cpus) for node in real.numa]
+    told = [(g.pci, g.numa, g.product, g.compute_capability, g.pcie_gbps, g.switch_links) for g in mine.gpus]
+    assert told == [(g.pci, g.numa, g.product, g.compute_capability, g.pcie_gbps, g.switch_links) for g in real.gpus]
+
+
+def test_every_machine_of_the_field_is_there() -> None:
+    machines = {name: profiles.load(name) for name in profiles.names()}
+    switched = {name: sorted({gpu.switch_links for gpu in m.gpus}) for name, m in machines.items() if m.switched}
+    assert switched == {
+        "dgx-a100": [12], "dgx-h100": [18], "dgx2-v100": [6], "gb200-nvl72-rack": [18], "gb200-nvl72-tray": [18],
+        "h100-x8-flat-vm": [18], "hgx-b200": [18], "hgx-h100": [18], "hgx-h100-degraded": [0, 14, 18], "hgx-h200": [18],
+        "hgx-h800": [8],
+    }  # fmt: skip
+    direct = {name: max(map(max, m.links)) for name, m in machines.items() if not m.switched}
+    assert direct == {
+        "a100-pcie-x8-bridge-pairs": 12, "a100-x4-mesh": 4, "a40-x8-bridge-pairs": 4, "dgx1-v100": 2,
+        "h100-pcie-x8-bridge-pairs": 12, "l40s-x8": 0, "rtx-a6000-x4-pairs": 4, "rtx4090-x8": 0,
+    }  # fmt: skip
+    counts = {name: len(m.gpus) for name, m in machines.items() if len(m.gpus) != 8}
+    assert counts == {
+        "a100-x4-mesh": 4, "dgx2-v100": 16, "gb200-nvl72-rack": 72, "gb200-nvl72-tray": 4, "rtx-a6000-x4-pairs": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_every_profile_counts_bandwidth_as_nccl_does(name: str) -> None:
+    machine = profiles.load(name)
+    major, _, minor = machine.gpus[0].compute_capability.partition(".")
+    if any(map(any, machine.links)):
+        assert machine.link_gbps == facts.link_gbps(int(major + minor))
+    assert machine.socket_gbps == facts.socket_gbps(machine.cpu)
+    assert machine.gpus[0].architecture == facts.architecture(int(major + minor))
+
+
+def test_the_degraded_machine_keeps_its_sick_gpus_out_of_the_groups() -> None:
+    groups = group(profiles.load("hgx-h100-degraded"))
+    assert groups.domain[5] is None
+    assert groups.by_size[8] == (None,) * 8
+    assert groups.by_size[4] == (0, 0, None, None, 0, None, 0, None)
+    assert groups.by_size[2] == (0, 0, None, 1, 2, None, 2, 1)  # quads consist of pairs
+    assert groups.gbps[4] == (370.8,)
+
+
+def test_a_rack_is_one_domain_of_groups_within_trays() -> None:
+    groups = group(profiles.load("gb200-nvl72-rack"))
+    assert set(groups.domain) == {0}
+    assert groups.by_size[4] == tuple(position // 4 for position in range(72))
+    assert groups.by_size[2] == tuple(position // 2 for position in range(72))
 
 
 def test_the_compact_form_means_what_it_says() -> None:
@@ -83,6 +151,35 @@ def test_the_compact_form_means_what_it_says() -> None:
     assert machine.paths[0][1] is PathType.PXB
     assert machine.nic_paths[0] == (PathType.PIX, PathType.PXB)
     assert machine.links == ((0, 4), (4, 0))
+
+
+WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("heading", "entry"),
+    [
+        ("The profile", schema.Profile),
+        ("product", schema.Product),
+        ("gpus", schema.GpuEntry),
+        ("nics", schema.NicEntry),
+        ("numa", schema.NumaEntry),
+        ("cpu", schema.CpuEntry),
+    ],
+)
+def test_the_written_schema_names_every_field_and_the_required_ones(heading: str, entry: type[msgspec.Struct]) -> None:
+    part = WRITTEN.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [row.split("|")[1:3] for row in part.splitlines() if row.startswith("| `")]
+    told = {name: required.strip() for names, required in rows for name in re.findall(r"`(\w+)`", names)}
+    fields = {field.name: field.required for field in msgspec.structs.fields(entry)}
+    assert set(told) == set(fields)
+    assert {name for name, required in told.items() if required == "required"} == {n for n, r in fields.items() if r}
+
+
+def test_the_written_example_is_read() -> None:
+    machine = schema.read(WRITTEN.split("```yaml\n")[1].split("```")[0], source="profiles.md")
+    assert machine.links == ((0, 12, 0, 0), (12, 0, 0, 0), (0, 0, 0, 12), (0, 0, 12, 0))
+    assert machine.nic_paths == ((PathType.PIX, PathType.PIX, PathType.SYS, PathType.SYS),)
 
 
 def test_switched_gpus_may_differ_in_their_links() -> None:

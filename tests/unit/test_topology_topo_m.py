@@ -192,7 +192,8 @@ def test_writing_and_reading_keeps_what_the_text_can_hold(name: str) -> None:
     machine = profiles.load(name)
     again = topo_m.read(topo_m.write(machine), name=name)
     assert _kept(again) == _kept(machine)
-    assert again.numa == machine.numa
+    named = {gpu.numa for gpu in machine.gpus}
+    assert again.numa == tuple(node for node in machine.numa if node.id in named)
     assert [g.switch_links for g in again.gpus] == [g.switch_links for g in machine.gpus]
 
 

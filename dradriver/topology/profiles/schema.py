@@ -13,7 +13,7 @@ import yaml
 
 from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Gpu, Machine, Nic, NumaNode
+from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 
@@ -27,12 +27,13 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory_mib: int = 0
     power_watts: int = 0
     pcie_gbps: float = 12.0
+    c2c_gbps: float = 0.0
 
 
 class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU; its index is its position in the list. ``switch`` is the way down from the root: ``s0`` or ``s0/s1``."""
 
-    pci: str
+    pci: str  # "" where GPUs of several hosts stand for one machine, whose bus ids are the same on each
     root: str | None = None
     switch: str = ""
     numa: int | None = None
@@ -41,13 +42,15 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NicEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One NIC, placed like a GPU."""
+    """One NIC, placed like a GPU; ``kind`` and ``gbps`` as in ``Nic``."""
 
     name: str
     pci: str = ""
     root: str | None = None
     switch: str = ""
     numa: int | None = None
+    kind: str = ""
+    gbps: float = 0.0
 
 
 class NumaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +58,15 @@ class NumaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     id: int
     cpus: str = ""
+
+
+class CpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The CPUs' model; the same meaning as in ``Cpu``."""
+
+    arch: str
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,9 +83,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     socket_gbps: float = 10.0
     driver_version: str = ""
     fabric: str = ""
+    cpu: CpuEntry | None = None
+    virtual: bool = False
 
 
-_ENTRIES = {"gpus": GpuEntry, "nics": NicEntry, "numa": NumaEntry, "product": Product}
+_ENTRIES = {"gpus": GpuEntry, "nics": NicEntry, "numa": NumaEntry, "product": Product, "cpu": CpuEntry}
 _PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
 _MAX_DEPTH = 8
 
@@ -168,24 +182,30 @@ def _machine(profile: Profile, seed: str) -> Machine:
             memory_mib=product.memory_mib,
             power_watts=product.power_watts,
             pcie_gbps=product.pcie_gbps,
+            c2c_gbps=product.c2c_gbps,
             switch_links=(profile.switch_links if entry.switch_links is None else entry.switch_links),
         )
         for index, entry in enumerate(profile.gpus)
     )
     places = tuple(_place(entry) for entry in profile.gpus)
+    cpu = profile.cpu
     return check(
         Machine(
             name=profile.name,
             gpus=gpus,
             links=_links(profile, gpus),
             paths=path_matrix(places, places),
-            nics=tuple(Nic(name=nic.name, pci=nic.pci, numa=nic.numa) for nic in profile.nics),
+            nics=tuple(
+                Nic(name=nic.name, pci=nic.pci, numa=nic.numa, kind=nic.kind, gbps=nic.gbps) for nic in profile.nics
+            ),
             nic_paths=path_matrix(tuple(_place(nic) for nic in profile.nics), places),
             numa=tuple(NumaNode(id=node.id, cpus=node.cpus) for node in profile.numa),
             link_gbps=profile.link_gbps,
             socket_gbps=profile.socket_gbps,
             driver_version=profile.driver_version,
             fabric=profile.fabric,
+            cpu=None if cpu is None else Cpu(arch=cpu.arch, vendor=cpu.vendor, family=cpu.family, model=cpu.model),
+            virtual=profile.virtual,
         )
     )
 

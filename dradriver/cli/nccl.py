@@ -1,0 +1,78 @@
+"""``gputopo nccl``: NCCL topology files, and whether one is wanted at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dradriver.topology import nccl as files
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.load import read_machine
+from dradriver.topology.nccl import explain as advice
+from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
+
+_MOST_BYTES = 1 << 20
+
+_machine = click.option(
+    "-m", "--machine", "source", metavar="FILE|PROFILE", required=True,
+    help="A profile's name, or a file: machine JSON, NCCL dump, profile YAML, nvidia-smi topo -m text.",
+)  # fmt: skip
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def nccl() -> None:
+    """Write, check and explain NCCL topology files (NCCL_TOPO_FILE)."""
+
+
+@nccl.command()
+@_machine
+@click.option("--like", metavar="FILE|PROFILE", help="The server under a virtual machine: its PCIe paths are written.")
+@click.option("-o", "--output", metavar="FILE", help=f"Where to; NCCL reads {VIRTUAL_PATH} by itself. Default: stdout.")
+def write(source: str, like: str | None, output: str | None) -> None:
+    """Write a topology file that every NCCL from 2.18 to 2.30 reads.
+
+    It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain.
+    """
+    text = files.write(read_machine(source), like=None if like is None else read_machine(like))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(text, Path(output))
+
+
+@nccl.command()
+@click.argument("file")
+@click.option(
+    "-m", "--machine", "source", metavar="FILE|PROFILE", help="The machine that the file is for: compare both."
+)
+def check(file: str, source: str | None) -> None:
+    """Say what NCCL refuses or misreads in FILE, line by line, and what to write instead.
+
+    Exit status: 0 NCCL takes the file (there may be warnings), 1 some NCCL from 2.18 to 2.30 does not.
+    """
+    found = files.check(_read(Path(file)), machine=None if source is None else read_machine(source))
+    for one in found:
+        kind = "error" if one.error else "warning"
+        click.echo(f"{file}:{one.line}:{one.column}: {kind}: {one.problem}; {one.cure}  [{one.rule}]")
+    errors = sum(one.error for one in found)
+    if errors:
+        raise click.exceptions.Exit(1)
+    click.echo(f"{file}: NCCL takes it" + (f", with {len(found)} warnings" if found else ""))
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
+        return path.read_bytes().decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise TopologyError(f"{path}: cannot be read: {error}") from error
+
+
+@nccl.command()
+@_machine
+def explain(source: str) -> None:
+    """Say whether NCCL needs a topology file on this machine, and why."""
+    for reason in advice.explain(read_machine(source)).reasons:
+        click.echo(reason)

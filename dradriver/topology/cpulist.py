@@ -1,0 +1,48 @@
+"""The two forms in which the kernel writes a set of CPUs: a list (``0-19,40-59``) and a hex mask (``ff,ffff0fff``)."""
+
+from __future__ import annotations
+
+MOST_CPUS = 8192  # what the kernel itself can be built for (NR_CPUS)
+
+
+def from_mask(mask: str) -> str:
+    """Return the list of the CPUs that ``mask`` names, ``""`` for none: ``00000000,0000000f`` is ``0-3``.
+
+    Args:
+        mask: Hexadecimal groups of 32 bits, most significant first, as ``/sys/devices/system/node/node0/cpumap``.
+    """
+    bits = int(mask.replace(",", "") or "0", 16)
+    parts = []
+    first = 0
+    while bits >> first:
+        first += ((bits >> first) & -(bits >> first)).bit_length() - 1
+        length = (~(bits >> first) & ((bits >> first) + 1)).bit_length() - 1
+        parts.append(str(first) if length == 1 else f"{first}-{first + length - 1}")
+        first += length
+    return ",".join(parts)
+
+
+def to_mask(cpus: str, *, count: int = 0) -> str:
+    """Return the mask of the CPUs in the list ``cpus``, ``""`` for none or for a list beyond ``MOST_CPUS``.
+
+    Args:
+        cpus: A list that ``check.is_cpu_list`` accepts, or empty.
+        count: CPUs of the server: the mask gets as many groups as the kernel would print for that many.
+    """
+    bits = 0
+    for part in filter(None, cpus.split(",")):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not low <= high < MOST_CPUS:
+            return ""
+        bits |= ((1 << (high - low + 1)) - 1) << low
+    if not bits:
+        return ""
+    groups = -(-max(bits.bit_length(), count) // 32)
+    text = f"{bits:0{groups * 8}x}"
+    return ",".join(text[i : i + 8] for i in range(0, len(text), 8))
+
+
+def highest(cpus: str) -> int:
+    """Return the highest CPU number in a list, -1 for an empty one."""
+    return max((int(part.rpartition("-")[2]) for part in cpus.split(",") if part), default=-1)

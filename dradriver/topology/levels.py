@@ -1,0 +1,127 @@
+"""How far two GPUs are from each other, within a server and between servers, in one order of steps.
+
+Within a server the steps are links and what ``nvidia-smi topo -m`` tells of PCIe; between servers, what the switches of
+the network have in common. Each step belongs to a class of bandwidth (whose wires limit it) and of latency, and to one
+of the levels L0 to L4 in which articles on GPU scheduling speak.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from itertools import combinations
+
+import msgspec
+
+from dradriver.topology.machine import Machine, PathType
+
+
+class Step(enum.IntEnum):
+    """The way between two GPUs, nearest first; up to ``SYS`` the numbers are those of ``PathType``."""
+
+    NVLINK = 0  # links or switches, also of a multi-node fabric (NVL72)
+    PIX = 1
+    PXB = 2
+    PHB = 3
+    NODE = 4
+    SYS = 5
+    LEAF = 6  # two servers below one leaf switch
+    SPINE = 7  # below leaf switches of one spine
+    ZONE = 8  # in one zone, by way of several spines
+    APART = 9  # in two zones, or nothing is known
+
+
+class Bandwidth(enum.StrEnum):
+    """Whose wires limit a step."""
+
+    LINK = "link"
+    PCIE = "pcie"
+    HOST = "host"  # PCIe by way of the CPU
+    SOCKET = "socket"  # between CPUs
+    NETWORK = "network"
+
+
+class Class(msgspec.Struct, frozen=True):
+    """What a step costs: ``bandwidth`` names the limit, ``latency_us`` is what one hop of a small message takes.
+
+    The latencies are NCCL's for its ring with the LL protocol (``tuning.cc``): over links, over PCIe, over the network.
+    """
+
+    bandwidth: Bandwidth
+    latency_us: float
+
+
+_LINK_US, _PCIE_US, _NETWORK_US = 0.6, 1.0, 2.7
+CLASSES = {
+    Step.NVLINK: Class(Bandwidth.LINK, _LINK_US),
+    Step.PIX: Class(Bandwidth.PCIE, _PCIE_US),
+    Step.PXB: Class(Bandwidth.PCIE, _PCIE_US),
+    Step.PHB: Class(Bandwidth.HOST, _PCIE_US),
+    Step.NODE: Class(Bandwidth.HOST, _PCIE_US),
+    Step.SYS: Class(Bandwidth.SOCKET, _PCIE_US),
+    Step.LEAF: Class(Bandwidth.NETWORK, _NETWORK_US),
+    Step.SPINE: Class(Bandwidth.NETWORK, _NETWORK_US),
+    Step.ZONE: Class(Bandwidth.NETWORK, _NETWORK_US),
+    Step.APART: Class(Bandwidth.NETWORK, _NETWORK_US),
+}
+_TOPOLOGY_LEVEL = {
+    Step.NVLINK: 0,
+    Step.PIX: 1,
+    Step.PXB: 1,
+    Step.PHB: 2,
+    Step.NODE: 2,
+    Step.SYS: 3,
+}
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server stands, from its node's labels; an empty name is not known and shared with nobody.
+
+    Attributes:
+        fabric: ``Machine.fabric``.
+        leaf: Leaf switch (top of rack).
+        spine: Spine, or block of leaf switches.
+        zone: Zone.
+    """
+
+    fabric: str = ""
+    leaf: str = ""
+    spine: str = ""
+    zone: str = ""
+
+
+def topology_level(step: Step) -> int:
+    """Return 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server, 4 between servers: "L0" to "L4"."""
+    return _TOPOLOGY_LEVEL.get(step, 4)
+
+
+def step(machine: Machine, i: int, j: int) -> Step:
+    """Return the way between the GPUs at two different positions: their links where they have any, else the path."""
+    return Step.NVLINK if machine.links[i][j] else Step(machine.paths[i][j])
+
+
+def step_gbps(machine: Machine, i: int, j: int) -> float:
+    """Return the bandwidth of the way between two GPUs, GB/s in one direction, if nobody else uses it.
+
+    Links add up; over PCIe the slower of both GPUs' own links counts, between sockets at most what these have. A DGX-1
+    gives 40 for two links of 20, 12 below one switch and 6 between sockets (the E5's QPI).
+    """
+    if machine.links[i][j]:
+        return round(machine.links[i][j] * machine.link_gbps, 3)
+    pcie = min(machine.gpus[i].pcie_gbps, machine.gpus[j].pcie_gbps)
+    return min(pcie, machine.socket_gbps) if machine.paths[i][j] is PathType.SYS else pcie
+
+
+def worst(machine: Machine, members: Iterable[int]) -> Step | None:
+    """Return the farthest step between any two of the GPUs at these positions; None below two GPUs."""
+    return max((step(machine, i, j) for i, j in combinations(members, 2)), default=None)
+
+
+def between(a: Site, b: Site) -> Step:
+    """Return the step between two servers: the nearest thing that both are known to share."""
+    shared = (("fabric", Step.NVLINK), ("leaf", Step.LEAF), ("spine", Step.SPINE), ("zone", Step.ZONE))
+    for name, found in shared:
+        value = getattr(a, name)
+        if value and value == getattr(b, name):
+            return found
+    return Step.APART

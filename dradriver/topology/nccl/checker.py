@@ -1,0 +1,157 @@
+"""What NCCL 2.18 to 2.30 would make of a topology file: every place where some version refuses or misreads it.
+
+``rules`` has the words, ``xml`` notes what is wrong with the form, ``device_rules`` with devices; here are the
+elements' order and number, the CPUs, and the comparison with a machine.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dradriver.topology.machine import Machine
+from dradriver.topology.nccl import device_rules
+from dradriver.topology.nccl.device_rules import below, elements
+from dradriver.topology.nccl.notes import Finding, Notes, finding
+from dradriver.topology.nccl.tree import IDS, reduced
+from dradriver.topology.nccl.xml import Element, parse
+
+MAX_ELEMENTS = 255
+SAFE_ELEMENTS = 200
+MAX_ATTRIBUTES = 16
+MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
+MAX_CHILDREN = 128
+_CHILDREN = {  # an element in another place is skipped, with all that is in it
+    "system": {"cpu"},
+    "cpu": {"pci", "nic"},
+    "pci": {"pci", "gpu", "nic", "pcilink"},
+    "gpu": {"nvlink", "c2c"},
+    "nic": {"net"},
+}
+_KNOWN = {"system"}.union(*_CHILDREN.values())
+_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*")
+_NUMBER = re.compile(r"-?\d{1,9}|0x[0-9a-fA-F]{1,8}")
+_NUMA = re.compile(r"-1|\d{1,6}")
+_ARCHS = ("x86_64", "arm64", "ppc64")
+_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ")
+_MOST_GAPS = 64
+
+
+def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
+    """Return all that is wrong with a topology file, by line and column; empty for a good one.
+
+    Args:
+        text: The whole file.
+        machine: If given, the file must also tell the same of this machine's devices and list all its NUMA nodes.
+    """
+    document = parse(text)
+    notes = Notes()
+    root, broken = document.root, document.broken
+    if root is None and broken is None:
+        broken = finding("empty", (1, 1))
+    elif root is not None and root.name != "system":
+        notes.add("graph" if root.name == "graphs" else "no-system", root.place, name=root.name)
+    elif root is not None:
+        _system(root, notes)
+        if machine is not None:
+            _compare(root, machine, notes)
+    found = [*document.findings, *notes.findings(), *([] if broken is None else [broken])]
+    return sorted(found, key=lambda f: (f.line, f.column, not f.error, f.problem))
+
+
+def _system(root: Element, notes: Notes) -> None:
+    if root.get("version") != "1":
+        notes.add("version", root.at("version"), text=root.get("version"))
+    _shape(root, notes)
+    count = _count(root)
+    if count > SAFE_ELEMENTS:
+        notes.add("too-many" if count > MAX_ELEMENTS else "many", root.place, count=count)
+    cpus = [child for child in root.children if child.name == "cpu"]
+    if not cpus:
+        notes.add("no-cpu", root.place)
+    lines: dict[int, int] = {}
+    for cpu in cpus:
+        _numaid(cpu, lines, notes)
+        _cpu(cpu, notes)
+    top = max(lines, default=0)
+    missing = [str(numa) for numa in range(min(top, _MOST_GAPS)) if numa not in lines]
+    if missing:
+        notes.add("numa-missing", root.place, text=", ".join(missing))
+    device_rules.check(root, notes)
+
+
+def _shape(element: Element, notes: Notes) -> None:
+    """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
+    name, count = element.name, len(element.attributes) + element.blanks
+    most = MAX_GPU_ATTRIBUTES if name == "gpu" else MAX_ATTRIBUTES
+    if count > most:
+        blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
+        notes.add("attributes", element.place, name=name, count=count, blanks=blanks, most=most)
+    if len(element.children) > MAX_CHILDREN:
+        notes.add("children", element.place, name=name, count=len(element.children))
+    for child in element.children:
+        if child.name in _CHILDREN.get(name, set()):
+            _shape(child, notes)
+        elif child.name in _KNOWN:
+            wanted = " or ".join(f"<{parent}>" for parent, names in _CHILDREN.items() if child.name in names)
+            notes.add("misplaced", child.place, name=child.name, parent=name, wanted=wanted or "no element")
+        else:
+            notes.add("unknown", child.place, once=f"unknown {child.name}", name=child.name)
+
+
+def _count(element: Element) -> int:
+    """Return the number of elements that NCCL loads: those that it skips do not count."""
+    names = _CHILDREN.get(element.name, set())
+    return 1 + sum(_count(child) for child in element.children if child.name in names)
+
+
+def _numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
+    text = cpu.get("numaid")
+    if text is None or not _NUMA.fullmatch(text):
+        notes.add("numaid", cpu.at("numaid"), text=text)
+    elif int(text) in lines:
+        notes.add("numaid-twice", cpu.at("numaid"), text=text, line=lines[int(text)])
+    else:
+        lines[int(text)] = cpu.place[0]
+
+
+def _cpu(cpu: Element, notes: Notes) -> None:
+    arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
+    intel_or_amd = arch in (None, "x86_64")
+    if mask is not None and not _MASK.fullmatch(mask):
+        notes.add("affinity", cpu.at("affinity"), text=mask)
+    if arch is not None and arch not in _ARCHS:
+        notes.add("arch", cpu.at("arch"), text=arch)
+    if intel_or_amd and vendor is not None and vendor not in _VENDORS:
+        notes.add("vendor", cpu.at("vendor"), text=vendor)
+    for name in ("familyid", "modelid"):
+        if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
+            notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
+    if vendor == "GenuineIntel" and cpu.get("familyid") is not None and cpu.get("modelid") is None:
+        notes.add("no-model", cpu.at("familyid"))
+    if cpu.get("host_hash") is not None:
+        notes.add("host-hash", cpu.at("host_hash"), once="host-hash")
+    needed = ("affinity", "arch", "vendor", "familyid", "modelid") if intel_or_amd else ("affinity", "arch")
+    missing = [name for name in needed if cpu.get(name) is None]
+    if missing and below(cpu, "net"):
+        notes.add("cpu-facts", cpu.place, text=", ".join(missing))
+
+
+def _compare(root: Element, machine: Machine, notes: Notes) -> None:
+    """Note what the file says otherwise than /sys does of this machine."""
+    listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
+    for gpu in machine.gpus:
+        if gpu.pci and gpu.pci not in listed:
+            notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
+    for device in machine.pci:
+        element = listed.get(device.busid)
+        if element is None:
+            continue
+        ids = (f"0x{part}" for part in device.ids.split(":") if part)
+        for name, wanted in [("class", device.kind), *zip(IDS, ids, strict=False)]:
+            said = element.get(name)
+            if wanted and said is not None and said != wanted:
+                notes.add("not-sys", element.at(name), name=name, text=said, wanted=wanted)
+    nodes = {cpu.get("numaid") for cpu in root.children if cpu.name == "cpu"}
+    missing = [str(node.id) for node in machine.numa if str(node.id) not in nodes]
+    if missing:
+        notes.add("numa-lacks", root.place, text=", ".join(missing))

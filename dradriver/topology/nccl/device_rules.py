@@ -1,0 +1,169 @@
+"""The checker's rules for PCI devices, GPUs, links and NICs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dradriver.topology.nccl import facts
+from dradriver.topology.nccl.links import MOST_LINKS, SWITCH_CLASS
+from dradriver.topology.nccl.notes import Notes
+from dradriver.topology.nccl.tree import IDS, reduced
+from dradriver.topology.nccl.xml import Element
+
+_HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
+_INVENTED = "ffff:ff:"  # the bus of the switches that clouds invent: /sys has none of these
+_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CLASS = re.compile(r"0x[0-9a-f]{6}")
+_COUNT = re.compile(r"\d{1,9}")
+_OVERRIDES = {
+    "dev": "NVML's number, which starts at 0 in a container",
+    "sm": "the compute capability",
+    "gdr": "whether GPUDirect RDMA works",
+}
+
+
+def elements(root: Element, name: str) -> Iterator[Element]:
+    """Yield every element of that name below ``root``, in the file's order."""
+    for child in root.children:
+        if child.name == name:
+            yield child
+        yield from elements(child, name)
+
+
+def below(element: Element, name: str) -> bool:
+    """Return whether an element of that name is anywhere below ``element``."""
+    return next(elements(element, name), None) is not None
+
+
+def check(root: Element, notes: Notes) -> None:
+    """Note what is wrong with the devices below ``root``."""
+    seen: dict[str, Element] = {}
+    for pci in elements(root, "pci"):
+        _pci(pci, seen, notes)
+    if not any((pci.get("class") or "0x03").startswith("0x03") or below(pci, "gpu") for pci in seen.values()):
+        notes.add("no-gpu", root.place)
+    _links({busid: gpu for busid, pci in seen.items() for gpu in _gpus(pci)[:1]}, notes)
+    names: dict[str, Element] = {}
+    for net in elements(root, "net"):
+        _net(net, names, notes)
+    for link in elements(root, "pcilink"):
+        if not _BUS_ID.fullmatch(link.get("target") or ""):
+            notes.add("pcilink", link.at("target"), text=link.get("target"))
+
+
+def _gpus(pci: Element) -> list[Element]:
+    return [child for child in pci.children if child.name == "gpu"]
+
+
+def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
+    busid = pci.get("busid") or ""
+    if not _BUS_ID.fullmatch(busid):
+        short = reduced(busid)
+        rule = "busid-form" if _BUS_ID.fullmatch(short) else "busid"
+        notes.add(rule, pci.at("busid"), text=pci.get("busid"), short=short)
+    elif busid in seen:
+        notes.add("busid-twice", pci.at("busid"), text=busid, line=seen[busid].place[0])
+    seen.setdefault(busid, pci)
+    network = below(pci, "net")
+    _pci_class(pci, notes, network=network)
+    _speed(pci, notes, network=network)
+    for second in _gpus(pci)[1:2]:
+        notes.add("two-gpus", second.place)
+    missing = [name for name in IDS if pci.get(name) is None]
+    if network and missing and not busid.startswith(_INVENTED):
+        notes.add("ids", pci.place, text=", ".join(missing))
+
+
+def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
+    kind = pci.get("class")
+    if kind is None:
+        notes.add("no-class-net" if network else "no-class", pci.place, once="" if network else "no-class")
+    elif not _CLASS.fullmatch(kind):
+        notes.add("class", pci.at("class"), text=kind)
+    elif kind.startswith("0x0604") and kind != "0x060400":
+        notes.add("bridge-class", pci.at("class"), text=kind)
+
+
+def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
+    speed, width = pci.get("link_speed"), pci.get("link_width")
+    for name, value in (("link_speed", speed), ("link_width", width)):
+        if value is None and network:
+            notes.add("no-speed", pci.place, name=name)
+    if speed is not None and speed not in facts.LINK_SPEEDS:
+        notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
+    if width is not None and not _COUNT.fullmatch(width):
+        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width)
+
+
+def _links(gpus: dict[str, Element], notes: Notes) -> None:
+    """Check every GPU and, together, the links between them; ``gpus`` are ``<gpu>`` elements by bus id."""
+    counts: dict[tuple[str, str], tuple[int, Element]] = {}
+    linked: dict[str, list[Element]] = {}
+    for busid, gpu in gpus.items():
+        _gpu(gpu, notes)
+        linked[busid] = [child for child in gpu.children if child.name == "nvlink"]
+        total = 0
+        for link in linked[busid]:
+            count = _nvlink(link, busid, gpus, notes)
+            total += count
+            target = reduced(link.get("target") or "")
+            if target in gpus and target != busid:
+                counts[busid, target] = (count + counts.get((busid, target), (0, link))[0], link)
+        if total > MOST_LINKS:
+            notes.add("links-most", gpu.place, count=total)
+    for (a, b), (count, link) in counts.items():
+        back = counts.get((b, a), (0, link))[0]
+        if back != count:
+            notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=back)
+    if any(linked.values()):
+        for busid, links in linked.items():
+            rule = "believed" if links else "no-links"
+            notes.add(rule, links[0].place if links else gpus[busid].place, once=rule)
+
+
+def _gpu(gpu: Element, notes: Notes) -> None:
+    for name, what in _OVERRIDES.items():
+        if gpu.get(name) is not None:
+            notes.add("override", gpu.at(name), once=f"override {name}", name=name, text=what)
+    for name in ("rank", "keep"):
+        if gpu.get(name) is not None:
+            notes.add("own-note", gpu.at(name), once=f"own {name}", name=name)
+    for c2c in gpu.children:
+        if c2c.name == "c2c" and not all(_COUNT.fullmatch(c2c.get(name) or "") for name in ("bw", "count")):
+            notes.add("c2c", c2c.place)
+
+
+def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
+    """Note what is wrong with one link element and return its count, 0 for none."""
+    target, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
+    if not _BUS_ID.fullmatch(target) and target not in _HIDDEN_SWITCH:
+        notes.add("target", link.at("target"), text=link.get("target"))
+    if not _COUNT.fullmatch(count):
+        notes.add("count", link.at("count"), text=link.get("count"))
+    elif int(count) > MOST_LINKS:
+        notes.add("count-most", link.at("count"), text=count)
+    if target == busid:
+        notes.add("to-itself", link.at("target"))
+    elif kind is None and target in gpus:
+        notes.add("switch-guess", link.place)
+    elif kind is None:
+        notes.add("no-tclass", link.place, once="no-tclass")
+    elif kind not in (SWITCH_CLASS, "0x068001") and not kind.startswith("0x03"):
+        notes.add("tclass", link.at("tclass"), text=kind)
+    elif kind.startswith("0x03") and target not in gpus:
+        notes.add("dropped", link.at("target"), text=target)
+    return int(count) if _COUNT.fullmatch(count) else 0
+
+
+def _net(net: Element, names: dict[str, Element], notes: Notes) -> None:
+    name = net.get("name")
+    if not name:
+        notes.add("net-name", net.place)
+    elif name in names:
+        notes.add("net-twice", net.at("name"), text=name, line=names[name].place[0])
+    else:
+        names[name] = net
+    notes.add("net", net.place, once="net")
+    if net.get("keep") is not None:
+        notes.add("own-note", net.at("keep"), once="own net keep", name="keep")

@@ -1,0 +1,61 @@
+"""How NCCL counts bandwidth, GB/s in one direction (``topo.h``, ``topo.cc``, ``xml.cc``; 2.18 to 2.30)."""
+
+from __future__ import annotations
+
+from dradriver.topology.machine import Cpu
+
+_PER_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's number for the signalling rate
+# The spellings that NCCL knows, exact to the character: old kernels' and new ones'. All others it takes for Gen 3.
+LINK_SPEEDS = {f"{rate} GT/s": number for rate, number in _PER_LANE.items() if rate != "64"} | {
+    f"{rate if '.' in rate else rate + '.0'} GT/s PCIe": number for rate, number in _PER_LANE.items()
+}
+ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+
+
+def pci_gbps(speed: str, width: int) -> float:
+    """Return a PCIe link's bandwidth: x16 Gen 3 is 12, Gen 5 is 48; no width counts as 16, unknown words as Gen 3."""
+    return (width or 16) * LINK_SPEEDS.get(speed, 60) / 80
+
+
+def link_gbps(sm: int) -> float:
+    """Return one NVLink's bandwidth for a compute capability of 70, 80, 86, 90, 100, …; 20 where NCCL knows none."""
+    if sm >= 100:
+        return 40.1
+    if sm >= 90:
+        return 20.6
+    if sm == 86:
+        return 12.0
+    return 18.0 if 60 <= sm < 70 else 20.0
+
+
+def architecture(sm: int) -> str:
+    """Return the architecture's name for a compute capability: 89 is ``ada``; empty for one that is not known."""
+    return {75: "turing", 89: "ada"}.get(sm) or ARCHITECTURES.get(sm // 10, "")
+
+
+def socket_gbps(cpu: Cpu | None) -> float:
+    """Return the bandwidth between two sockets with such CPUs; 10 where nothing is known of them."""
+    if cpu is None:
+        return 10.0
+    if cpu.arch in ("arm64", "ppc64"):
+        return 6.0 if cpu.arch == "arm64" else 32.0
+    if cpu.vendor == "AuthenticAMD":
+        return 16.0
+    if cpu.vendor == "GenuineIntel" and cpu.family == 6:
+        steps = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
+        return next((gbps for model, gbps in steps if cpu.model >= model), 6.0)
+    return 10.0 if cpu.vendor != "GenuineIntel" else 6.0
+
+
+def family_id(family: int) -> int:
+    """Return NCCL's number of a CPU family: base + 16 x extended, where ``/proc/cpuinfo`` says base + extended.
+
+    Zen 3 is 25 (15 + 10) to the kernel and 175 (15 + 160) to NCCL.
+    """
+    return 15 + 16 * (family - 15) if family > 15 else family
+
+
+def family_of(family_id: int) -> int:
+    """Return the kernel's number for NCCL's; a number that NCCL cannot have made (Azure's 23) is the kernel's own."""
+    extended, rest = divmod(family_id - 15, 16)
+    return 15 + extended if family_id > 15 and not rest else family_id

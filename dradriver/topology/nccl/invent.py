@@ -1,0 +1,80 @@
+"""A PCI tree for a machine of which only the paths are known: switches with bus ids that no server has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dradriver.topology.machine import Gpu, Machine, Nic, PathType, PciDevice
+from dradriver.topology.nccl import facts
+
+_BRIDGE = "0x060400"
+_GPU = "0x030200"
+_NIC = {"infiniband": "0x020700"}
+_OF_NOBODY = "ffff:ffff:ffff:ffff"
+_LANES = 16
+
+
+def invent(machine: Machine) -> tuple[PciDevice, ...]:
+    """Return GPUs, NICs with a bus id and the switches above them, parents first.
+
+    Devices that are PIX to each other share a switch; such switches that are PXB to each other share one above them.
+    The switches are ``ffff:ff:00.0`` and on, as the clouds' own files have them: /sys knows none of these, so no rank
+    adds anything to them.
+    """
+    devices: list[tuple[Gpu | Nic, str, float]] = [(gpu, _GPU, gpu.pcie_gbps) for gpu in machine.gpus]
+    fastest = max(gpu.pcie_gbps for gpu in machine.gpus)
+    devices += [(nic, _NIC.get(nic.kind, "0x020000"), fastest) for nic in machine.nics]
+    near = _labels(machine, PathType.PIX)
+    tree: list[PciDevice] = []
+    switches = 0
+    for outer in _sets(_labels(machine, PathType.PXB)):
+        numa = devices[outer[0]][0].numa
+        inner = _sets([near[i] for i in outer])
+        above = None
+        if len(inner) > 1:
+            above = len(tree)
+            tree.append(_switch(switches, None, numa, fastest))
+            switches += 1
+        for members in inner:
+            parent = above
+            if len(outer) > 1:
+                parent = len(tree)
+                tree.append(_switch(switches, above, numa, fastest))
+                switches += 1
+            for device, kind, gbps in (devices[outer[n]] for n in members):
+                if device.pci:
+                    tree.append(PciDevice(device.pci, parent, numa, kind, "", *words(gbps)))
+    return tuple(tree)
+
+
+def words(gbps: float) -> tuple[str, int]:
+    """Return link speed and width that NCCL counts as ``gbps``, or the nearest below: 48 is 32.0 GT/s PCIe, 16."""
+    for speed, number in facts.LINK_SPEEDS.items():
+        if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:
+            return speed, max(1, int(gbps * 80 / number))
+    return "64.0 GT/s PCIe", _LANES
+
+
+def _switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
+    busid = f"ffff:ff:{number % 32:02x}.{number // 32 % 8}"
+    return PciDevice(busid, parent, numa, _BRIDGE, _OF_NOBODY, *words(gbps))
+
+
+def _labels(machine: Machine, level: PathType) -> list[int]:
+    """Return one number for each GPU, then each NIC: equal where a way of steps of at most ``level`` joins them."""
+    count = len(machine.gpus)
+    labels = list(range(count + len(machine.nics)))
+    steps = [(i, j) for i, row in enumerate(machine.paths) for j, path in enumerate(row[:i]) if path <= level]
+    steps += [(count + n, j) for n, row in enumerate(machine.nic_paths) for j, path in enumerate(row) if path <= level]
+    for a, b in steps:
+        old, new = labels[a], labels[b]
+        labels = [new if label == old else label for label in labels]
+    return labels
+
+
+def _sets(labels: Sequence[int]) -> list[list[int]]:
+    """Return the positions of equal labels, by first position."""
+    found: dict[int, list[int]] = {}
+    for i, label in enumerate(labels):
+        found.setdefault(label, []).append(i)
+    return list(found.values())

@@ -1,0 +1,181 @@
+"""From an NCCL topology file (``NCCL_TOPO_FILE``, or a dump of ``NCCL_TOPO_DUMP_FILE``) to a ``Machine``.
+
+A file without ``<gpu>`` elements, as clouds ship them, says nothing of NVLink: NCCL asks the driver then, and the
+machine read here has no links. Root complexes are not in such files either: two devices that share no bridge are NODE
+within a NUMA node, never PHB, so that nothing seems nearer than it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dradriver.topology import cpulist
+from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
+from dradriver.topology.nccl import facts
+from dradriver.topology.nccl.links import link_counts
+from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
+from dradriver.topology.nccl.xml import Element, parse
+from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.synthetic import synthetic_uuid
+
+_NUMA = re.compile(r"\d{1,6}")
+_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
+_INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
+_PRODUCTS = {  # NVIDIA's device ids (mig-parted, config-default.yaml), names as NVML spells them
+    "20b0": "NVIDIA A100-SXM4-40GB",
+    "20b2": "NVIDIA A100-SXM4-80GB",
+    "20b5": "NVIDIA A100 80GB PCIe",
+    "2330": "NVIDIA H100 80GB HBM3",
+    "2335": "NVIDIA H200",
+    "2901": "NVIDIA B200",
+    "2941": "NVIDIA GB200",
+}
+_COMPUTE = {"20": 80, "23": 90, "29": 100}  # of these parts, by the first two digits
+_OTHERS = {
+    "graphs": "a graph file, the result of NCCL's search (NCCL_GRAPH_DUMP_FILE)",
+    "topology": "a topology of hwloc's",
+}
+_START = 'give a topology file, which starts with <system version="1">'
+
+
+def read(text: str, *, name: str = "", seed: str = "") -> Machine:
+    """Return the machine that an NCCL topology file describes.
+
+    GPUs are numbered by their ``dev`` where all have one, else by bus id, as NVML numbers them. They have made-up
+    uuids: the file has none.
+
+    Args:
+        text: The whole file. What only NCCL's own parser would refuse (tabs, a declaration) is read; see ``checker``.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+
+    Raises:
+        TopologyError: With line and column: not such a file, a graph file, no GPU, links that only one side has, ….
+    """
+    document = parse(text)
+    root, stop = document.root, document.broken
+    if root is not None and root.name != "system":
+        raise error(root, None, f"this is {_OTHERS.get(root.name, f'a file of <{root.name}>')}; {_START}")
+    if stop is not None:
+        raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
+    if root is None:
+        raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
+    if root.get("version") != "1":
+        raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone")
+    cpus = [child for child in root.children if child.name == "cpu"]
+    hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
+    if len(hosts) > 1:
+        raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
+    devices, nodes = Devices(), {}
+    for cpu in cpus:
+        numa = _numa(cpu)
+        if numa is not None:
+            if numa in nodes:
+                raise error(cpu, "numaid", f"numaid {numa} stands twice; write each NUMA node once")
+            nodes[numa] = _node(cpu, numa)
+        walk(cpu, Place(numa=numa), devices)
+    if not devices.gpus:
+        raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
+    return _machine(devices, nodes, _cpu(cpus), name=name, seed=seed)
+
+
+def _numa(cpu: Element) -> int | None:
+    text = cpu.get("numaid")
+    if text == "-1":
+        return None
+    if text is None or not _NUMA.fullmatch(text):
+        raise error(cpu, "numaid", f"numaid {text!r}; each <cpu> needs the number of its NUMA node")
+    return int(text)
+
+
+def _node(cpu: Element, numa: int) -> NumaNode:
+    mask = cpu.get("affinity") or ""
+    if mask and not _MASK.fullmatch(mask):
+        raise error(cpu, "affinity", f"affinity {mask!r}; write a hex mask as /sys does (000000ff,fff00000), no list")
+    return NumaNode(id=numa, cpus=cpulist.from_mask(mask), cpumap=mask.lower())
+
+
+def _cpu(cpus: Sequence[Element]) -> Cpu | None:
+    """Return the model of the first CPU that has one."""
+    for cpu in cpus:
+        if cpu.get("arch"):
+            family = facts.family_of(number(cpu, "familyid", 1 << 16) or 0)
+            model = number(cpu, "modelid", 1 << 16) or 0
+            return Cpu(arch=cpu.get("arch") or "", vendor=cpu.get("vendor") or "", family=family, model=model)
+    return None
+
+
+def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, name: str, seed: str) -> Machine:
+    leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
+    numbers = [number(leaf.gpu, "dev", 9999) if leaf.gpu else None for leaf in leaves]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        numbers = list(range(len(leaves)))
+    numbered = sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0] or 0)
+    leaves = [leaf for _, leaf in numbered]
+    computes = [_compute(leaf) for leaf in leaves]
+    direct, switched = link_counts(leaves)
+    count = range(len(leaves))
+    links = tuple(tuple(0 if i == j else direct[i][j] + min(switched[i], switched[j]) for j in count) for i in count)
+    places = tuple(leaf.place for leaf in leaves)
+    nics = sorted(devices.nics.values(), key=lambda entry: _natural(entry[0].name))
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                _gpu(
+                    index or 0,
+                    leaf,
+                    computes[i],
+                    switch_links=switched[i],
+                    uuid=synthetic_uuid(name, index or 0, seed=seed),
+                )
+                for i, (index, leaf) in enumerate(numbered)
+            ),
+            links=links,
+            paths=path_matrix(places, places),
+            nics=tuple(nic for nic, _ in nics),
+            nic_paths=path_matrix(tuple(place for _, place in nics), places),
+            numa=tuple(nodes[node] for node in sorted(nodes)),
+            link_gbps=facts.link_gbps(max(computes)) if any(map(any, links)) or any(switched) else 0.0,
+            socket_gbps=facts.socket_gbps(cpu),
+            cpu=cpu,
+            pci=tuple(devices.pci),
+            virtual=any(device.busid.startswith(_INVENTED) for device in devices.pci),
+        )
+    )
+
+
+def _compute(leaf: Leaf) -> int:
+    """Return 90 for compute capability 9.0; 0 where neither the file nor the device id says."""
+    said = number(leaf.gpu, "sm", 999) if leaf.gpu else None
+    device = (leaf.pci.get("device") or "")[2:]
+    return said or (_COMPUTE.get(device[:2], 0) if device in _PRODUCTS else 0)
+
+
+def _gpu(index: int, leaf: Leaf, compute: int, *, switch_links: int, uuid: str) -> Gpu:
+    pci = leaf.pci
+    c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
+    lanes = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
+    return Gpu(
+        index=index,
+        uuid=uuid,
+        minor=index,
+        pci=leaf.busid,
+        numa=leaf.place.numa,
+        product=_PRODUCTS.get((pci.get("device") or "")[2:], ""),
+        architecture=facts.architecture(compute),
+        compute_capability=f"{compute // 10}.{compute % 10}" if compute else "",
+        pcie_gbps=facts.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
+        switch_links=switch_links,
+        c2c_gbps=lanes,
+    )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``, and bus ids as the hex numbers they are."""
+    if is_bus_id(name):
+        return [(-1, name)]
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,9}|[^0-9]+", name)]

@@ -1,0 +1,159 @@
+"""The devices of an NCCL topology file, in the order of its tree, each with its place."""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+
+import msgspec
+
+from dradriver.topology.check import is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Nic, PciDevice
+from dradriver.topology.nccl.xml import Element
+from dradriver.topology.paths import Place
+
+IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+_NUMBER = re.compile(r"\d{1,9}")
+_DECIMAL = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_HEX = re.compile(r"0x[0-9a-f]{4}")
+_CLASS = re.compile(r"0x[0-9a-f]{6}")
+_MOST_LANES = 64
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """One GPU: its ``<pci>``, the ``<gpu>`` in it if there is one, and where it hangs."""
+
+    busid: str
+    pci: Element
+    gpu: Element | None
+    place: Place
+
+
+class Devices(msgspec.Struct):
+    """All devices: ``pci`` parents first, ``nics`` by name; every device has a ``Place`` object of its own."""
+
+    pci: list[PciDevice] = []
+    gpus: list[Leaf] = []
+    nics: dict[str, tuple[Nic, Place]] = {}
+    lines: dict[str, int] = {}
+
+
+def error(element: Element, attribute: str | None, message: str) -> TopologyError:
+    """Return the error that names the place of ``attribute``, or of the element where it has none."""
+    line, column = element.at(attribute or "")
+    return TopologyError(f"NCCL XML, line {line}, column {column}: {message}")
+
+
+def number(element: Element, attribute: str, most: int) -> int | None:
+    """Return an attribute as a number from 0 to ``most``, None where it is missing or empty.
+
+    Raises:
+        TopologyError: Anything else stands there.
+    """
+    text = element.get(attribute)
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text) or int(text) > most:
+        raise error(element, attribute, f"{attribute} {text!r}; write a number from 0 to {most}")
+    return int(text)
+
+
+def reduced(busid: str) -> str:
+    """Return a bus id as /sys writes it: NVML's eight digits of domain become four, capitals small letters."""
+    domain, colon, rest = busid.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid
+
+
+def walk(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
+    """Add the devices below a ``<cpu>`` or ``<pci>``; the parser bounds the depth.
+
+    Args:
+        parent: The element.
+        place: Where devices directly below it hang.
+        devices: Added to.
+        above: Position of ``parent`` in ``devices.pci``; None for a CPU.
+
+    Raises:
+        TopologyError: With line and column.
+    """
+    for child in parent.children:
+        if child.name == "pci":
+            _pci(child, place, above, devices)
+        elif child.name == "nic":
+            for net in child.children:
+                if net.name == "net":
+                    _net(net, place, above, devices)
+
+
+def _pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
+    device = _device(element, place, above)
+    busid = device.busid
+    if busid in devices.lines:
+        line = devices.lines[busid]
+        raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
+    devices.lines[busid] = element.place[0]
+    devices.pci.append(device)
+    gpu = next((child for child in element.children if child.name == "gpu"), None)
+    if gpu is not None or device.kind.startswith("0x03"):
+        devices.gpus.append(Leaf(busid, element, gpu, copy(place)))
+        return
+    names = {child.name for child in element.children}
+    if device.kind.startswith("0x02") and not names & {"nic", "pci"}:
+        nic = Nic(name=busid, pci=busid, numa=place.numa, kind=_kind(device))  # the file does not name it
+        devices.nics[busid] = (nic, copy(place))
+        return
+    below = place
+    if "pci" in names:
+        below = Place(numa=place.numa, root=place.root or busid, switches=(*place.switches, busid))
+    walk(element, below, devices, above=len(devices.pci) - 1)
+
+
+def _device(element: Element, place: Place, above: int | None) -> PciDevice:
+    busid = reduced(element.get("busid") or "")
+    if not is_bus_id(busid):
+        raise error(element, "busid", f"busid {element.get('busid')!r}; write it as /sys does: 0000:06:00.0")
+    kind = (element.get("class") or "").lower()
+    if kind and not _CLASS.fullmatch(kind):
+        raise error(element, "class", f"class {kind!r}; write six hex digits: 0x030200")
+    ids = [(element.get(name) or "").lower() for name in IDS]
+    return PciDevice(
+        busid=busid,
+        parent=above,
+        numa=place.numa,
+        kind=kind,
+        ids=":".join(text[2:] for text in ids) if all(map(_HEX.fullmatch, ids)) else "",
+        link_speed=element.get("link_speed") or "",
+        link_width=number(element, "link_width", _MOST_LANES) or 0,
+    )
+
+
+def _kind(device: PciDevice) -> str:
+    if device.kind.startswith("0x0207"):
+        return "infiniband"
+    return "efa" if device.ids.startswith("1d0f:efa") else ""
+
+
+def _net(net: Element, place: Place, above: int | None, devices: Devices) -> None:
+    name = net.get("name")
+    if not name:
+        raise error(net, "name", "a <net> without a name")
+    known = devices.nics.get(name)
+    if known is not None and (above is not None or known[0].pci):
+        raise error(net, "name", f"a second NIC {name}; each has its own name")
+    if known is not None:  # a virtual NIC: each rank hangs it below its own first CPU
+        if known[1].numa != place.numa:
+            devices.nics[name] = (msgspec.structs.replace(known[0], numa=None), Place())
+        return
+    speed = net.get("speed") or "0"
+    if not _DECIMAL.fullmatch(speed):
+        raise error(net, "speed", f"speed {speed!r}; write Mbit/s: 400000")
+    device = None if above is None else devices.pci[above]
+    nic = Nic(
+        name=name,
+        pci="" if device is None else device.busid,
+        numa=place.numa,
+        kind="ethernet" if device is None else _kind(device),
+        gbps=float(speed) / 8000,
+    )
+    devices.nics[name] = (nic, copy(place))

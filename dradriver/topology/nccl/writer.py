@@ -1,0 +1,169 @@
+"""From a ``Machine`` to an NCCL topology file that NCCL 2.18 to 2.30 reads and that leaves the driver's word alone.
+
+The file holds every NUMA node with all that NCCL asks of a CPU, and the PCI tree with all that /sys says of it: what
+one rank would have to add, and another could not, makes NCCL see one switch as two, with a 32nd of the bandwidth in the
+worst case. It holds no ``<gpu>``, so that NVML is asked for the links, and no ``<net>``. NICs are in it as plain
+devices, and only where the PCI tree that NCCL would find is a hypervisor's invention.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dradriver.topology import cpulist
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
+from dradriver.topology.nccl import facts
+from dradriver.topology.nccl.invent import invent
+from dradriver.topology.nccl.tree import IDS
+
+MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
+MOST_TEXT = 250
+VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL looks without being told
+
+
+def write(machine: Machine, *, like: Machine | None = None) -> str:
+    """Return the text of a topology file for ``machine``.
+
+    Args:
+        machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
+            are invented that give the same paths, with bus ids that no server has.
+        like: The server that a virtual machine runs on: its paths between GPUs and NICs (by number and order) are
+            written in place of ``machine``'s.
+
+    Raises:
+        TopologyError: A fact is missing that a file needs, or the file would be larger than NCCL reads safely.
+    """
+    if like is not None:
+        machine = _with_paths(machine, like)
+    if machine.cpu is None:
+        raise TopologyError(
+            "cpu: the CPUs' model is not known, and NCCL refuses files without it; describe the machine by a profile "
+            "or an NCCL dump, or run this on the node itself"
+        )
+    for gpu in machine.gpus:
+        if len(gpu.pci) != len("0000:06:00.0"):
+            raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
+    devices = _wanted(machine)
+    listed = {device.busid for device in devices}
+    for gpu in machine.gpus:
+        if gpu.pci not in listed:
+            raise TopologyError(f"pci: the tree lacks GPU{gpu.index} ({gpu.pci})")
+    nodes = _nodes(machine, devices)
+    elements = 1 + len(nodes) + len(devices)
+    if elements > MOST_ELEMENTS:
+        raise TopologyError(
+            f"{elements} elements; NCCL reads 255 after merging the trees of all ranks: {MOST_ELEMENTS} is the most "
+            "that is safe"
+        )
+    lines = ['<system version="1">']
+    for node in nodes:
+        tops = [i for i, d in enumerate(devices) if d.parent is None and _numaid(d) == node.id]
+        lines += _element("cpu", _cpu(node, machine.cpu), _children(devices, tops, 2), 1)
+    return "\n".join([*lines, "</system>"]) + "\n"
+
+
+def write_file(text: str, path: Path) -> None:
+    """Put ``text`` where NCCL may be reading: all of it or nothing, with mode 0644.
+
+    Raises:
+        TopologyError: It cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(descriptor, 0o644)
+                os.fsync(descriptor)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot be written: {error}") from error
+
+
+def _with_paths(machine: Machine, like: Machine) -> Machine:
+    if len(like.gpus) != len(machine.gpus) or len(like.nics) < len(machine.nics):
+        raise TopologyError(
+            f"{like.name}: {len(like.gpus)} GPUs and {len(like.nics)} NICs; the machine that is to be like it has "
+            f"{len(machine.gpus)} and {len(machine.nics)}"
+        )
+    nic_paths = like.nic_paths[: len(machine.nics)]
+    return msgspec.structs.replace(machine, paths=like.paths, nic_paths=nic_paths, pci=(), virtual=True)
+
+
+def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
+    """Return GPUs, NICs of a virtual machine, and the bridges that have one of these below, parents first."""
+    tree = machine.pci or invent(machine)
+    leaves = {gpu.pci for gpu in machine.gpus}
+    if machine.virtual or not machine.pci:
+        leaves |= {nic.pci for nic in machine.nics}
+    keep: set[int] = set()
+    for i, device in enumerate(tree):
+        above: int | None = i if device.busid in leaves else None
+        while above is not None and above not in keep:
+            keep.add(above)
+            above = tree[above].parent
+    place = {old: new for new, old in enumerate(sorted(keep))}
+    return tuple(
+        msgspec.structs.replace(tree[i], parent=None if (up := tree[i].parent) is None else place[up])
+        for i in sorted(keep)
+    )
+
+
+def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
+    """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing."""
+    known = {node.id: node for node in machine.numa}
+    for device in devices:
+        known.setdefault(_numaid(device), NumaNode(id=_numaid(device)))
+    return [known[numa] for numa in sorted(known)]
+
+
+def _numaid(device: PciDevice) -> int:
+    return -1 if device.numa is None else device.numa  # as /sys writes it
+
+
+def _cpu(node: NumaNode, cpu: Cpu) -> list[tuple[str, str]]:
+    mask = node.cpumap or cpulist.to_mask(node.cpus)
+    found = [("numaid", str(node.id)), ("affinity", mask), ("arch", cpu.arch), ("vendor", cpu.vendor)]
+    if cpu.vendor:
+        found += [("familyid", str(facts.family_id(cpu.family))), ("modelid", str(cpu.model))]
+    return [(name, value) for name, value in found if value]
+
+
+def _children(devices: Sequence[PciDevice], positions: Sequence[int], depth: int) -> list[str]:
+    lines: list[str] = []
+    for i in sorted(positions, key=lambda n: devices[n].busid):  # the order in which NCCL keeps them
+        below = [n for n, device in enumerate(devices) if device.parent == i]
+        lines += _element("pci", _pci(devices[i]), _children(devices, below, depth + 1), depth)
+    return lines
+
+
+def _pci(device: PciDevice) -> list[tuple[str, str]]:
+    ids = zip(IDS, (f"0x{part}" for part in device.ids.split(":") if part), strict=False)
+    return [
+        ("busid", device.busid),
+        ("class", device.kind),
+        *ids,
+        ("link_speed", device.link_speed),
+        ("link_width", str(device.link_width)),
+    ]
+
+
+def _element(name: str, attributes: Sequence[tuple[str, str]], children: Sequence[str], depth: int) -> list[str]:
+    for key, value in attributes:
+        if len(value) > MOST_TEXT or not value.isprintable() or '"' in value:
+            raise TopologyError(
+                f"{key}: {value[:40]!r}, {len(value)} characters; NCCL reads {MOST_TEXT} printable ones without quotes"
+            )
+    start = f"{'  ' * depth}<{name} " + " ".join(f'{key}="{value}"' for key, value in attributes)
+    return [f"{start}>", *children, f"{'  ' * depth}</{name}>"] if children else [f"{start}/>"]

@@ -1,0 +1,242 @@
+"""The dialect of XML that NCCL reads topology files in: a parser that knows which of its readers would refuse what.
+
+NCCL has no XML library: ``xml.cc`` reads letter by letter. What follows here is read more kindly, so that a foreign
+file can be imported, and every place where some NCCL between 2.18 and 2.30 would stumble is noted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+import msgspec
+
+from dradriver.topology.nccl.notes import Finding, Lines, Notes, finding
+
+MAX_TEXT = 253  # MAX_STR_LEN is 255; the closing quote and the string's end take two
+MAX_DEPTH = 64
+_NAME = re.compile(r"[^\s=<>/\"']+")
+_BLANK = re.compile(r"[ \t\r\n]*")
+_VALUE = re.compile(r'"([^"]*)"|\'([^\']*)\'')
+_BARE = re.compile(r"[^\s/>\"'<]*")
+_CLOSING = re.compile(r"</\s*([^\s<>/]*)\s*/?>")
+_ENTITY = re.compile(r"&#?\w+;")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+class Attribute(msgspec.Struct, frozen=True):
+    """One attribute's value and the place of its name."""
+
+    value: str
+    place: tuple[int, int]
+
+
+class Element(msgspec.Struct):
+    """One element; ``blanks`` are the blanks too many in its tag, each of which NCCL counts as an attribute."""
+
+    name: str
+    place: tuple[int, int]
+    attributes: dict[str, Attribute] = {}
+    children: list[Element] = []
+    blanks: int = 0
+
+    def get(self, name: str) -> str | None:
+        """Return an attribute's value, or None."""
+        found = self.attributes.get(name)
+        return None if found is None else found.value
+
+    def at(self, name: str) -> tuple[int, int]:
+        """Return line and column of an attribute, or of the element where it has none of that name."""
+        found = self.attributes.get(name)
+        return self.place if found is None else found.place
+
+
+class Document(msgspec.Struct):
+    """What was read: ``root`` is None for an empty file; ``broken`` is what nobody could read on after."""
+
+    root: Element | None = None
+    findings: list[Finding] = []
+    broken: Finding | None = None
+
+
+class _BrokenError(Exception):
+    """Nobody can read on; never leaves ``parse``."""
+
+    def __init__(self, found: Finding) -> None:
+        self.found = found
+
+
+def parse(text: str) -> Document:
+    """Return the elements of ``text`` and all that NCCL's parser would stumble over in its form; never fails."""
+    parser = _Parser(text)
+    broken = None
+    try:
+        parser.run()
+    except _BrokenError as stop:
+        broken = stop.found
+    return Document(parser.root, parser.notes.findings(), broken)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.root: Element | None = None
+        self.open: list[Element] = []
+        self.notes = Notes()
+        self.lines = Lines(text)
+
+    def note(self, rule: str, at: int, *, once: str = "", **words: object) -> None:
+        self.notes.add(rule, self.lines.place(at), once=once, **words)
+
+    def stop(self, rule: str, at: int, **words: object) -> NoReturn:
+        raise _BrokenError(finding(rule, self.lines.place(at), **words))
+
+    def run(self) -> None:
+        control = _CONTROL.search(self.text)
+        if control:
+            self.note("control", control.start(), text=control[0])
+        if self.text.startswith("\ufeff"):
+            self.note("byte-order-mark", 0)
+            self.at = 1
+        while self._next():
+            pass
+        if self.open:
+            self.stop("no-end", len(self.text), name=self.open[-1].name, line=self.open[-1].place[0])
+
+    def _next(self) -> bool:
+        """Read one tag, comment or declaration; return False at the end."""
+        self._gap()
+        rest = self.text[self.at : self.at + 4]
+        if rest == "<!--":
+            self._comment()
+        elif rest.startswith("<?"):
+            self._skip("?>", "declaration", "a declaration")
+        elif rest.startswith("<!"):
+            self._skip(">", "doctype", "a DOCTYPE or CDATA section")
+        elif rest.startswith("</"):
+            self._close()
+        elif rest.startswith("<"):
+            self._tag()
+        elif rest:
+            self.stop("text", self.at, text=self.text[self.at : self.at + 20].split("<")[0].strip())
+        return bool(rest)
+
+    def _gap(self) -> str:
+        """Skip blanks and return them."""
+        match = _BLANK.match(self.text, self.at)
+        gap = match[0] if match else ""
+        if "\t" in gap:
+            self.note("tab", self.at + gap.index("\t"), once="tab")
+        self.at += len(gap)
+        return gap
+
+    def _skip(self, end: str, rule: str, what: str) -> None:
+        stop = self.text.find(end, self.at)
+        if stop < 0:
+            self.stop("cut", self.at, what=what, end=end)
+        self.note(rule, self.at)
+        self.at = stop + len(end)
+
+    def _comment(self) -> None:
+        stop = self.text.find("-->", self.at + 4)
+        if stop < 0:
+            self.stop("cut", self.at, what="a comment", end="-->")
+        word = re.split(r"[ \r\n>/]", self.text[self.at + 1 : stop], maxsplit=1)[0]
+        if "=" in word:
+            self.note("comment", self.at, text=word[:40])
+        elif len(word) > MAX_TEXT:
+            self.note("long-comment", self.at, count=len(word))
+        self.at = stop + 3
+
+    def _close(self) -> None:
+        match = _CLOSING.match(self.text, self.at)
+        if match is None:
+            self.stop("cut", self.at, what="a closing tag", end=">")
+        name = match[1]
+        if not self.open or self.open[-1].name != name:
+            wanted = f"</{self.open[-1].name}>" if self.open else "nothing"
+            self.stop("other-end", self.at, name=name, wanted=wanted)
+        if match[0] != f"</{name}>":
+            self.note("closing-tag", self.at, text=match[0], name=name)
+        self.open.pop()
+        self.at = match.end()
+
+    def _tag(self) -> None:
+        start = self.at
+        name = _NAME.match(self.text, start + 1)
+        if name is None:
+            self.stop("no-name", start)
+        element = Element(name[0], self.lines.place(start))
+        if self.open:
+            self.open[-1].children.append(element)
+        elif self.root is None:
+            self.root = element
+        else:
+            self.stop("second-root", start, name=element.name)
+        self.at = name.end()
+        if not self._attributes(element, start):
+            return
+        if len(self.open) == MAX_DEPTH:
+            self.stop("deep", start, most=MAX_DEPTH)
+        self.open.append(element)
+
+    def _attributes(self, element: Element, start: int) -> bool:
+        """Read up to the tag's end; return whether children and a closing tag follow."""
+        while True:
+            at, gap = self.at, self._gap()
+            if "\n" in gap or "\r" in gap:
+                self.note("line-break", at)
+            here = self.text[self.at : self.at + 2]
+            if here[:1] == ">" or here == "/>":
+                element.blanks += len(gap)
+                self.at += len(here) if here == "/>" else 1
+                return here != "/>"
+            if not here:
+                self.stop("cut", start, what=f"the tag <{element.name}", end="> or />")
+            name = _NAME.match(self.text, self.at)
+            if not gap or name is None:
+                self.stop("bad-tag", self.at, text=here[0])
+            element.blanks += len(gap) - 1
+            self._attribute(element, name[0])
+
+    def _attribute(self, element: Element, name: str) -> None:
+        start = self.at
+        self.at = start + len(name)
+        before = self._gap()
+        if self.text[self.at : self.at + 1] != "=":
+            self.at = start + len(name)
+            self.note("no-value", start, name=name)
+            return
+        self.at += 1
+        if self._gap() or before:
+            self.note("blank-at-equals", start, name=name)
+        value = self._value(start, name)
+        if len(name) > MAX_TEXT:
+            self.note("long-name", start, count=len(name))
+        if name in element.attributes:
+            self.note("twice", start, name=name)
+            return
+        element.attributes[name] = Attribute(value, self.lines.place(start))
+
+    def _value(self, start: int, name: str) -> str:
+        match = _VALUE.match(self.text, self.at)
+        if match is None:
+            bare = _BARE.match(self.text, self.at)
+            if bare is None or not bare[0]:
+                self.stop("open-quote", self.at, name=name)
+            self.note("no-quotes", start, name=name, text=bare[0])
+            self.at = bare.end()
+            return bare[0]
+        self.at = match.end()
+        value = match[2] if match[1] is None else match[1]
+        size = len(value.encode("utf-8", "replace"))
+        if match[1] is None:
+            self.note("single-quotes", start, once="quotes")
+        if size > MAX_TEXT:
+            self.note("long-value", start, name=name, count=size)
+        if _ENTITY.search(value):
+            self.note("entity", start, name=name)
+        if "<" in value or "\n" in value or "\t" in value:
+            self.note("odd-value", start, name=name)
+        return value

@@ -1,0 +1,130 @@
+"""Damaged input for every parser of a machine: ``python -m tests.bench.fuzz [--inputs N] [--seed S]``.
+
+Real files and our own writers' texts are cut, doubled, mixed and sprinkled with the letters that each form is made of.
+A parser may refuse what comes out with our own error; any other exception is a defect, and is shown with the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dradriver.topology import codec, nccl, profiles, topo_m
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+from dradriver.topology.profiles import schema
+from tests.paths import REPO, SHARED_DATA
+
+INPUTS = 100_000
+_NAMES = ("dgx1-v100", "hgx-h100-degraded", "a100-pcie-x8-bridge-pairs", "rtx-a6000-x4-pairs", "gb200-nvl72-tray")
+_PIECES = (
+    *"\t\n\r \0\x1b<>/='\"[]{}:,.-_&;#!?*0123456789abcfxXNVGPUISYé",
+    *("GPU0", "NIC1", "NV18", "SYS", "SYSSYS", " X ", "N/A", "0-1", "0,2-17", "-1", "9" * 20, "1e999", "null", "true"),
+    *("NaN", "\ud800", "<!--", "-->", "<?xml", "/>", "</pci>", "<gpu>", "<pci ", 'busid="', 'count="', "ffff:ff:01.0"),
+    *("fffffff:ffff:ff", "- ", ": ", "&a ", "*a", "!!python/object", "{", "[[", "]]", "\ufeff"),
+)
+
+
+class Parser(msgspec.Struct):
+    """One parser, texts that it reads, and what became of the damaged ones."""
+
+    name: str
+    read: Callable[[str], object]
+    corpus: list[str]
+    accepted: int = 0
+    refused: int = 0
+
+
+def parsers() -> list[Parser]:
+    """Return every parser with its corpus; real files are added where they are at hand."""
+    machines = [profiles.load(name) for name in _NAMES]
+    files = {folder: sorted((SHARED_DATA / folder).glob("*.*")) for folder in ("topo_m", "nccl_xml")}
+    real = {folder: [path.read_text("utf-8") for path in paths] for folder, paths in files.items()}
+    written = [nccl.write(machine) for machine in machines]
+    yaml = [(REPO / "dradriver" / "topology" / "profiles" / f"{name}.yaml").read_text("utf-8") for name in _NAMES]
+    return [
+        Parser("machine JSON", _read(codec.decode), [codec.encode(machine) for machine in machines]),
+        Parser(
+            "nvidia-smi topo -m", _read(topo_m.read), [topo_m.write(machine) for machine in machines] + real["topo_m"]
+        ),
+        Parser("NCCL XML, read", _read(nccl.read), written + real["nccl_xml"]),
+        Parser("NCCL XML, checked", nccl.check, written + real["nccl_xml"]),
+        Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
+    ]
+
+
+def _read(read: Callable[[str], Machine]) -> Callable[[str], object]:
+    """Return ``read`` followed by the way back: what is accepted must be a machine that can be passed on."""
+
+    def run(text: str) -> object:
+        machine = read(text)
+        assert codec.decode(codec.encode(machine)) == machine
+        return machine
+
+    return run
+
+
+def damaged(corpus: Sequence[str], rng: random.Random) -> str:
+    """Return a text of the corpus with one to six damages."""
+    text = rng.choice(corpus)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+        start = rng.randint(0, len(text))
+        stop = min(len(text), start + rng.choice((0, 1, 2, 5, 20, 200)))
+        kind = rng.randrange(6)
+        if kind == 0:
+            middle = ""
+        elif kind == 1:
+            middle = text[start:stop] * 2
+        elif kind == 2:
+            other = rng.choice(corpus)
+            cut = rng.randint(0, len(other))
+            middle = other[cut : cut + rng.choice((3, 30, 300))]
+        else:
+            middle = "".join(rng.choice(_PIECES) for _ in range(rng.choice((1, 1, 2, 4))))
+        text = text[:start] + middle + text[stop:]
+    return text[: rng.randint(0, len(text))] if rng.random() < 0.05 else text
+
+
+def fuzz(parser: Parser, *, inputs: int, rng: random.Random) -> str | None:
+    """Give ``parser`` damaged texts; return the first that made it fail otherwise than by our error."""
+    for _ in range(inputs):
+        text = damaged(parser.corpus, rng)
+        try:
+            parser.read(text)
+        except TopologyError as error:
+            parser.refused += 1
+            if not str(error):
+                return text
+        except Exception as error:  # whatever it is, it is the defect that is looked for
+            return f"{type(error).__name__}: {error}\n{text}"
+        else:
+            parser.accepted += 1
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run and print one line a parser; return 1 where one failed."""
+    options = argparse.ArgumentParser(prog="python -m tests.bench.fuzz")
+    options.add_argument("--inputs", type=int, default=INPUTS, help="of all parsers together (%(default)s)")
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args(arguments)
+    every = parsers()
+    for parser in every:
+        start = time.perf_counter()
+        failed = fuzz(parser, inputs=-(-given.inputs // len(every)), rng=random.Random(f"{given.seed} {parser.name}"))
+        seconds = time.perf_counter() - start
+        print(f"{parser.name:20} {parser.accepted + parser.refused:7,} inputs  {parser.accepted:6,} read  "
+              f"{parser.refused:7,} refused  {seconds:6.1f} s")  # fmt: skip
+        if failed is not None:
+            print(f"FAILED on:\n{failed!r}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

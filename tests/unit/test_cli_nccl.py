@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dradriver.cli.main import main
+from dradriver.topology import nccl, profiles
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["nccl", *arguments])
+
+
+def test_what_is_written_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "topo.xml"
+    assert run("write", "-m", "hgx-h100", "-o", str(file)).output == ""
+    assert file.read_text() == run("write", "-m", "hgx-h100").output == nccl.write(profiles.load("hgx-h100"))
+    result = run("check", str(file), "-m", "hgx-h100")
+    assert (result.exit_code, result.output) == (0, f"{file}: NCCL takes it\n")
+    result = run("check", str(file), "-m", "dgx1-v100")
+    assert result.exit_code == 0
+    assert "GPU0 (0000:06:00.0) is not in the file" in result.output
+    assert result.output.endswith(", with 8 warnings\n")
+
+
+def test_a_virtual_machine_is_written_like_its_server() -> None:
+    text = run("write", "-m", "h100-x8-flat-vm", "--like", "hgx-h100").output
+    assert text == nccl.write(profiles.load("h100-x8-flat-vm"), like=profiles.load("hgx-h100"))
+    assert "ffff:ff:00.0" in text
+
+
+def test_errors_are_said_by_place_reason_and_cure_with_status_1(tmp_path: Path) -> None:
+    file = tmp_path / "topo.xml"
+    file.write_bytes(
+        b'<?xml version="1.0"?>\n<system version="1">\n\t<cpu numaid="0" affinity="0-15"/>\n</system>\n\xff'
+    )
+    result = run("check", str(file))
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == (
+        f"{file}:1:1: error: an XML declaration: every NCCL refuses the file; start the file with "
+        '<system version="1">  [declaration]'
+    )
+    assert [[*line.split(": ")[0].rsplit(":", 2)[1:], line.split("[")[-1]] for line in lines[1:]] == [
+        ["2", "1", "no-gpu]"], ["3", "1", "tab]"], ["3", "18", "affinity]"], ["5", "1", "text]"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("dgx-h100", "No file is needed"), ("h100-x8-flat-vm", "A file is worth it")],
+)
+def test_explain(name: str, says: str) -> None:
+    result = run("explain", "-m", name)
+    assert result.exit_code == 0
+    assert result.output.startswith(says)
+
+
+def test_problems_are_one_line_on_stderr(tmp_path: Path) -> None:
+    text = tmp_path / "topo.txt"
+    text.write_text("\tGPU0\nGPU0\t X \n")
+    for arguments, says in (
+        (["write", "-m", str(text)], "cpu: the CPUs' model is not known"),
+        (["check", str(tmp_path / "none.xml")], "cannot be read"),
+        (["check", str(tmp_path)], "cannot be read"),
+        (["explain", "-m", "dgx9"], "no profile"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_file_too_large_for_any_machine_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.xml"
+    file.write_bytes(b"<" * ((1 << 20) + 1))
+    assert "larger than 1048576 bytes" in run("check", str(file)).stderr
+
+
+@pytest.mark.parametrize("arguments", [["write"], ["explain"], ["check"], ["dump"]])
+def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2

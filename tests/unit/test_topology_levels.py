@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from dradriver.topology import profiles
+from dradriver.topology.levels import CLASSES, Bandwidth, Site, Step, between, step, step_gbps, topology_level, worst
+from dradriver.topology.machine import PathType
+
+
+def test_steps_within_a_server_are_numbered_as_paths_are() -> None:
+    assert [Step(path).name for path in PathType][1:] == [path.name for path in PathType][1:]
+
+
+def test_every_step_has_a_class_and_farther_is_never_cheaper() -> None:
+    assert set(CLASSES) == set(Step)
+    in_order = [CLASSES[s] for s in Step]
+    latencies = [c.latency_us for c in in_order]
+    bandwidths = [list(Bandwidth).index(c.bandwidth) for c in in_order]
+    levels = [topology_level(s) for s in Step]
+    assert latencies == sorted(latencies)
+    assert bandwidths == sorted(bandwidths)
+    assert levels == sorted(levels)
+    assert set(levels) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "expected", "gbps"),
+    [
+        ("dgx1-v100", (0, 3), Step.NVLINK, 40.0),
+        ("dgx1-v100", (0, 1), Step.NVLINK, 20.0),
+        ("dgx1-v100", (0, 5), Step.SYS, 6.0),
+        ("dgx-h100", (0, 7), Step.NVLINK, 370.8),
+        ("rtx4090-x8", (0, 1), Step.PIX, 24.0),
+        ("rtx4090-x8", (0, 4), Step.SYS, 10.0),
+        ("a100-pcie-x8-bridge-pairs", (0, 2), Step.NODE, 24.0),
+        ("hgx-h100-degraded", (0, 5), Step.SYS, 22.0),
+        ("l40s-x8", (0, 7), Step.SYS, 22.0),
+    ],
+)
+def test_the_way_between_two_gpus(name: str, pair: tuple[int, int], expected: Step, gbps: float) -> None:
+    machine = profiles.load(name)
+    for i, j in (pair, pair[::-1]):
+        assert step(machine, i, j) is expected
+        assert step_gbps(machine, i, j) == gbps
+
+
+def test_the_worst_step_of_a_set() -> None:
+    machine = profiles.load("dgx1-v100")
+    assert worst(machine, (0, 1, 2, 3)) is Step.NVLINK
+    assert worst(machine, range(8)) is Step.SYS
+    assert worst(machine, (4,)) is None
+    for i, j in combinations(range(8), 2):
+        assert worst(machine, (i, j)) is step(machine, i, j)
+
+
+HERE = Site(fabric="f.1", leaf="l1", spine="s1", zone="z1")
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (HERE, Step.NVLINK),
+        (Site(fabric="f.2", leaf="l1", spine="s1", zone="z1"), Step.LEAF),
+        (Site(leaf="l2", spine="s1", zone="z1"), Step.SPINE),
+        (Site(leaf="l2", spine="s2", zone="z1"), Step.ZONE),
+        (Site(leaf="l9", spine="s9", zone="z2"), Step.APART),
+        (Site(), Step.APART),
+    ],
+)
+def test_the_way_between_two_servers(there: Site, expected: Step) -> None:
+    assert between(HERE, there) is between(there, HERE) is expected
+    assert topology_level(between(HERE, there)) == (0 if expected is Step.NVLINK else 4)
+
+
+def test_what_is_not_known_is_not_shared() -> None:
+    assert between(Site(), Site()) is Step.APART

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from dradriver.topology import nccl
+from dradriver.topology.machine import Machine, NumaNode
+from dradriver.topology.nccl.notes import Finding
+from dradriver.topology.nccl.rules import RULES
+from tests.paths import SHARED_DATA
+
+FOLDER = SHARED_DATA / "nccl_xml"
+
+GOOD = """\
+<!-- a comment first is fine -->
+<system version="1">
+  <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:01:00.0" class="0x060400" vendor="0x1000" device="0xc030" subsystem_vendor="0x1000" \
+subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0000:03:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+    </pci>
+  </cpu>
+  <cpu numaid="1"/>
+</system>
+"""
+LINKED = re.sub(
+    r'(busid="0000:0(.):00.0" class="0x030200") link_speed="32.0 GT/s PCIe" link_width="16"/>',
+    lambda m: f'{m[1]}><gpu><nvlink target="0000:0{5 - int(m[2])}:00.0" count="4" tclass="0x030200"/></gpu></pci>',
+    GOOD,
+)
+NET = GOOD.replace(
+    'busid="0000:03:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>',
+    'busid="0000:03:00.0" class="0x020700" vendor="0x15b3" device="0x1021" subsystem_vendor="0x15b3" '
+    'subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16"><nic><net name="mlx5_0"/></nic></pci>',
+)
+
+
+def swap(base: str, old: str, new: str) -> str:
+    assert old in base
+    return base.replace(old, new, 1)
+
+
+def rules(text: str, machine: Machine | None = None) -> list[str]:
+    return [finding.rule for finding in nccl.check(text, machine=machine)]
+
+
+# For each rule a file that breaks it, and where: line and column.
+BROKEN: dict[str, tuple[str, int, int]] = {
+    "control": (swap(GOOD, "comment", "com\x07ment"), 1, 11),
+    "byte-order-mark": ("\ufeff" + GOOD, 1, 1),
+    "declaration": ('<?xml version="1.0" encoding="UTF-8"?>\n' + GOOD, 1, 1),
+    "doctype": ("<!DOCTYPE system>\n" + GOOD, 1, 1),
+    "tab": (GOOD.replace("  <cpu", "\t<cpu"), 3, 1),
+    "line-break": (swap(GOOD, '"0" affinity', '"0"\naffinity'), 3, 18),
+    "text": (swap(GOOD, "  </cpu>", "  Socket 0</cpu>"), 8, 3),
+    "comment": (swap(GOOD, "<!-- a", "<!--a=b"), 1, 1),
+    "long-comment": (swap(GOOD, "<!-- a", "<!--" + "-" * 260), 1, 1),
+    "closing-tag": (swap(GOOD, "</system>", "</system >"), 10, 1),
+    "other-end": (swap(GOOD, "    </pci>\n", ""), 7, 3),
+    "no-end": (swap(GOOD, "</system>\n", ""), 10, 1),
+    "cut": (swap(GOOD, " is fine -->", ""), 1, 1),
+    "no-name": (swap(GOOD, "</system>", "< /system>"), 10, 1),
+    "bad-tag": (swap(GOOD, '"0" affinity', '"0"affinity'), 3, 18),
+    "second-root": (GOOD + '<system version="1"/>', 11, 1),
+    "deep": ("<system>" * 66, 1, 513),
+    "no-value": (swap(GOOD, 'numaid="0"', 'numaid="0" keep'), 3, 19),
+    "blank-at-equals": (swap(GOOD, 'numaid="0"', 'numaid = "0"'), 3, 8),
+    "twice": (swap(GOOD, 'numaid="0"', 'numaid="0" numaid="1"'), 3, 19),
+    "no-quotes": (swap(GOOD, 'numaid="0"', "numaid=0"), 3, 8),
+    "open-quote": (swap(GOOD, 'numaid="0"', 'numaid=>"0"'), 3, 15),
+    "single-quotes": (GOOD.replace('"', "'"), 2, 9),
+    "long-name": (swap(GOOD, "numaid=", "n" * 254 + '="" numaid='), 3, 8),
+    "long-value": (swap(GOOD, 'version="1"', 'version="1" name="' + "n" * 254 + '"'), 2, 21),
+    "entity": (swap(GOOD, 'version="1"', 'version="1" name="a&amp;b"'), 2, 21),
+    "odd-value": (swap(GOOD, 'version="1"', 'version="1" name="a<b"'), 2, 21),
+    "empty": ("<!-- nothing -->\n", 1, 1),
+    "graph": ('<graphs version="1"/>', 1, 1),
+    "no-system": ("<topology/>", 1, 1),
+    "version": (swap(GOOD, 'version="1"', 'version="1.0"'), 2, 9),
+    "too-many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 128 + "</cpu>" + '<cpu numaid="3">'
+                      + "<nic/>" * 128 + "</cpu><cpu numaid"), 2, 1),
+    "many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 100 + "</cpu>" + '<cpu numaid="3">'
+                  + "<nic/>" * 100 + "</cpu><cpu numaid"), 2, 1),
+    "attributes": (swap(LINKED, "<gpu>", "<gpu " + " ".join(f'a{n}="1"' for n in range(13)) + ">"), 5, 50),
+    "children": (swap(GOOD, "  </cpu>", "<nic/>" * 128 + "</cpu>"), 3, 3),
+    "misplaced": (swap(GOOD, '  <cpu numaid="1"/>', "  <gpu/>"), 9, 3),
+    "unknown": (swap(GOOD, '  <cpu numaid="1"/>', '  <nvswitch/><cpu numaid="1"/>'), 9, 3),
+    "no-cpu": ('<system version="1"></system>', 1, 1),
+    "numaid": (swap(GOOD, 'numaid="1"', ""), 9, 3),
+    "numaid-twice": (swap(GOOD, 'numaid="1"', 'numaid="0"'), 9, 8),
+    "numa-missing": (swap(GOOD, 'numaid="1"', 'numaid="2"'), 2, 1),
+    "affinity": (swap(GOOD, "0000000f", "0-15"), 3, 19),
+    "arch": (swap(GOOD, "x86_64", "amd64"), 3, 39),
+    "vendor": (swap(GOOD, "GenuineIntel", "Intel"), 3, 53),
+    "no-number": (swap(GOOD, 'familyid="6"', 'familyid="six"'), 3, 75),
+    "no-model": (swap(GOOD, ' modelid="143"', ""), 3, 75),
+    "cpu-facts": (swap(NET, ' arch="x86_64"', ""), 3, 3),
+    "host-hash": (swap(GOOD, 'numaid="0"', 'numaid="0" host_hash="0x1"'), 3, 19),
+    "busid": (swap(GOOD, "0000:03:00.0", "3"), 6, 12),
+    "busid-form": (swap(GOOD, "0000:03:00.0", "00000000:0A:00.0"), 6, 12),
+    "busid-twice": (swap(GOOD, "0000:03:00.0", "0000:02:00.0"), 6, 12),
+    "no-gpu": (GOOD.replace("0x030200", "0x020700"), 2, 1),
+    "class": (swap(GOOD, "0x030200", "0x0302"), 5, 33),
+    "no-class": (swap(GOOD, ' class="0x030200"', ""), 5, 7),
+    "no-class-net": (swap(NET, ' class="0x060400"', ""), 4, 5),
+    "bridge-class": (swap(GOOD, "0x060400", "0x060401"), 4, 31),
+    "ids": (swap(NET, ' vendor="0x1000" device="0xc030"', ""), 4, 5),
+    "no-speed": (swap(NET, ' link_width="16"', ""), 4, 5),
+    "speed": (swap(GOOD, "32.0 GT/s PCIe", "Gen5"), 4, 132),
+    "width": (swap(GOOD, 'link_width="16"', 'link_width="x16"'), 4, 160),
+    "two-gpus": (swap(LINKED, "<gpu>", "<gpu/><gpu>"), 5, 56),
+    "pcilink": (swap(GOOD, "    </pci>", '<pcilink target="1"/></pci>'), 7, 10),
+    "override": (swap(LINKED, "<gpu>", '<gpu sm="90">'), 5, 55),
+    "own-note": (swap(LINKED, "<gpu>", '<gpu rank="0">'), 5, 55),
+    "believed": (LINKED, 5, 55),
+    "no-links": (swap(LINKED, '<nvlink target="0000:02:00.0" count="4" tclass="0x030200"/>', ""), 6, 50),
+    "c2c": (swap(LINKED, "<gpu>", '<gpu><c2c bw="fast" count="5"/>'), 5, 55),
+    "target": (swap(LINKED, 'target="0000:03:00.0"', 'target="1"'), 5, 63),
+    "count": (swap(LINKED, 'count="4"', 'count="four"'), 5, 85),
+    "count-most": (swap(LINKED, 'count="4"', 'count="600"'), 5, 85),
+    "links-most": (swap(LINKED, "<gpu>", '<gpu><nvlink target="fffffff:ffff:ff" count="16"/>'), 5, 50),
+    "to-itself": (swap(LINKED, 'target="0000:03:00.0"', 'target="0000:02:00.0"'), 5, 63),
+    "switch-guess": (swap(LINKED, ' tclass="0x030200"', ""), 5, 55),
+    "no-tclass": (swap(LINKED, "<gpu>", '<gpu><nvlink target="0000:c4:00.0" count="4"/>'), 5, 55),
+    "tclass": (swap(LINKED, 'tclass="0x030200"', 'tclass="NVSwitch"'), 5, 95),
+    "dropped": (swap(LINKED, 'target="0000:03:00.0"', 'target="0000:09:00.0"'), 5, 63),
+    "one-way": (swap(LINKED, 'count="4"', 'count="3"'), 5, 85),
+    "net": (NET, 6, 183),
+    "net-name": (swap(NET, '<net name="mlx5_0"/>', "<net/>"), 6, 183),
+    "net-twice": (swap(NET, "<nic>", '<nic><net name="mlx5_0"/>'), 6, 208),
+}  # fmt: skip
+BESIDE_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
+
+
+def test_every_rule_has_a_file_that_breaks_it() -> None:
+    assert set(BROKEN) | BESIDE_A_MACHINE == set(RULES)
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_found_with_its_place_reason_and_cure(rule: str) -> None:
+    text, line, column = BROKEN[rule]
+    found = [finding for finding in nccl.check(text) if finding.rule == rule]
+    assert [(f.line, f.column) for f in found][:1] == [(line, column)]
+    assert found[0].problem
+    assert found[0].cure
+    assert "{" not in found[0].problem.replace("'{", "")
+    assert "{" not in found[0].cure
+
+
+def test_good_files_have_no_findings() -> None:
+    indented = GOOD.replace("\n", "\r\n").replace(' affinity="', '  affinity="')  # CRLF and two blanks are fine
+    for text in (GOOD, indented, GOOD.replace("/>", " />"), GOOD.replace("\n", "")):
+        assert rules(text) == []
+    hidden_switch = 'target="fffffff:ffff:ff" count="0" tclass="0x068000"'
+    switched = re.sub(r'target="0000:0[23]:00.0" count="4" tclass="0x030200"', hidden_switch, LINKED)
+    assert rules(switched) == ["believed"]
+
+
+def test_what_repeats_is_said_once_with_the_number_of_places() -> None:
+    text = LINKED.replace("<gpu>", '<gpu dev="0">')
+    found = [f for f in nccl.check(text) if f.rule == "override"]
+    assert len(found) == 1
+    assert found[0].problem == "dev overrides NVML's number, which starts at 0 in a container (2 places)"
+
+
+def test_findings_come_by_line_and_column_and_tell_errors_from_warnings() -> None:
+    found = nccl.check(swap(LINKED, 'count="4"', 'count="600"').replace("  <cpu", "\t<cpu"))
+    assert [(f.line, f.column) for f in found] == sorted((f.line, f.column) for f in found)
+    assert {f.rule: f.error for f in found} == {
+        "tab": True, "count-most": True, "believed": False, "links-most": True, "one-way": True,
+    }  # fmt: skip
+
+
+def test_a_good_bridge_that_the_cloud_invented_needs_no_ids() -> None:
+    text = swap(NET, "0000:01:00.0", "ffff:ff:01.0").replace(' vendor="0x1000" device="0xc030"', "")
+    assert rules(text) == ["net"]
+
+
+VENDORS_FILES: dict[str, set[str]] = {
+    "aws-p4d-24xl-topo": set(),
+    "azure-ndv4-topo": set(),
+    "nebius-h100-vm": {"net"},
+    "azure-ncv4-topo": {"speed", "override", "own-note", "believed", "to-itself", "net"},
+    "azure-ncv4-graph": {"graph"},
+    "simllm-hgx-h200-8x-vastai": {"host-hash", "override", "own-note", "believed", "net", "net-twice"},
+    "simllm-perlmutter-a100-4x": {"host-hash", "override", "own-note", "believed", "net"},
+}
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared data is not beside the repository")
+@pytest.mark.parametrize("name", VENDORS_FILES)
+def test_files_that_work_have_no_errors_and_dumps_have_warnings(name: str) -> None:
+    found = nccl.check((FOLDER / f"{name}.xml").read_text())
+    assert {finding.rule for finding in found} == VENDORS_FILES[name]
+    assert [finding.rule for finding in found if finding.error] == (["graph"] if name.endswith("graph") else [])
+
+
+def machine_of(text: str, change: Callable[[Machine], Machine] = lambda machine: machine) -> Machine:
+    return change(nccl.read(text, name="box"))
+
+
+def test_a_file_is_compared_with_the_machine_that_it_is_for() -> None:
+    truth = machine_of(GOOD, lambda m: msgspec.structs.replace(m, numa=(*m.numa, NumaNode(id=2))))
+    found: dict[str, Finding] = {
+        finding.rule: finding
+        for finding in nccl.check(GOOD.replace("0xc030", "0xc010").replace("0000:03:", "0000:04:"), machine=truth)
+    }
+    assert set(found) == BESIDE_A_MACHINE
+    assert found["not-sys"].cure == 'write device="0xc030"'
+    assert found["lacks-gpu"].problem.startswith("GPU1 (0000:03:00.0) is not in the file")
+    assert found["numa-lacks"].problem.startswith("no <cpu> for NUMA node 2, which the machine has")
+    assert rules(GOOD, machine_of(GOOD)) == []

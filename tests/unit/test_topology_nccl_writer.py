@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dradriver.topology import nccl, profiles
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Machine, Nic, NumaNode, PathType, PciDevice
+from dradriver.topology.nccl.explain import explain, flattened
+from dradriver.topology.nccl.writer import MOST_ELEMENTS, write_file
+from tests.paths import SHARED_DATA
+
+DUMP = SHARED_DATA / "nccl_xml" / "simllm-hgx-h200-8x-vastai.xml"
+AWS = SHARED_DATA / "nccl_xml" / "aws-p4d-24xl-topo.xml"
+needs_data = pytest.mark.skipif(not DUMP.is_file(), reason="the shared data is not beside the repository")
+WRITABLE = [name for name in profiles.names() if name != "gb200-nvl72-rack"]
+
+
+def change(machine: Machine, **fields: object) -> Machine:
+    return msgspec.structs.replace(machine, **fields)
+
+
+def kept(machine: Machine) -> object:
+    """What a file can hold of the paths: an NCCL file does not know root complexes."""
+    flat = {PathType.PHB: PathType.NODE}
+    paths = [[flat.get(path, path) for path in row] for row in machine.paths]
+    nics = {nic.pci: row for nic, row in zip(machine.nics, machine.nic_paths, strict=True) if nic.pci}
+    return paths, {pci: [flat.get(path, path) for path in row] for pci, row in nics.items()}
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_a_profiles_file_is_faultless_and_gives_its_paths_back(name: str) -> None:
+    machine = profiles.load(name)
+    text = nccl.write(machine)
+    assert nccl.check(text, machine=machine) == []
+    again = nccl.read(text)
+    assert kept(again) == kept(machine) or name == "h100-x8-flat-vm"  # one root on no NUMA node: SYS in the file
+    assert [(gpu.pci, gpu.numa, gpu.pcie_gbps) for gpu in again.gpus] == [
+        (gpu.pci, gpu.numa, gpu.pcie_gbps) for gpu in machine.gpus
+    ]
+    assert {(node.id, node.cpus) for node in again.numa} >= {(node.id, node.cpus) for node in machine.numa}
+    assert again.cpu == machine.cpu
+
+
+@needs_data
+def test_a_dump_is_written_without_what_nccl_must_find_itself() -> None:
+    machine = nccl.read(DUMP.read_text())
+    text = nccl.write(machine)
+    assert nccl.check(text, machine=machine) == []
+    assert not any(word in text for word in ("<gpu", "<nic", "<net", "\t", "<?xml", "host_hash"))
+    assert text.startswith('<system version="1">\n  <cpu numaid="0" affinity="00000000,00000000,00000000,ffffffff,')
+    assert 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="207">' in text
+    assert (
+        '    <pci busid="0000:81:00.0" class="0x060400" vendor="0x104c" device="0x8232" subsystem_vendor="0x0000" '
+        'subsystem_device="0x0000" link_speed="32.0 GT/s PCIe" link_width="16">\n      <pci busid="0000:83:00.0" '
+    ) in text
+    assert nccl.read(text).pci == machine.pci
+
+
+@needs_data
+def test_a_virtual_machines_file_keeps_its_nics_as_plain_devices() -> None:
+    machine = nccl.read(AWS.read_text())
+    again = nccl.read(nccl.write(machine))
+    assert (again.paths, again.nic_paths, again.virtual) == (machine.paths, machine.nic_paths, True)
+    assert [nic.pci for nic in again.nics] == [nic.pci for nic in machine.nics]
+
+
+TREE = (
+    PciDevice("0000:01:00.0", None, 0, "0x060400", "1000:c030:1000:0001", "32.0 GT/s PCIe", 16),
+    PciDevice("0000:02:00.0", 0, 0, "0x030200", "10de:2330:10de:16c1", "32.0 GT/s PCIe", 16),
+    PciDevice("0000:03:00.0", None, 0, "0x060400", "1000:c030:1000:0001", "32.0 GT/s PCIe", 16),
+    PciDevice("0000:04:00.0", 2, 0, "0x020700", "15b3:1021:15b3:0041", "32.0 GT/s PCIe", 16),
+)
+
+
+def box(**fields: object) -> Machine:
+    one = profiles.load("rtx-a6000-x4-pairs")
+    gpu = msgspec.structs.replace(one.gpus[0], pci="0000:02:00.0")
+    machine = Machine(
+        name="box",
+        gpus=(gpu,),
+        links=((0,),),
+        paths=((PathType.SELF,),),
+        nics=(Nic(name="mlx5_0", pci="0000:04:00.0", numa=0),),
+        nic_paths=((PathType.NODE,),),
+        numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1), NumaNode(id=2, cpus="8-15")),
+        cpu=Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=17),
+        pci=TREE,
+    )
+    return change(machine, **fields)
+
+
+def test_every_numa_node_is_listed_and_bridges_without_gpus_are_not() -> None:
+    text = nccl.write(box())
+    assert text.splitlines() == [
+        '<system version="1">',
+        '  <cpu numaid="0" affinity="000000ff" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="17">',
+        '    <pci busid="0000:01:00.0" class="0x060400" vendor="0x1000" device="0xc030" subsystem_vendor="0x1000" '
+        'subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16">',
+        '      <pci busid="0000:02:00.0" class="0x030200" vendor="0x10de" device="0x2330" subsystem_vendor="0x10de" '
+        'subsystem_device="0x16c1" link_speed="32.0 GT/s PCIe" link_width="16"/>',
+        "    </pci>",
+        "  </cpu>",
+        '  <cpu numaid="1" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="17"/>',
+        '  <cpu numaid="2" affinity="0000ff00" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="17"/>',
+        "</system>",
+    ]  # fmt: skip
+    assert "0000:04:00.0" in nccl.write(box(virtual=True))
+
+
+def test_the_kernels_own_mask_comes_first_and_arm_has_neither_vendor_nor_model() -> None:
+    text = nccl.write(box(cpu=Cpu(arch="arm64"), numa=(NumaNode(id=0, cpus="0-7", cpumap="0,000000ff"),)))
+    assert '<cpu numaid="0" affinity="0,000000ff" arch="arm64">' in text
+
+
+def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
+    tree = tuple(PciDevice(d.busid, d.parent, None, d.kind) for d in TREE)
+    text = nccl.write(box(pci=tree, numa=()))
+    assert '  <cpu numaid="-1" arch="x86_64"' in text
+
+
+@needs_data
+def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
+    flat, server = profiles.load("h100-x8-flat-vm"), profiles.load("hgx-h100")
+    assert flattened(flat)
+    text = nccl.write(flat, like=server)
+    assert nccl.check(text, machine=flat) == []
+    again = nccl.read(text)
+    assert [gpu.pci for gpu in again.gpus] == [gpu.pci for gpu in flat.gpus]
+    assert [row.index(PathType.PIX) for row in again.nic_paths] == list(range(8))
+    with pytest.raises(TopologyError, match="dgx2-v100: 16 GPUs and 8 NICs; the machine"):
+        nccl.write(flat, like=profiles.load("dgx2-v100"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"cpu": None}, "cpu: the CPUs' model is not known"),
+        ({"pci": TREE[2:3]}, r"pci: the tree lacks GPU0 \(0000:02:00.0\)"),
+        ({"numa": (NumaNode(id=0, cpumap=",".join(["ffffffff"] * 30)),)}, "affinity: 'ffffffff,.*269 characters"),
+        ({"numa": tuple(NumaNode(id=n) for n in range(200))}, f"203 elements; .*: {MOST_ELEMENTS} is the most"),
+        ({"cpu": Cpu(arch='x86"')}, "arch: 'x86\"', 4 characters"),
+    ],
+)
+def test_what_nccl_would_refuse_is_not_written(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        nccl.write(box(**fields))
+
+
+@pytest.mark.parametrize("busid", ["", "00010000:02:00.0"])
+def test_a_gpu_without_a_bus_id_of_four_digits_is_refused(busid: str) -> None:
+    gpu = msgspec.structs.replace(box().gpus[0], pci=busid)
+    with pytest.raises(TopologyError, match=r"GPU0: bus id .*; a file needs one with a domain of four digits"):
+        nccl.write(box(gpus=(gpu,)))
+
+
+def test_a_file_is_replaced_as_a_whole_and_anybody_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "nvidia-topologyd" / "virtualTopology.xml"
+    write_file("one\n", path)
+    write_file("two\n", path)
+    assert path.read_text() == "two\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [p.name for p in path.parent.iterdir()] == ["virtualTopology.xml"]
+    with pytest.raises(TopologyError, match="cannot be written"):
+        write_file("three\n", path / "below-a-file")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "says"),
+    [
+        ("dgx-h100", False, "this is no virtual machine"),
+        ("l40s-x8", False, "this is no virtual machine"),
+        ("h100-x8-flat-vm", True, "NCCL sees all GPUs and NICs equally far apart"),
+        ("hgx-h100-degraded", False, "GPU2, GPU5: fewer links than the others"),
+    ],
+)
+def test_who_needs_a_file(name: str, needed: bool, says: str) -> None:
+    advice = explain(profiles.load(name))
+    assert advice.needed is needed
+    assert says in " ".join(advice.reasons)
+
+
+def test_a_virtual_machine_needs_a_file_only_where_it_would_tell_nccl_something() -> None:
+    flat = profiles.load("h100-x8-flat-vm")
+    without = explain(change(flat, nics=(), nic_paths=()))
+    assert not without.needed
+    assert "links join all GPUs and there is no NIC" in without.reasons[0]
+    assert "NUMA nodes are not known" in without.reasons[1]
+    shown = explain(change(profiles.load("hgx-h100"), virtual=True))
+    assert not shown.needed
+    assert "its PCI tree shows which devices are near" in shown.reasons[0]
+    slow = change(flat, links=((0,) * 8,) * 8, nics=(), nic_paths=())
+    assert explain(slow).needed
