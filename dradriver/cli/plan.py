@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from dradriver.allocator.choose import choose, listed, wanted
+from dradriver.allocator.choose import choose
+from dradriver.allocator.demands import words as wanted
+from dradriver.allocator.numbering import listed
 from dradriver.allocator.request import Choice, Request
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
@@ -198,7 +200,7 @@ def table(machine: Machine, wish: Request, choice: Choice) -> str:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),
-        ("asked", wanted(wish.gpus, wish.required)),
+        ("asked", wanted(wish)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.choose import pick
+from dradriver.allocator.picks import pick
 from dradriver.allocator.shape import line_gbps
 from dradriver.allocator.tables import Tables, of_machine
 from dradriver.topology.machine import Machine, PathType
@@ -64,7 +64,7 @@ def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], na
     reached: list[float] = []
     for free in range(256):
         if free.bit_count() > gpus:
-            chosen = pick(tables, free, gpus=gpus, constraints=frozenset())
+            chosen = pick(tables, free, gpus=gpus)
             assert chosen is not None
             best = max(true[int(mask)] for mask in tables.members(gpus) if int(mask) & ~free == 0)
             reached.append(true[chosen] / best)

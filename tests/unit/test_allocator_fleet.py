@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from dradriver.allocator.choose import UnknownGpuError, choose
+from dradriver.allocator.choose import choose
 from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.numbering import UnknownGpuError
 from dradriver.allocator.request import Constraint, NoPlaceError, Request
 from dradriver.allocator.tables import MachineTooLargeError
 from dradriver.topology.machine import Machine, PathType

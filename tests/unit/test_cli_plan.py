@@ -97,7 +97,7 @@ def test_a_machine_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("dradriver.cli.plan.read_machine", read)
     found = answers(run("--batch", lines=[{"machine": str(file), "gpus": 2}] * 3))
-    assert [answer["gpus"] for answer in found] == [[0, 3]] * 3
+    assert [answer["gpus"] for answer in found] == [[2, 3]] * 3
     assert reads == [str(file)]
 
 

@@ -1,4 +1,4 @@
-"""How good the chosen sets are, NCCL's own graph search being the judge, beside go-gpuallocator, first fit and chance."""
+"""How good the chosen sets are by NCCL's own graph search, beside go-gpuallocator, first fit and chance."""
 
 from __future__ import annotations
 
