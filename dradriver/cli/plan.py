@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 import msgspec
@@ -44,6 +45,16 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         policy: As the annotation ``policy``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
+        strategy: As the annotation, as are the next seven.
+        min_bandwidth: GB/s, a number or text.
+        min_busbw: The same.
+        product: Full name or glob.
+        architecture: One word.
+        min_memory: A quantity: ``40Gi``.
+        max_cross_nvswitch_gpus: How many.
+        prefer_same_numa: Whether.
+        include: Numbers of GPUs that must be in the set.
+        exclude: Numbers of GPUs that must not be.
         containers: GPUs of each container; one container where it is left out.
     """
 
@@ -54,6 +65,16 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     required: list[str] | str = ""
     preferred: list[str] | str = ""
     containers: list[int] | None = None
+    strategy: str = ""
+    min_bandwidth: float | str = ""
+    min_busbw: float | str = ""
+    product: str = ""
+    architecture: str = ""
+    min_memory: str = ""
+    max_cross_nvswitch_gpus: int | None = None
+    prefer_same_numa: bool = False
+    include: list[int] = []
+    exclude: list[int] = []
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -80,6 +101,18 @@ class Answer(msgspec.Struct, kw_only=True):
 @click.option("--policy", default="best-effort", show_default=True, help="What the set must be, as the annotation.")
 @click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
 @click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
+@click.option(
+    "--strategy", default="", metavar="WORD", help="Which of equally good sets: best-fit, pack, spread, first-fit."
+)
+@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate between neighbours of the ring.")
+@click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
+@click.option("--product", default="", metavar="GLOB", help="Only GPUs of this product.")
+@click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
+@click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
+@click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
+@click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
+@click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
+@click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
@@ -92,6 +125,9 @@ def plan(
     preferred: str,
     output: str,
     batch: bool,
+    include: str,
+    exclude: str,
+    **words: Any,
 ) -> None:
     """Choose GPUs of a machine for a request, offline.
 
@@ -111,6 +147,9 @@ def plan(
         required=required,
         preferred=preferred,
         containers=None if containers is None else numbers(containers, option="--containers"),
+        include=numbers(include, option="--include"),
+        exclude=numbers(exclude, option="--exclude"),
+        **words,
     )
     machine = read_machine(source)
     wish = request(question)
@@ -154,11 +193,21 @@ def request(question: Question) -> Request:
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
     words = {names.POLICY: question.policy}
-    for key, value in ((names.REQUIRED, question.required), (names.PREFERRED, question.preferred)):
-        if value:
-            words[key] = value if isinstance(value, str) else ",".join(value)
+    for key, value in (
+        (names.REQUIRED, question.required), (names.PREFERRED, question.preferred),
+        (names.STRATEGY, question.strategy), (names.MIN_BANDWIDTH, question.min_bandwidth),
+        (names.MIN_BUSBW, question.min_busbw), (names.PRODUCT, question.product),
+        (names.ARCHITECTURE, question.architecture), (names.MIN_MEMORY, question.min_memory),
+        (names.MAX_CROSS_NVSWITCH, question.max_cross_nvswitch_gpus),
+        (names.PREFER_SAME_NUMA, "true" if question.prefer_same_numa else ""),
+    ):  # fmt: skip
+        if isinstance(value, list):
+            words[key] = ",".join(value)
+        elif value not in ("", None):
+            words[key] = f"{value:g}" if isinstance(value, float) else str(value)
     checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
-    return words_of_pods.parse(words, checked)
+    wish = words_of_pods.parse(words, checked)
+    return msgspec.structs.replace(wish, include=tuple(question.include), exclude=tuple(question.exclude))
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
