@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dradriver.allocator import subsets
-from dradriver.allocator.subsets import Bools, Floats, Ints
+from dradriver.allocator import tours
+from dradriver.allocator.subsets import Floats, Ints
 from dradriver.allocator.tables import Tables
 
 _EXACT = 8  # up to here orders and splits are searched exhaustively
@@ -43,22 +43,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
     gain = np.where(usable, tables.step_gbps[pairs].astype(np.float64), -np.inf)
     if (gain[_upper(n)] == gain[0, 1]).all():
         return tuple(members.tolist())
-    np.fill_diagonal(gain, -np.inf)
-    # remaining[visited, here]: most that the steps from here over all unvisited ones back to the start can sum to
-    remaining = np.full((1 << n, n), -np.inf)
-    remaining[-1] = gain[:, 0]
-    for masks, onward, closed in _stages(n):
-        after = remaining.ravel()[onward]
-        after[closed] = -np.inf
-        remaining[masks] = (gain[None, :, :] + after[:, None, :]).max(axis=2)
-    ring, seen, here = [0], 1, 0
-    while len(ring) < n:
-        worth = gain[here] + remaining[[seen | 1 << there for there in range(n)], range(n)]
-        worth[ring] = -np.inf
-        here = int(worth.argmax())
-        ring.append(here)
-        seen |= 1 << here
-    return tuple(members[ring].tolist())
+    return tuple(members[list(tours.exact(gain))].tolist())
 
 
 @lru_cache(maxsize=65536)
@@ -141,23 +126,6 @@ def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]
 @lru_cache(maxsize=16)
 def _upper(n: int) -> tuple[Ints, Ints]:
     return np.triu_indices(n, 1)
-
-
-@lru_cache(maxsize=16)
-def _stages(n: int) -> list[tuple[Ints, Ints, Bools]]:
-    """Held and Karp's recursion over ``n`` places, from all but one visited to one.
-
-    Per number of visited places: masks that hold place 0 (m,); where in the flat table (2**n, n) the value of going on
-    to each place stands (m, n); which places are visited already (m, n).
-    """
-    visited = np.arange(1 << n)
-    count = np.bitwise_count(visited)
-    one = subsets.bits(n)
-    stages = []
-    for size in range(n - 1, 0, -1):
-        masks = visited[(count == size) & (visited & 1 != 0)]
-        stages.append((masks, (masks[:, None] | one) * n + np.arange(n), (masks[:, None] & one) != 0))
-    return stages
 
 
 def _tail_order(tables: Tables, tail: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,10 +18,13 @@ import msgspec
 
 from dradriver.allocator.choose import choose
 from dradriver.allocator.demands import words as wanted
-from dradriver.allocator.numbering import listed
+from dradriver.allocator.estimates import Estimate, all_reduce
+from dradriver.allocator.numbering import listed, mask_of_gpus
 from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.tables import of_machine
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
+from dradriver.api.quantity import whole
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
@@ -55,6 +58,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         prefer_same_numa: Whether.
         include: Numbers of GPUs that must be in the set.
         exclude: Numbers of GPUs that must not be.
+        message_size: Bytes or a quantity (``1Gi``) that an all-reduce is estimated for.
         containers: GPUs of each container; one container where it is left out.
     """
 
@@ -75,10 +79,11 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prefer_same_numa: bool = False
     include: list[int] = []
     exclude: list[int] = []
+    message_size: int | str = ""
 
 
-class Answer(msgspec.Struct, kw_only=True):
-    """The answer to one line: a choice without a node."""
+class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer to one line: a choice without a node; the last two where a size of messages was given."""
 
     gpus: tuple[int, ...]
     busbw_gbps: float
@@ -88,6 +93,8 @@ class Answer(msgspec.Struct, kw_only=True):
     score: int
     containers: tuple[tuple[int, ...], ...]
     fallback: tuple[str, ...]
+    allreduce_seconds: float | None = None
+    allreduce_busbw_gbps: float | None = None
 
 
 @click.command()
@@ -113,6 +120,7 @@ class Answer(msgspec.Struct, kw_only=True):
 @click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
 @click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
 @click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be.")
+@click.option("--message-size", default="", metavar="SIZE", help="Estimate an all-reduce of this size: 64Mi.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
@@ -155,9 +163,9 @@ def plan(
     wish = request(question)
     choice = choose(machine, free_gpus(machine, question), wish)
     if output == "json":
-        click.echo(msgspec.json.encode(answer(choice)).decode())
+        click.echo(msgspec.json.encode(answer(choice, estimate(machine, question, choice))).decode())
     else:
-        click.echo(table(machine, wish, choice))
+        click.echo(table(machine, wish, choice, estimate(machine, question, choice)))
 
 
 def answer_lines(lines: Iterable[bytes]) -> None:
@@ -172,7 +180,8 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
             machine = machines[question.machine]
-            reply: Answer | dict[str, str] = answer(choose(machine, free_gpus(machine, question), wish))
+            choice = choose(machine, free_gpus(machine, question), wish)
+            reply: Answer | dict[str, str] = answer(choice, estimate(machine, question, choice))
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             reply = {"error": str(error)}
         click.echo(msgspec.json.encode(reply))
@@ -215,7 +224,7 @@ def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
     return [gpu.index for gpu in machine.gpus] if question.free is None else question.free
 
 
-def answer(choice: Choice) -> Answer:
+def answer(choice: Choice, estimated: Estimate | None) -> Answer:
     """The choice as a line of ``--batch`` and ``-o json`` gives it."""
     return Answer(
         gpus=choice.gpus,
@@ -226,7 +235,24 @@ def answer(choice: Choice) -> Answer:
         score=choice.score,
         containers=choice.containers,
         fallback=tuple(word.value for word in choice.fallback),
+        allreduce_seconds=None if estimated is None else float(f"{estimated.seconds:.3g}"),
+        allreduce_busbw_gbps=None if estimated is None else float(f"{estimated.busbw_gbps:.3g}"),
     )
+
+
+def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate | None:
+    """What an all-reduce takes on the chosen set; None where no size was given.
+
+    Raises:
+        PlanError: A size of nothing.
+        WordError: The size is no quantity.
+    """
+    if question.message_size == "":
+        return None
+    size = question.message_size if isinstance(question.message_size, int) else whole(question.message_size)
+    if size < 1:
+        raise PlanError(f"message_size {size}: give a size above zero, as 64Mi")
+    return all_reduce(of_machine(machine), mask_of_gpus(machine, choice.gpus), size=size)
 
 
 def numbers(text: str, *, option: str) -> list[int]:
@@ -245,7 +271,7 @@ def numbers(text: str, *, option: str) -> list[int]:
     return found
 
 
-def table(machine: Machine, wish: Request, choice: Choice) -> str:
+def table(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None = None) -> str:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),
@@ -257,6 +283,9 @@ def table(machine: Machine, wish: Request, choice: Choice) -> str:
         ("busbw", f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"),
         ("score", f"{choice.score} of 100"),
     ]
+    if estimated is not None:
+        took = f"{estimated.seconds * 1e6:.0f} us, {estimated.busbw_gbps:.3g} GB/s"
+        rows.append(("all-reduce", f"{took} estimated for a message of this size"))
     if len(choice.containers) > 1:
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
     if choice.fallback:

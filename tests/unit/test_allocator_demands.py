@@ -177,7 +177,7 @@ def test_a_fleet_of_mixed_products_takes_the_right_ones() -> None:
         fleet.rank(Request(containers=(3,), product="NVIDIA A100 80GB PCIe"))
     with pytest.raises(NoPlaceError, match="no GPU of product GB200 is free"):
         fleet.rank(Request(containers=(1,), product="GB200"))
-    with pytest.raises(NoPlaceError, match="the most bus bandwidth .* is 40 GB/s on b"):
+    with pytest.raises(NoPlaceError, match=r"the most bus bandwidth .* is 40 GB/s on b"):
         fleet.rank(Request(containers=(2,), min_busbw_gbps=41))
     assert [choice.node for choice in fleet.rank(Request(containers=(2,), include=(7,)))] == ["b"]
 
