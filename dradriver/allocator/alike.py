@@ -38,6 +38,7 @@ class Alike:
         # Masks of up to 16 GPUs: 2 bytes each.
         self._free = np.zeros(64, dtype=np.uint16)
         self._promised = np.zeros(64, dtype=np.uint16)
+        self._site = np.zeros(64, dtype=np.int32)
         self._place: Ints | None = None  # of each slot's name among all names
 
     def add(self, name: str, free: int) -> int:
@@ -46,16 +47,17 @@ class Alike:
         if slot == len(self._free):
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))
             self._promised = np.concatenate((self._promised, np.zeros_like(self._promised)))
+            self._site = np.concatenate((self._site, np.zeros_like(self._site)))
         self.names.append(name)
         self._free[slot] = free
-        self._promised[slot] = 0
+        self._promised[slot] = self._site[slot] = 0
         self._place = None
         return slot
 
     def drop(self, slot: int) -> str:
         """Free a slot by moving the last node into it; the name of the node that is there now."""
         last = len(self.names) - 1
-        for kept in (self._free, self._promised):
+        for kept in (self._free, self._promised, self._site):
             kept[slot] = kept[last]
         self.names[slot] = self.names[last]
         self.names.pop()
@@ -77,6 +79,14 @@ class Alike:
     def promised(self, slot: int) -> int:
         """Promised positions of a node."""
         return int(self._promised[slot])
+
+    def set_site(self, slot: int, site: int) -> None:
+        """Say where a node stands: the number of its location."""
+        self._site[slot] = site
+
+    def sites(self) -> NDArray[np.int32]:
+        """Number of each node's location: (nodes,), int32."""
+        return self._site[: len(self.names)]
 
     def offered(self) -> NDArray[np.uint16]:
         """What is free and not promised, per slot: (nodes,), uint16."""

@@ -9,10 +9,11 @@ import numpy as np
 from dradriver.allocator import demands, ordering, rings
 from dradriver.allocator.alike import Alike, Looked, kind_of
 from dradriver.allocator.choose import check, describe
+from dradriver.allocator.network import Location, Sites
 from dradriver.allocator.numbering import mask_of_gpus, numbers
 from dradriver.allocator.ordering import Group
 from dradriver.allocator.request import Choice, NoPlaceError, Request
-from dradriver.allocator.subsets import Bools
+from dradriver.allocator.subsets import Bools, Ints
 from dradriver.allocator.tables import of_machine
 from dradriver.topology.machine import Machine
 
@@ -31,6 +32,9 @@ class Fleet:
     Per node 4 bytes of masks, its name and a reference to its machine; tables are shared by alike machines.
     ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number of
     different masks, not of nodes.
+
+    Attributes:
+        sites: The locations of the nodes.
     """
 
     def __init__(self) -> None:
@@ -38,6 +42,9 @@ class Fleet:
         self._slots: dict[str, tuple[Alike, int]] = {}
         self._machines: dict[str, Machine] = {}
         self._version = 0  # of who is there
+        self.sites = Sites()
+        self._ranks: dict[int, Ints] = {}
+        self._ranked = -1  # the version that the ranks of names are of
 
     @property
     def nodes(self) -> Collection[str]:
@@ -98,6 +105,16 @@ class Fleet:
         """
         alike, slot = self._slots[name]
         alike.set_promised(slot, mask_of_gpus(self._machines[name], gpus))
+
+    def set_location(self, name: str, location: Location) -> None:
+        """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
+        alike, slot = self._slots[name]
+        alike.set_site(slot, self.sites.number(location))
+
+    def location(self, name: str) -> Location:
+        """Where a node stands; KeyError for an unknown node."""
+        alike, slot = self._slots[name]
+        return self.sites.locations[int(alike.sites()[slot])]
 
     def remove(self, name: str) -> None:
         """Forget a node; an unknown one is no error."""
@@ -176,6 +193,18 @@ class Fleet:
             for alike in self._kinds.values()
             if id(alike) in eligible.chosen
         ]
+
+    def name_ranks(self, looked: list[Looked], slots: list[Ints]) -> Ints:
+        """Place of each node's name among all names, for the slots of each kind in turn: (nodes,), int64."""
+        if self._ranked != self._version:
+            order = {name: at for at, name in enumerate(sorted(self._slots))}
+            self._ranks = {
+                id(alike): np.array([order[name] for name in alike.names], dtype=np.int64)
+                for alike in self._kinds.values()
+            }
+            self._ranked = self._version
+        every = [self._ranks[id(each.alike)][own] for each, own in zip(looked, slots, strict=True)]
+        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
 
     def _named(self, group: Group, request: Request, limit: int) -> list[Choice]:
         """Choices on the nodes of equally good masks, by name."""

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-PARTS = ("quality", "speed")
+PARTS = ("quality", "speed", "scale")
 
 
 def main() -> None:
