@@ -142,14 +142,14 @@ def sets(nodes: Nodes, at: int, count: int, *, request: Request) -> list[int]:
     """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
     tables, demand = nodes.tables(at), nodes.demand[int(nodes.kind[at])]
     rank = ranks(tables, demands.taste(request), gpus=request.gpus)
-    held = _held(tables, request.gpus, demand)
+    room = held(tables, request.gpus, demand)
     every = tables.members(request.gpus)
     every = every[tables.allowed(demand)[every]]
     free = int(nodes.mask[at])
     found = []
     for left in range(count - 1, -1, -1):
         inside = every[every & ~free == 0]
-        inside = inside[held[free ^ inside] >= left]
+        inside = inside[room[free ^ inside] >= left]
         value = (rank.first[inside] << 40 | rank.last[inside]) + (rank.rest[free ^ inside] << 20)
         found.append(int(inside[value.argmin()]))
         free ^= found[-1]
@@ -162,11 +162,11 @@ def _capacity(nodes: Nodes) -> Ints:
         tables, gpus = each.alike.tables, nodes.request.gpus
         if gpus <= tables.size:
             own = nodes.kind == number
-            out[own] = _held(tables, gpus, demand)[nodes.mask[own]]
+            out[own] = held(tables, gpus, demand)[nodes.mask[own]]
     return out
 
 
-def _held(tables: Tables, gpus: int, demand: Demand) -> Ints:
+def held(tables: Tables, gpus: int, demand: Demand) -> Ints:
     """Most disjoint admissible sets inside each free mask: shape (2**g,), int64."""
     return tables.row(("held", gpus, demand), lambda: _count(tables, gpus, demand))
 

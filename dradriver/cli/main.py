@@ -11,6 +11,7 @@ from dradriver.errors import DriverError
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "plan": "Choose GPUs of a machine for a request, offline.",
+    "simulate": "Compare placement policies on a simulated cluster.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA.",
 }
 
