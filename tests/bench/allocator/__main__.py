@@ -8,7 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-PARTS = ("quality", "speed", "scale")
+from tests.bench.allocator import growth
+
+PARTS = ("quality", "speed", "scale", "growth")
 
 
 def main() -> None:
@@ -16,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.allocator", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without any")
     parser.add_argument("--output", type=Path, help="file for the JSON")
+    parser.add_argument("--plot", type=Path, help="file for the picture of growth (SVG)")
     asked = parser.parse_args()
     if strangers := set(asked.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(strangers))}; there are {', '.join(PARTS)}")
@@ -24,6 +27,8 @@ def main() -> None:
         figures[part] = importlib.import_module(f"tests.bench.allocator.{part}").measure()
         print(part)
         show(figures[part], indent=2)
+    if asked.plot is not None and "growth" in figures:
+        asked.plot.write_text(growth.picture(figures["growth"]))
     if asked.output is not None:
         asked.output.write_text(json.dumps(figures, indent=2) + "\n")
 
