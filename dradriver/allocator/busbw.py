@@ -4,8 +4,8 @@ NCCL packs rings into the links of a set. Each link carries traffic both ways at
 Hamiltonian cycles, and their total bandwidth is bounded at every GPU. Where no ring over links exists a step may go
 through a third GPU (NVB) or over PCIe, whose narrowest step then decides. On machines with switches all that counts
 is each GPU's own links, and from compute capability 9.0 the switches add up (NVLS). Sources: NCCL's topo.h,
-search.cc and tuning.cc (2.27 to 2.30), and its own verdict for every subset of two machines, against which tests
-compare this.
+search.cc and tuning.cc (2.27 to 2.30), and its own verdict for every subset of two machines and for means over three
+others, against which tests compare this. Known to be off: two bridged pairs of A40 on AMD reach 16 GB/s, not 20.7.
 """
 
 from __future__ import annotations
@@ -217,16 +217,21 @@ def _over_pcie(shape: Shape, count: Floats, steps: dict[PathType, Bools]) -> Flo
     limit = np.where(alone, limit, 2 * limit)
     limit = np.where(socket, np.minimum(limit, shape.socket_gbps), limit).astype(np.float32)
     ring = reached(limit, shape.capability)
-    two_parts = socket & ~alone & _in_two_parts(adjacent)
-    return np.where(two_parts, np.maximum(ring, _tree(ring, count, shape.capability)), ring)
+    # Between sockets NCCL finds two slow rings rather than a fast one, which bring two fast trees along, for two parts
+    # that links hold together, and for six GPUs of which two pairs are linked (its verdict on DGX-1, on bridge pairs).
+    parts = _parts(adjacent)
+    by_tree = socket & ((~alone & (parts == 2)) | (alone & (parts == 4) & (count == 6)))
+    return np.where(by_tree, np.maximum(ring, _tree(ring, count, shape.capability)), ring)
 
 
-def _in_two_parts(adjacent: Bools) -> Bools:
-    """Masks that links join into exactly two parts: shape (2**g,)."""
+def _parts(adjacent: Bools) -> Ints:
+    """Into how many parts links join the members of each mask: shape (2**g,), int64."""
     part = subsets.part_of_lowest(adjacent)
-    masks = np.arange(len(part))
-    rest = masks ^ part
-    out: Bools = (rest != 0) & (part == masks)[rest]
+    out = np.zeros(len(part), dtype=np.int64)
+    rest = np.arange(len(part))
+    while rest.any():
+        out += rest != 0
+        rest = rest ^ part[rest]
     return out
 
 
