@@ -8,6 +8,7 @@ import numpy as np
 
 from dradriver.allocator import demands, ordering, rings
 from dradriver.allocator.alike import Alike, Looked, kind_of
+from dradriver.allocator.blueprints import Blueprints, Kept
 from dradriver.allocator.choose import check, describe
 from dradriver.allocator.network import Location, Sites
 from dradriver.allocator.numbering import mask_of_gpus, numbers
@@ -29,7 +30,7 @@ class NodeMask:
 class Fleet:
     """The cluster's nodes with their machines and free GPUs.
 
-    Per node 4 bytes of masks, its name and a reference to its machine; tables are shared by alike machines.
+    Per node 8 bytes of masks and location, its name and its GPUs' uuids; machines and tables are shared by alike ones.
     ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number of
     different masks, not of nodes.
 
@@ -40,7 +41,8 @@ class Fleet:
     def __init__(self) -> None:
         self._kinds: dict[tuple[object, ...], Alike] = {}
         self._slots: dict[str, tuple[Alike, int]] = {}
-        self._machines: dict[str, Machine] = {}
+        self._kept: dict[str, Kept] = {}
+        self._blueprints = Blueprints()
         self._version = 0  # of who is there
         self.sites = Sites()
         self._ranks: dict[int, Ints] = {}
@@ -53,17 +55,21 @@ class Fleet:
 
     def machine(self, name: str) -> Machine:
         """The node's machine; KeyError for an unknown node."""
-        return self._machines[name]
+        return self._kept[name].machine()
+
+    def shared_machine(self, name: str) -> Machine:
+        """The same without uuids, which costs nothing: one object for all alike nodes."""
+        return self._kept[name].blueprint
 
     def free(self, name: str) -> frozenset[int]:
         """The node's free GPUs, promised ones included, by the machine's own numbers; KeyError for an unknown node."""
         alike, slot = self._slots[name]
-        return frozenset(numbers(self._machines[name], rings.positions(alike.free(slot))))
+        return frozenset(numbers(self.shared_machine(name), rings.positions(alike.free(slot))))
 
     def promised(self, name: str) -> frozenset[int]:
         """The node's promised GPUs, by the machine's own numbers; KeyError for an unknown node."""
         alike, slot = self._slots[name]
-        return frozenset(numbers(self._machines[name], rings.positions(alike.promised(slot))))
+        return frozenset(numbers(self.shared_machine(name), rings.positions(alike.promised(slot))))
 
     def set_node(self, name: str, machine: Machine, free: Collection[int]) -> None:
         """Insert a node, or update its machine and its free GPUs.
@@ -73,15 +79,14 @@ class Fleet:
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
         mask = mask_of_gpus(machine, free)
-        known = self._machines.get(name)
-        if known is None or (known is not machine and known != machine):
-            tables = of_machine(machine)
+        if self._kept.get(name) != self._blueprints.of(machine):
+            tables = of_machine(self._blueprints.of(machine).blueprint)
             self.remove(name)
             kind = kind_of(machine, tables)
+            self._kept[name] = self._blueprints.keep(machine)
             alike = self._kinds.get(kind)
             if alike is None:
-                alike = self._kinds[kind] = Alike(tables, machine.gpus)
-            self._machines[name] = machine
+                alike = self._kinds[kind] = Alike(tables, self.shared_machine(name).gpus)
             self._slots[name] = alike, alike.add(name, mask)
             self._version += 1
             return
@@ -95,7 +100,7 @@ class Fleet:
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
         alike, slot = self._slots[name]
-        alike.set_free(slot, mask_of_gpus(self._machines[name], free))
+        alike.set_free(slot, mask_of_gpus(self.shared_machine(name), free))
 
     def set_promised(self, name: str, gpus: Collection[int]) -> None:
         """Update a node's promised GPUs, which no later request gets; KeyError for an unknown node.
@@ -104,7 +109,7 @@ class Fleet:
             UnknownGpuError: ``gpus`` names a GPU that the machine does not have.
         """
         alike, slot = self._slots[name]
-        alike.set_promised(slot, mask_of_gpus(self._machines[name], gpus))
+        alike.set_promised(slot, mask_of_gpus(self.shared_machine(name), gpus))
 
     def set_location(self, name: str, location: Location) -> None:
         """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
@@ -121,13 +126,14 @@ class Fleet:
         found = self._slots.pop(name, None)
         if found is None:
             return
-        machine = self._machines.pop(name)
+        kept = self._kept.pop(name)
+        self._blueprints.drop(kept)
         alike, slot = found
         moved = alike.drop(slot)
         if moved:
             self._slots[moved] = alike, slot
         if not alike.names:
-            del self._kinds[kind_of(machine, alike.tables)]
+            del self._kinds[kind_of(kept.blueprint, alike.tables)]
         self._version += 1
 
     def mask(self, names: Collection[str]) -> NodeMask:
@@ -210,6 +216,6 @@ class Fleet:
         """Choices on the nodes of equally good masks, by name."""
         names = [(name, place.taken) for place in group for name in place.looked.first_names(place.mask, limit)]
         return [
-            describe(self._machines[name], self._slots[name][0].tables, taken, request=request, node=name)
+            describe(self.shared_machine(name), self._slots[name][0].tables, taken, request=request, node=name)
             for name, taken in sorted(names)[:limit]
         ]

@@ -150,7 +150,7 @@ def _described(fleet: Fleet, nodes: Nodes, chosen: Plan, *, request: GangRequest
         at, count = by_name[name]
         tables = nodes.tables(at)
         pods += [
-            describe(fleet.machine(name), tables, taken, request=request.pod, node=name)
+            describe(fleet.shared_machine(name), tables, taken, request=request.pod, node=name)
             for taken in filling.sets(nodes, at, count, request=request.pod)
         ]
     slowest = min(pod.busbw_gbps for pod in pods)
