@@ -82,7 +82,7 @@ def placement_s(fleet: Fleet, request: Request, nodes: int, *, eligible: Any = N
         fleet.set_free(choice.node, fleet.free(choice.node) - set(choice.gpus))
         took.append(time.perf_counter() - begun)
         name = f"node-{rng.randrange(nodes)}"
-        fleet.set_free(name, rng.sample([gpu.index for gpu in fleet.machine(name).gpus], 8))
+        fleet.set_free(name, rng.sample([gpu.index for gpu in fleet.shared_machine(name).gpus], 8))
     return statistics.median(took)
 
 
