@@ -15,8 +15,9 @@ from dradriver.api.quantity import whole
 
 _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII)
 _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
+# What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
+_PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
 _MIB: Final = 1 << 20
-_LONGEST_PRODUCT: Final = 100
 
 
 def read(wishes: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def shown(text: str) -> str:
 
 
 def _product(key: str, text: str) -> str:
-    if not text or len(text) > _LONGEST_PRODUCT or not text.isprintable():
+    if _PRODUCT.fullmatch(text) is None:
         raise WordError(
             f"{key}: {shown(text)} is no product; write the full name as nvidia-smi -L gives it, or a glob, as "
             f"NVIDIA A100*"

@@ -79,6 +79,8 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
         ({"gpu.topology/min-busbw": "0"}, "above zero"),
         ({"gpu.topology/min-busbw": "1e3"}, "no bandwidth"),
         ({"gpu.topology/product": ""}, "no product"),
+        ({"gpu.topology/product": "A100' || true"}, "no product"),
+        ({"gpu.topology/product": "A" * 101}, "no product"),
         ({"gpu.topology/product": "A\n100"}, "no product"),
         ({"gpu.topology/architecture": "hop,per"}, "write one word, as hopper"),
         ({"gpu.topology/min-memory": "forty"}, "gpu.topology/min-memory: 'forty' is no quantity"),
