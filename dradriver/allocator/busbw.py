@@ -4,8 +4,8 @@ NCCL packs rings into the links of a set. Each link carries traffic both ways at
 Hamiltonian cycles, and their total bandwidth is bounded at every GPU. Where no ring over links exists a step may go
 through a third GPU (NVB) or over PCIe, whose narrowest step then decides. On machines with switches all that counts
 is each GPU's own links, and from compute capability 9.0 the switches add up (NVLS). Sources: NCCL's topo.h,
-search.cc and tuning.cc (2.27 to 2.30), and its own verdict for every subset of two machines, against which tests
-compare this.
+search.cc and tuning.cc (2.27 to 2.30), and its own verdict for every subset of two machines and for means over three
+others, against which tests compare this. Known to be off: two bridged pairs of A40 on AMD reach 16 GB/s, not 20.7.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from dradriver.allocator import subsets
 from dradriver.allocator.shape import Shape
-from dradriver.allocator.subsets import Bools, Floats
+from dradriver.allocator.subsets import Bools, Floats, Ints
 from dradriver.topology.machine import PathType
 
 _T = TypeVar("_T")
@@ -36,13 +36,16 @@ _AMD_SOCKET_GBPS = 16.0
 _INTEL_HOST_BRIDGE = 5 / 6  # share of PCIe bandwidth that peer traffic keeps through an Intel host bridge
 
 
-def predict(shape: Shape, *, rings: dict[int, Bools], paths: dict[int, Bools], steps: dict[PathType, Bools]) -> Floats:
+def predict(
+    shape: Shape, *, rings: dict[int, Bools], paths: dict[int, Bools], cuts: Ints, steps: dict[PathType, Bools]
+) -> Floats:
     """Predicted all-reduce bus bandwidth of every subset: shape (2**g,), float32, GB/s; 0 below two GPUs.
 
     Args:
         shape: The machine.
         rings: By number of links c: masks with a ring whose every step has at least c links (bool, (2**g,)).
         paths: The same for open paths.
+        cuts: What ``cuts`` gives.
         steps: By PCIe path type: masks with a ring whose every step is linked or at most that far.
     """
     count = np.bitwise_count(np.arange(1 << shape.size)).astype(np.float32)
@@ -52,7 +55,7 @@ def predict(shape: Shape, *, rings: dict[int, Bools], paths: dict[int, Bools], s
         links = _over_switch(shape, count)
         out = np.where(linked, np.maximum(links, pcie), pcie)
     elif linked.any():
-        joined = _over_links(shape, count, rings, paths)
+        joined = _over_links(shape, count, rings, paths, cuts=cuts)
         out = np.where(joined > 0, joined, pcie)
     else:
         out = pcie
@@ -60,7 +63,7 @@ def predict(shape: Shape, *, rings: dict[int, Bools], paths: dict[int, Bools], s
     return out.astype(np.float32)
 
 
-def second_tree(shape: Shape) -> Bools:
+def second_tree(shape: Shape, one_ring: Bools) -> Bools:
     """Masks on which NCCL uses a second tree that ``predict`` leaves out: shape (2**g,). For breaking ties only.
 
     Where one pair joins the two halves of a set that has rings for one link, NCCL 2.27 finds either one full ring or
@@ -68,23 +71,25 @@ def second_tree(shape: Shape) -> Bools:
     the GPUs' numbers alone (its search meets the halves in PCI order: two, unless the far half's lowest GPU holds
     the link), and ``predict`` does not depend on numbers. Found in its verdict for all subsets of DGX-1, and true
     for each of them.
+
+    Args:
+        shape: The machine in its own numbering.
+        one_ring: Masks whose halves one single link joins (bool, (2**g,)).
     """
-    g = shape.size
-    out = np.zeros(1 << g, dtype=np.bool_)
-    if shape.switched:
+    out = np.zeros(1 << shape.size, dtype=np.bool_)
+    masks = np.flatnonzero(one_ring)
+    if not len(masks):
         return out
     adjacent = _adjacent(shape)
-    masks = np.arange(1 << g)
-    one_ring = subsets.min_cuts(shape.links) == 1
     for a, b in np.argwhere(np.triu(adjacent)).tolist():
+        held = masks[(masks >> a & 1 != 0) & (masks >> b & 1 != 0)]
         without = adjacent.copy()
         without[a, b] = without[b, a] = False
-        near = subsets.part_of_lowest(without)
-        far = masks ^ near
-        parted = one_ring & (far != 0) & (masks >> a & 1 != 0) & (masks >> b & 1 != 0)
+        near = subsets.part_of_lowest(without, held)
+        far = held ^ near
         end = np.where(far >> a & 1, 1 << a, 1 << b)
         halves = (np.bitwise_count(near) > 1) & (np.bitwise_count(far) > 1)
-        out |= parted & halves & ((far & -far) != end)
+        out[held[halves & ((far & -far) != end)]] = True
     return out
 
 
@@ -105,21 +110,44 @@ def reached(capacity: Floats, capability: int) -> Floats:
     return total
 
 
-def _over_links(shape: Shape, count: Floats, rings: dict[int, Bools], paths: dict[int, Bools]) -> Floats:
+def cuts(shape: Shape, *, rings: dict[int, Bools], paths: dict[int, Bools]) -> Ints:
+    """Fewest links that part each mask into two, 0 where that decides nothing: shape (2**g,), int64."""
+    out = np.zeros(1 << shape.size, dtype=np.int64)
+    if not shape.switched and rings:
+        masks = np.arange(1 << shape.size)
+        joined = subsets.part_of_lowest(_adjacent(shape)) == masks
+        wanted = masks[joined & (masks & (masks - 1) != 0) & _prefers_through(rings, paths)]
+        out[wanted] = subsets.min_cuts(shape.links, wanted)
+    return out
+
+
+def _prefers_through(rings: dict[int, Bools], paths: dict[int, Bools]) -> Bools:
+    """Masks whose rings may go through third GPUs.
+
+    NCCL's search begins with fast channels: four GPUs in a wide chain get NVB rings although a narrow plain ring
+    exists. With five and more its paths through third GPUs take the narrow way and it ends with the plain ring.
+    """
+    linked = rings[min(rings)]
+    four = np.bitwise_count(np.arange(len(linked))) == 4
+    out: Bools = ~linked | (four & (_widest(paths) > _widest(rings)))
+    return out
+
+
+def _widest(graphs: dict[int, Bools]) -> Ints:
+    out: Ints = np.max([np.where(has, width, 0) for width, has in graphs.items()], axis=0)
+    return out
+
+
+def _over_links(shape: Shape, count: Floats, rings: dict[int, Bools], paths: dict[int, Bools], *, cuts: Ints) -> Floats:
     """Rings over direct links, through third GPUs of the set where there is none; 0 where links do not join the set."""
     linked = rings[min(rings)]
     ring = np.where(linked, reached(_visits(shape) * np.float32(shape.link_gbps), shape.capability), 0)
-    cuts = subsets.min_cuts(shape.links) * np.float32(shape.link_gbps)
     # A closed walk crosses every cut both ways; through third GPUs nothing else binds it.
-    through = reached(cuts, shape.capability)
-    widest_ring = np.max([np.where(has, width, 0) for width, has in rings.items()], axis=0)
-    widest_path = np.max([np.where(has, width, 0) for width, has in paths.items()], axis=0)
-    # The search begins with fast channels: four GPUs in a wide chain get NVB rings although a narrow plain ring
-    # exists. With five and more its paths through third GPUs take the narrow way and it ends with the plain ring.
-    prefers_through = ~linked | ((count == 4) & (widest_path > widest_ring))
+    through = reached((cuts * np.float32(shape.link_gbps)).astype(np.float32), shape.capability)
+    prefers_through = _prefers_through(rings, paths)
     ring = np.where(prefers_through, np.maximum(ring, through), ring)
     # Trees get as many channels as rings. Two can run a wide chain in both directions and then beat the rings.
-    fastest = widest_path * np.float32(shape.link_gbps)
+    fastest = _widest(paths) * np.float32(shape.link_gbps)
     two_channels = np.isclose(ring, 2 * shape.link_gbps)
     return np.where(two_channels, np.maximum(ring, _tree(fastest, count, shape.capability)), ring).astype(np.float32)
 
@@ -189,16 +217,21 @@ def _over_pcie(shape: Shape, count: Floats, steps: dict[PathType, Bools]) -> Flo
     limit = np.where(alone, limit, 2 * limit)
     limit = np.where(socket, np.minimum(limit, shape.socket_gbps), limit).astype(np.float32)
     ring = reached(limit, shape.capability)
-    two_parts = socket & ~alone & _in_two_parts(adjacent)
-    return np.where(two_parts, np.maximum(ring, _tree(ring, count, shape.capability)), ring)
+    # Between sockets NCCL finds two slow rings rather than a fast one, which bring two fast trees along, for two parts
+    # that links hold together, and for six GPUs of which two pairs are linked (its verdict on DGX-1, on bridge pairs).
+    parts = _parts(adjacent)
+    by_tree = socket & ((~alone & (parts == 2)) | (alone & (parts == 4) & (count == 6)))
+    return np.where(by_tree, np.maximum(ring, _tree(ring, count, shape.capability)), ring)
 
 
-def _in_two_parts(adjacent: Bools) -> Bools:
-    """Masks that links join into exactly two parts: shape (2**g,)."""
+def _parts(adjacent: Bools) -> Ints:
+    """Into how many parts links join the members of each mask: shape (2**g,), int64."""
     part = subsets.part_of_lowest(adjacent)
-    masks = np.arange(len(part))
-    rest = masks ^ part
-    out: Bools = (rest != 0) & (part == masks)[rest]
+    out = np.zeros(len(part), dtype=np.int64)
+    rest = np.arange(len(part))
+    while rest.any():
+        out += rest != 0
+        rest = rest ^ part[rest]
     return out
 
 

@@ -28,6 +28,25 @@ class Level(enum.StrEnum):
     NODE = "node"
 
 
+class Strategy(enum.StrEnum):
+    """Which of several equally good places is taken; the values are the words of the annotation."""
+
+    BEST_FIT = "best-fit"  # what leaves most behind for those who come later
+    PACK = "pack"  # the node with the fewest free GPUs
+    SPREAD = "spread"  # the node with the most free GPUs, and the emptiest NUMA node of it
+    FIRST_FIT = "first-fit"  # the first node by name, the lowest numbers
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts how much among sets of equal bandwidth that leave equally much behind; see ``tastes.score``."""
+
+    nvlink: float = 40
+    pcie: float = 25
+    numa: float = 20
+    memory: float = 10
+    power: float = 5
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod wants.
 
@@ -35,11 +54,33 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         containers: GPUs of each container that wants any, in pod order; the set is chosen as one and then split.
         required: All of these must hold for the whole set, or there is no place.
         preferred: A ladder, best first: the first rung that some free set can reach is kept; after the last, anything.
+        strategy: Which of several equally good places.
+        min_bandwidth_gbps: Least line rate of the weakest step of the set's best ring; a single GPU always has it.
+        min_busbw_gbps: Least all-reduce bus bandwidth predicted for the set; a single GPU always has it.
+        product: Only GPUs whose full product name matches this, exactly or as a glob, in upper and lower case as given.
+        architecture: Only GPUs of this architecture (``hopper``).
+        min_memory_mib: Only GPUs with at least this much memory.
+        include: Numbers of GPUs that must be in the set.
+        exclude: Numbers of GPUs that must not be.
+        max_cross_nvswitch_gpus: Most GPUs of the set that may lie outside the NVLink domain that holds most of them.
+        prefer_same_numa: Fewest NUMA nodes decides right after bandwidth, before what is left for others.
+        weights: What counts among sets that are equal otherwise.
     """
 
     containers: tuple[int, ...]
     required: tuple[Constraint, ...] = ()
     preferred: tuple[Constraint, ...] = ()
+    strategy: Strategy = Strategy.BEST_FIT
+    min_bandwidth_gbps: float = 0.0
+    min_busbw_gbps: float = 0.0
+    product: str = ""
+    architecture: str = ""
+    min_memory_mib: int = 0
+    include: tuple[int, ...] = ()
+    exclude: tuple[int, ...] = ()
+    max_cross_nvswitch_gpus: int | None = None
+    prefer_same_numa: bool = False
+    weights: Weights = Weights()
 
     @property
     def gpus(self) -> int:
@@ -71,6 +112,43 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     score: int
     fallback: tuple[Constraint, ...] = ()
     node: str = ""
+
+
+class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gang of equal pods wants: a place for all of them, or none.
+
+    Attributes:
+        pod: What each of them wants. Its strategy is the gang's: ``spread`` takes as many nodes as there are pods,
+            any other as few as can hold them.
+        pods: How many.
+        max_nodes: Most nodes.
+        min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
+        min_network_gbps: Least network bandwidth of each node, if there are several.
+    """
+
+    pod: Request
+    pods: int
+    max_nodes: int | None = None
+    min_gpus_per_node: int = 0
+    min_network_gbps: float = 0.0
+
+
+class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A place for every pod of a gang.
+
+    Attributes:
+        pods: The pods' choices in the order that their ranks should take: along the ring over the nodes.
+        nodes: The nodes in the order of that ring.
+        reach: What holds them together: ``node``, ``fabric``, ``leaf``, ``spine``, ``zone`` or ``cluster``.
+        busbw_gbps: The least predicted of any pod, and over several nodes at most their network's, where it is known.
+        fallback: What was preferred and not had by all pods.
+    """
+
+    pods: tuple[Choice, ...]
+    nodes: tuple[str, ...]
+    reach: str
+    busbw_gbps: float
+    fallback: tuple[Constraint, ...] = ()
 
 
 class NoPlaceError(DriverError):

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dradriver.allocator import subsets
+from dradriver.allocator import tours
+from dradriver.allocator.subsets import Floats, Ints
 from dradriver.allocator.tables import Tables
 
 _EXACT = 8  # up to here orders and splits are searched exhaustively
@@ -37,30 +38,12 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
     n = len(members)
     if n < 3:
         return tuple(members.tolist())
-    usable = tables.step_rank[np.ix_(members, members)] <= tables.weakest[mask]
-    np.fill_diagonal(usable, False)
-    gain = np.where(usable, tables.step_gbps[np.ix_(members, members)].astype(np.float64), -np.inf)
-    one = subsets.bits(n)
-    visited = np.arange(1 << n)
-    count = np.bitwise_count(visited)
-    # remaining[visited, here]: most that the steps from here over all unvisited ones back to the start can sum to
-    remaining = np.full((1 << n, n), -np.inf)
-    remaining[-1] = gain[:, 0]
-    for size in range(n - 1, 0, -1):
-        masks = visited[(count == size) & (visited & 1 != 0)]
-        open_to = (masks[:, None] & one) == 0
-        onward = np.where(open_to, remaining[masks[:, None] | one, np.arange(n)], -np.inf)
-        remaining[masks] = (gain[None, :, :] + onward[:, None, :]).max(axis=2)
-    ring, seen, here = [0], 1, 0
-    while len(ring) < n:
-        worth = [
-            -np.inf if seen >> there & 1 else gain[here, there] + remaining[seen | 1 << there, there]
-            for there in range(n)
-        ]
-        here = int(np.argmax(worth))
-        ring.append(here)
-        seen |= 1 << here
-    return tuple(members[ring].tolist())
+    pairs = np.ix_(members, members)
+    usable = tables.step_rank[pairs] <= tables.weakest[mask]
+    gain = np.where(usable, tables.step_gbps[pairs].astype(np.float64), -np.inf)
+    if (gain[_upper(n)] == gain[0, 1]).all():
+        return tuple(members.tolist())
+    return tuple(members[list(tours.exact(gain))].tolist())
 
 
 @lru_cache(maxsize=65536)
@@ -71,18 +54,30 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     least. What does not fill a block comes last. Among equal orders the one nearest to PCI order wins.
     """
     members = positions(mask)
-    if len(members) > _EXACT:
+    n = len(members)
+    if n > _EXACT:
         block = _block_of_eight(tables, mask)
         return rank_order(tables, block) + rank_order(tables, mask ^ block)
-    best: tuple[float, float] | None = None
-    order: tuple[int, ...] = members
-    for quads, tail in _quads(members):
-        ordered = [*(_quad_order(tables, quad) for quad in quads), _tail_order(tables, tail)]
-        pairs = sum(_pair_gbps(tables, part) for part in ordered)
-        value = (pairs, sum(float(tables.busbw[mask_of(quad)]) for quad in quads))
-        if best is None or value > best:
-            best, order = value, tuple(itertools.chain.from_iterable(ordered))
-    return order
+    if n < 4:
+        return _tail_order(tables, members)
+    at = np.array(members, dtype=np.int64)
+    quads, ways = _quads(n)
+    # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
+    turned = at[quads[:, _TURNS]]
+    pairs = _pair_gbps(tables, turned)
+    joined = tables.step_gbps[turned[..., 1], turned[..., 2]] + tables.step_gbps[turned[..., 3], turned[..., 0]]
+    best_pairs = pairs.max(axis=1)
+    best = np.where(pairs == best_pairs[:, None], joined, -np.inf).argmax(axis=1)
+    whole = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
+    tails = [_tail_order(tables, tuple(members[place] for place in tail)) for _, tail in ways] if n % 4 else [()]
+    chosen = np.array([chosen for chosen, _ in ways])
+    value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
+    if n % 4 > 1:
+        value += _pair_gbps(tables, np.array(tails))
+    at_best = np.flatnonzero(value == value.max())
+    way = int(at_best[whole[chosen[at_best]].sum(axis=1).argmax()])
+    blocks = [turned[quad, best[quad]].tolist() for quad in ways[way][0]]
+    return (*itertools.chain.from_iterable(blocks), *tails[way if n % 4 else 0])
 
 
 @lru_cache(maxsize=65536)
@@ -106,39 +101,46 @@ def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]
     return chosen
 
 
-def _quads(members: tuple[int, ...]) -> list[tuple[list[tuple[int, ...]], tuple[int, ...]]]:
-    """All ways to cut up to 8 positions into fours and a tail of fewer than four, PCI order first."""
-    ways: list[tuple[list[tuple[int, ...]], tuple[int, ...]]] = []
-    for rest in itertools.combinations(members, len(members) // 4 * 4):
-        tail = tuple(position for position in members if position not in rest)
-        if len(rest) < 8:
-            ways.append(([rest] if rest else [], tail))
+# All orders of four.
+_TURNS = np.array(list(itertools.permutations(range(4))))
+
+
+@lru_cache(maxsize=16)
+def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """All fours of ``n``, and all ways to cut ``n`` into fours (their numbers) and a tail, PCI order first."""
+    quads = list(itertools.combinations(range(n), 4))
+    number: dict[tuple[int, ...], int] = {quad: at for at, quad in enumerate(quads)}
+    ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for filled in itertools.combinations(range(n), n // 4 * 4):
+        tail = tuple(place for place in range(n) if place not in filled)
+        if n < 8:
+            ways.append(((number[filled],), tail))
             continue
-        for others in itertools.combinations(rest[1:], 3):
-            first = (rest[0], *others)
-            ways.append(([first, tuple(position for position in rest if position not in first)], tail))
-    return ways
+        for others in itertools.combinations(filled[1:], 3):
+            first = (filled[0], *others)
+            second = tuple(place for place in filled if place not in first)
+            ways.append(((number[first], number[second]), tail))
+    return np.array(quads, dtype=np.int64).reshape(-1, 4), ways
 
 
-@lru_cache(maxsize=65536)
-def _quad_order(tables: Tables, quad: tuple[int, ...]) -> tuple[int, ...]:
-    """Two good pairs, turned so that they also join well as a ring."""
-
-    def value(order: tuple[int, ...]) -> tuple[float, float]:
-        a, b, c, d = order
-        return _pair_gbps(tables, order), float(tables.step_gbps[b, c] + tables.step_gbps[d, a])
-
-    return max(itertools.permutations(quad), key=value)
+@lru_cache(maxsize=16)
+def _upper(n: int) -> tuple[Ints, Ints]:
+    return np.triu_indices(n, 1)
 
 
 def _tail_order(tables: Tables, tail: tuple[int, ...]) -> tuple[int, ...]:
-    return max(itertools.permutations(tail), key=lambda order: _pair_gbps(tables, order))
+    if len(tail) < 3:
+        return tail
+    orders = np.array(list(itertools.permutations(tail)))
+    return tuple(orders[_pair_gbps(tables, orders).argmax()].tolist())
 
 
-def _pair_gbps(tables: Tables, order: tuple[int, ...]) -> float:
-    """Predicted bandwidth of the aligned pairs of an order, in sum."""
-    pairs = zip(order[::2], order[1::2], strict=False)
-    return sum(float(tables.busbw[1 << a | 1 << b]) for a, b in pairs)
+def _pair_gbps(tables: Tables, orders: Ints) -> Floats:
+    """Predicted bandwidth of the aligned pairs of orders, in sum over the last axis."""
+    even = orders.shape[-1] // 2 * 2
+    pairs = 1 << orders[..., 0:even:2] | 1 << orders[..., 1:even:2]
+    out: Floats = tables.busbw[pairs].sum(axis=-1)
+    return out
 
 
 def _block_of_eight(tables: Tables, mask: int) -> int:
@@ -177,5 +179,5 @@ def _split_greedily(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple
 
 
 def _worth(tables: Tables, part: int) -> float:
-    best = float(tables.best(frozenset())[part.bit_count(), tables.everything])
+    best = float(tables.best(part.bit_count())[tables.everything])
     return float(tables.busbw[part]) / best if best > 0 else 1.0

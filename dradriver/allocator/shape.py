@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from dradriver.topology.machine import Machine, PathType
+
+_T = TypeVar("_T")
 
 # Signalling rate of one link by the bandwidth that NCCL counts for it, GB/s in one direction (data sheets of P100,
 # V100/A100, A40/RTX 3090, H100, B200). NCCL's figure is what 128-byte packets leave of it.
@@ -26,6 +29,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         roots: Per GPU, a number of its PCIe root in the same way.
         nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
         pcie_gbps: Per GPU, bandwidth of its PCIe link.
+        memory_mib: Per GPU, its memory.
+        power_watts: Per GPU, its power limit.
         link_gbps: Bandwidth of one link as NCCL counts it.
         socket_gbps: Bandwidth between CPU sockets.
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
@@ -38,6 +43,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[int | None, ...]
     nics: tuple[PathType, ...]
     pcie_gbps: tuple[float, ...]
+    memory_mib: tuple[int, ...]
+    power_watts: tuple[int, ...]
     link_gbps: float
     socket_gbps: float
     capability: int
@@ -56,6 +63,23 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def line_gbps(self) -> float:
         """Signalling rate of one link, GB/s in one direction; NCCL's figure where the generation is unknown."""
         return line_gbps(self.link_gbps)
+
+    def renumbered(self, order: Sequence[int]) -> Shape:
+        """The same machine with its GPUs in another order: place ``i`` has what position ``order[i]`` has here."""
+        return Shape(
+            links=_turned(self.links, order),
+            switch_links=_picked(self.switch_links, order),
+            paths=_turned(self.paths, order),
+            numa=_numbered(_picked(self.numa, order)),
+            roots=_numbered(_picked(self.roots, order)),
+            nics=_picked(self.nics, order),
+            pcie_gbps=_picked(self.pcie_gbps, order),
+            memory_mib=_picked(self.memory_mib, order),
+            power_watts=_picked(self.power_watts, order),
+            link_gbps=self.link_gbps,
+            socket_gbps=self.socket_gbps,
+            capability=self.capability,
+        )
 
     def linked(self, a: int, b: int) -> int:
         """Links that traffic between two GPUs can use: direct ones, or the weaker side's links to the switch."""
@@ -82,6 +106,8 @@ def shape_of(machine: Machine) -> Shape:
             for position in range(len(machine.gpus))
         ),
         pcie_gbps=tuple(gpu.pcie_gbps for gpu in machine.gpus),
+        memory_mib=tuple(gpu.memory_mib for gpu in machine.gpus),
+        power_watts=tuple(gpu.power_watts for gpu in machine.gpus),
         link_gbps=machine.link_gbps,
         socket_gbps=machine.socket_gbps,
         capability=min(
@@ -92,6 +118,14 @@ def shape_of(machine: Machine) -> Shape:
             default=0,
         ),
     )
+
+
+def _picked(values: Sequence[_T], order: Sequence[int]) -> tuple[_T, ...]:
+    return tuple(values[place] for place in order)
+
+
+def _turned(matrix: Sequence[Sequence[_T]], order: Sequence[int]) -> tuple[tuple[_T, ...], ...]:
+    return tuple(_picked(matrix[place], order) for place in order)
 
 
 def _numbered(values: Sequence[Hashable | None]) -> tuple[int | None, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
 Bools: TypeAlias = NDArray[np.bool_]
+Array: TypeAlias = NDArray[Any]
+
+_BLOCK = 1 << 18  # entries of one block of a search that is done piece by piece
 
 
 def bits(g: int) -> Ints:
@@ -56,6 +59,14 @@ def minima(weights: Sequence[float]) -> Floats:
     return out
 
 
+def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
+    """Sum over all pairs of members of a symmetric matrix's entries: shape (2**g,), float32."""
+    out = np.zeros(1, dtype=np.float32)
+    for position, row in enumerate(weights):
+        out = np.concatenate((out, out + sums(row[:position])))
+    return out
+
+
 def unions(masks: Sequence[int]) -> Ints:
     """Union of the members' masks: shape (2**g,), int64."""
     out = np.zeros(1, dtype=np.int64)
@@ -80,15 +91,31 @@ def cliques(adjacent: Bools) -> Bools:
     return out
 
 
-def part_of_lowest(adjacent: Bools) -> Ints:
-    """The members that each mask's lowest one reaches through members: ``adjacent`` (g, g); result (2**g,), int64."""
+def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
+    """The members that each mask's lowest one reaches through members: ``adjacent`` (g, g); result as masks, int64.
+
+    Without ``masks`` all of them: (2**g,).
+    """
     g = adjacent.shape[0]
-    masks: Ints = np.arange(1 << g, dtype=np.int64)
+    if masks is None:
+        masks = np.arange(1 << g, dtype=np.int64)
     near = unions(neighbours(adjacent).tolist())
     part: Ints = np.bitwise_and(masks, -masks)
-    for _ in range(g - 1):
-        part = np.bitwise_or(part, np.bitwise_and(near[part], masks))
-    return part
+    while True:
+        grown: Ints = np.bitwise_or(part, np.bitwise_and(near[part], masks))
+        if np.array_equal(grown, part):
+            return part
+        part = grown
+
+
+def components(adjacent: Bools) -> tuple[int, ...]:
+    """The positions that hang together, as masks, by their lowest position: ``adjacent`` is (g, g)."""
+    found = []
+    rest = (1 << adjacent.shape[0]) - 1
+    while rest:
+        found.append(int(part_of_lowest(adjacent, np.array([rest]))[0]))
+        rest ^= found[-1]
+    return tuple(found)
 
 
 def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
@@ -104,65 +131,55 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
         a path exists.
     """
     r, g, _ = adjacent.shape
-    one = bits(g)
-    near = neighbours(adjacent)
-    popcount = np.bitwise_count(np.arange(1 << g))
-    # Mask of the positions a path through exactly these members can end at: first started anywhere, then at the lowest.
-    ends = np.zeros((2, r, 1 << g), dtype=np.int64)
-    ends[:, :, one] = one
+    # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
+    one = (1 << np.arange(g)).astype(np.uint16)
+    near = neighbours(adjacent).astype(np.uint16)
+    everything = np.arange(1 << g)
+    popcount = np.bitwise_count(everything)
+    # Mask of the positions a path through exactly these members can end at: started anywhere, and at the lowest.
+    anywhere = np.zeros((r, 1 << g), dtype=np.uint16)
+    from_lowest = np.zeros((r, 1 << g), dtype=np.uint16)
+    anywhere[:, one] = from_lowest[:, one] = one
     cycles = np.ones((r, 1 << g), dtype=np.bool_)
     for size in range(2, g + 1):
-        masks = np.flatnonzero(popcount == size)
-        rest = masks[:, None] ^ one
-        member = (masks[:, None] & one) != 0
+        masks = everything[popcount == size]
         lowest = masks & -masks
-        reached = (ends[:, :, np.where(member, rest, 0)] & near[None, :, None, :]) != 0
-        reached[1] &= one != lowest[:, None]
-        ends[:, :, masks] = (reached * one).sum(axis=-1)
-        first_near = near[:, np.bitwise_count(lowest - 1)]
-        cycles[:, masks] = (ends[1][:, masks] & first_near) != 0
-    paths = ends[0] != 0
+        for position in range(g):
+            has = (masks >> position & 1) != 0
+            inside = masks[has]
+            rest = inside ^ (1 << position)
+            ends = (anywhere[:, rest] & near[:, position, None]) != 0
+            anywhere[:, inside] |= np.where(ends, one[position], np.uint16(0))
+            ends = ((from_lowest[:, rest] & near[:, position, None]) != 0) & (lowest[has] != 1 << position)
+            from_lowest[:, inside] |= np.where(ends, one[position], np.uint16(0))
+        cycles[:, masks] = (from_lowest[:, masks] & near[:, np.bitwise_count(lowest - 1)]) != 0
+    paths = anywhere != 0
     paths[:, 0] = True
     return cycles, paths
 
 
-def min_cuts(links: Sequence[Sequence[int]]) -> Ints:
-    """Fewest links that part the members into two, 0 where nothing joins them: shape (2**g,), int64."""
-    g = len(links)
-    out = np.zeros(1 << g, dtype=np.int64)
-    part = part_of_lowest(np.array(links, dtype=np.int64).reshape(g, g) > 0)
-    rest = (1 << g) - 1
-    while rest:
-        island = int(part[rest])
-        places = [place for place in range(g) if island >> place & 1]
-        masks = unions([1 << place for place in places])
-        out[masks] = _cuts_of_island([[links[a][b] for b in places] for a in places])
-        rest ^= island
-    return out
+def min_cuts(links: Sequence[Sequence[int]], wanted: Ints) -> Ints:
+    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: shape of ``wanted``.
 
-
-def _cuts_of_island(links: Sequence[Sequence[int]]) -> NDArray[np.int16]:
-    """Every position is outside, on one side or on the other: 3**g states, reduced axis by axis."""
-    g = len(links)
-    cut = np.zeros(1, dtype=np.int16)
-    sides = np.zeros(1, dtype=np.int8)
-    for position in range(g):
-        left = np.zeros(1, dtype=np.int16)
-        right = np.zeros(1, dtype=np.int16)
-        for other in range(position):
-            count = np.int16(links[position][other])
-            left = np.concatenate((left, left + count, left))
-            right = np.concatenate((right, right, right + count))
-        cut = np.concatenate((cut, cut + right, cut + left))
-        sides = np.concatenate((sides, sides | 1, sides | 2))
-    large = np.int16(np.iinfo(np.int16).max)
-    cut[sides != 3] = large
-    states = cut.reshape((3,) * g)
-    for axis in range(g):
-        outside, first, second = (states.take(state, axis=axis) for state in range(3))
-        states = np.stack((outside, np.minimum(first, second)), axis=axis)
-    out = states.reshape(-1)
-    out[out == large] = 0
+    Every way to part a mask is tried, the lowest member staying on one side: 2**(n - 1) for n members. A full graph of
+    16 with all its subsets costs 21 million steps, in blocks of a few MB.
+    """
+    inside = pair_sums(links).astype(np.int32)
+    out = np.zeros(len(wanted), dtype=np.int64)
+    count = np.bitwise_count(wanted)
+    for size in range(2, len(links) + 1):
+        of_size = np.flatnonzero(count == size)
+        step = max(1, _BLOCK >> (size - 1))
+        for start in range(0, len(of_size), step):
+            block = of_size[start : start + step]
+            masks = wanted[block]
+            left, parts = masks & (masks - 1), np.zeros((len(masks), 1), dtype=np.int64)
+            for _ in range(size - 1):
+                bit = left & -left
+                parts = np.concatenate((parts, parts | bit[:, None]), axis=1)
+                left = left ^ bit
+            parts = parts[:, 1:]
+            out[block] = inside[masks] - (inside[parts] + inside[masks[:, None] ^ parts]).max(axis=1)
     return out
 
 

@@ -1,35 +1,32 @@
 """Everything about every subset of a machine's GPUs, computed once per shape and looked up ever after.
 
 Positions, not GPU numbers: bit ``i`` of a mask is ``machine.gpus[i]``. For ``g`` GPUs an array over masks has
-``2**g`` entries: 256 for 8 GPUs, 65,536 for 16, so a shape costs about 60 kB or 15 MB for its own arrays and each
-set of constraints asked for ``(g + 1) * 2**g`` float32 more (9 kB, 4.5 MB).
+``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. What is costly is computed for the canonical shape and shared by all
+numberings; a numbering of its own costs one gather an array. A shape holds about 10 kB (8 GPUs) or 3 MB (16) and rows
+of answers in a cache of its own, which is bounded to 16 MB however many different demands are made.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dradriver.allocator import busbw, subsets
+from dradriver.allocator.canonical import canonical
+from dradriver.allocator.demands import PLAIN, Demand
+from dradriver.allocator.facts import facts_of, steps_of
 from dradriver.allocator.request import Constraint, Level
 from dradriver.allocator.shape import Shape, shape_of
-from dradriver.allocator.subsets import Bools, Floats, Ints
+from dradriver.allocator.subsets import Array, Bools, Floats, Ints
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine, PathType
 
 MAX_GPUS = 16
-LEVELS = tuple(Level)  # best first
-
-_LEVEL_OF_PATH = {
-    PathType.SELF: Level.PCIE_SWITCH,
-    PathType.PIX: Level.PCIE_SWITCH,
-    PathType.PXB: Level.PCIE_ROOT,
-    PathType.PHB: Level.PCIE_ROOT,
-    PathType.NODE: Level.NUMA,
-    PathType.SYS: Level.NODE,
-}
+SAME = 1 - 1e-5  # float32 values closer than this are equal
+_MOST_ENTRIES = 1 << 22  # of all cached rows of one shape together
 
 
 class MachineTooLargeError(DriverError):
@@ -45,12 +42,13 @@ class Tables:
         shape: The shape.
         size: Number of GPUs g.
         everything: Mask of all GPUs.
+        count: (2**g,) uint8, members of each mask.
         busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
         second_tree: (2**g,) bool, whether NCCL's search will have luck with these numbers; see ``busbw.second_tree``.
         step_gbps: (g, g) float32, line rate of the step between two GPUs, one direction, GB/s.
         step_rank: (g, g) int64, how bad that step is: its number in ``steps``.
         steps: The machine's kinds of steps, best first: (level, GB/s).
-        weakest: (2**g,) int64, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
+        weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         numa_nodes: (2**g,) int64, NUMA nodes that the set touches (an unknown one counts for itself).
         nic_distance: (2**g,) float32, sum over the GPUs of the path to their nearest NIC.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
@@ -61,44 +59,23 @@ class Tables:
         self.shape = shape
         self.size = g = shape.size
         self.everything = (1 << g) - 1
+        self.count = np.bitwise_count(np.arange(1 << g))
         self._members: dict[int, Ints] = {}
-        self._allowed: dict[frozenset[Constraint], Bools] = {}
-        self._best: dict[frozenset[Constraint], Floats] = {}
+        self._rows: OrderedDict[Hashable, Array] = OrderedDict()
+        self._held = 0  # entries of all rows
 
-        self.steps, self.step_rank, self.step_gbps = _steps(shape)
-        widths = sorted({shape.linked(a, b) for a in range(g) for b in range(g)} - {0})
-        linked = np.array([[shape.linked(a, b) for b in range(g)] for a in range(g)], dtype=np.int64).reshape(g, g)
-        hops = np.array(shape.paths, dtype=np.int64).reshape(g, g)
-        kinds = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
-        graphs = (
-            [self.step_rank <= rank for rank in range(len(self.steps))]
-            + [linked >= width for width in widths]
-            + [(linked > 0) | (hops <= kind) for kind in kinds]
-        )
-        cycles, paths = subsets.hamiltonian(np.array(graphs, dtype=np.bool_).reshape(len(graphs), g, g))
-        ranked, wide, near = np.split(cycles, (len(self.steps), len(self.steps) + len(widths)))
-        self.weakest: Ints = (~ranked).sum(axis=0)  # a ring over better steps is one over worse ones, too
-        open_paths = paths[len(self.steps) :]
-        self.busbw: Floats = busbw.predict(
-            shape,
-            rings=dict(zip(widths, wide, strict=True)),
-            paths=dict(zip(widths, open_paths, strict=False)),
-            steps=dict(zip(kinds, near, strict=True)),
-        )
-        self._linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
-        # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
-        self._linked[subsets.bits(g)] = (linked > 0).any(axis=1)
-
-        self.second_tree: Bools = busbw.second_tree(shape)
+        general, order = canonical(shape)
+        facts = facts_of(general)
+        place = {position: place for place, position in enumerate(order)}
+        there = subsets.unions([1 << place[position] for position in range(g)])  # the same set, canonically numbered
+        self.steps, self.step_rank, self.step_gbps = steps_of(shape)
+        self.busbw: Floats = facts.busbw[there]
+        self.weakest = facts.weakest[there]
+        self.keep: Floats = facts.keep[:, there]
+        self._linked: Bools = facts.linked[there]
+        self.second_tree: Bools = busbw.second_tree(shape, facts.one_ring[there])
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
-        plain = self.best(frozenset())
-        self.keep: Floats = np.stack(
-            [
-                *(np.maximum(plain[k], 0) if k <= g else np.zeros(1 << g) for k in (8, 4, 2)),
-                *(subsets.packed(self.busbw, g, k) for k in (4, 2)),
-            ]
-        ).astype(np.float32)
 
     def members(self, k: int) -> Ints:
         """All masks of ``k`` GPUs, lowest positions first: (C(g, k),), int64."""
@@ -106,27 +83,43 @@ class Tables:
             self._members[k] = subsets.members(self.size, k)
         return self._members[k]
 
-    def allowed(self, constraints: frozenset[Constraint]) -> Bools:
-        """Masks whose set meets all the constraints: (2**g,), bool."""
-        if constraints not in self._allowed:
-            out = np.ones(1 << self.size, dtype=np.bool_)
-            for constraint in constraints:
-                out = out & self._meets(constraint)
-            self._allowed[constraints] = out
-        return self._allowed[constraints]
+    def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
+        """What ``build`` gives, from a bounded cache: the row used longest ago goes first."""
+        found = self._rows.get(key)
+        if found is not None:
+            self._rows.move_to_end(key)
+            return found
+        found = self._rows[key] = build()
+        self._held += found.size
+        while self._held > _MOST_ENTRIES and len(self._rows) > 1:
+            self._held -= self._rows.popitem(last=False)[1].size
+        return found
 
-    def best(self, constraints: frozenset[Constraint]) -> Floats:
-        """``best[k][mask]``: highest busbw of any admissible k-subset of a free mask, -1 where there is none.
+    def allowed(self, demand: Demand) -> Bools:
+        """Masks whose set is what is demanded: (2**g,), bool."""
+        key = self._key(demand)
+        out = self.row(("allowed", key), lambda: self._allowed(key))
+        if demand.min_busbw_gbps:
+            out = out & ((self.count < 2) | (self.busbw >= demand.min_busbw_gbps * SAME))
+        return out
 
-        Shape (g + 1, 2**g), float32, GB/s: per ``k`` the admissible sets' own values, spread to all masks that
-        contain them.
+    def best(self, k: int, demand: Demand = PLAIN) -> Floats:
+        """Per free mask the highest busbw of any admissible ``k``-subset, -1 where there is none.
+
+        Shape (2**g,), float32, GB/s: the admissible sets' own values, spread to all masks that contain them.
         """
-        if constraints not in self._best:
-            count = np.bitwise_count(np.arange(1 << self.size))
-            sizes = np.arange(self.size + 1)[:, None]
-            own = np.where((count == sizes) & self.allowed(constraints), self.busbw, np.float32(-1))
-            self._best[constraints] = subsets.best_inside(own.astype(np.float32))
-        return self._best[constraints]
+        demand = self._key(demand)
+        return self.row(("best", k, demand), lambda: self._best(k, demand))
+
+    def has(self, k: int, demand: Demand = PLAIN) -> Bools:
+        """Free masks with a ``k``-subset that is what is demanded: (2**g,), bool."""
+        least = demand.min_busbw_gbps * SAME if k > 1 else 0.0
+        out: Bools = self.best(k, demand) >= least
+        return out
+
+    def meets(self, mask: int, constraint: Constraint) -> bool:
+        """Whether a set meets one constraint."""
+        return bool(self._meets(constraint)[mask])
 
     def level(self, mask: int) -> Level:
         """The level of the best ring's weakest step; of a single GPU: nvlink where it has links, else pcie-switch."""
@@ -138,7 +131,51 @@ class Tables:
         """Line rate of the weakest step of the best ring, one direction; 0 for a single GPU."""
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
 
+    def rates(self) -> Floats:
+        """``bandwidth_gbps`` of all masks: (2**g,), float32; infinite for fewer than two GPUs."""
+        rates = np.array([rate for _, rate in self.steps] or [0.0], dtype=np.float32)
+        return np.where(self.count < 2, np.float32(np.inf), rates[self.weakest])
+
+    def _key(self, demand: Demand) -> Demand:
+        """The demand without what a cache need not tell apart: any figure between two line rates asks the same."""
+        demand = demand.any_busbw
+        if not demand.min_bandwidth_gbps:
+            return demand
+        enough = [rate for _, rate in self.steps if rate >= demand.min_bandwidth_gbps * SAME]
+        least = min(enough, default=float("inf"))
+        return Demand(demand.constraints, least, demand.max_cross, demand.include)
+
+    def _allowed(self, demand: Demand) -> Bools:
+        out: Bools = np.ones(1 << self.size, dtype=np.bool_)
+        for constraint in demand.constraints:
+            out = out & self._meets(constraint)
+        if demand.min_bandwidth_gbps:
+            out = out & (self.rates() >= demand.min_bandwidth_gbps * SAME)
+        if demand.max_cross is not None:
+            out = out & (self._outside() <= demand.max_cross)
+        if demand.include:
+            out = out & (np.arange(1 << self.size) & demand.include == demand.include)
+        return out
+
+    def _best(self, k: int, demand: Demand) -> Floats:
+        own = np.where((self.count == k) & self.allowed(demand), self.busbw, np.float32(-1))
+        return subsets.best_inside(own)
+
+    def _outside(self) -> Ints:
+        """Members of each mask outside the NVLink domain that holds most of them: (2**g,), int64."""
+        places = range(self.size)
+        linked = np.array([[self.shape.linked(a, b) > 0 for b in places] for a in places], dtype=np.bool_)
+        inside = np.zeros(1 << self.size, dtype=np.int64)
+        masks = np.arange(1 << self.size)
+        for domain in subsets.components(linked.reshape(self.size, self.size)):
+            inside = np.maximum(inside, np.bitwise_count(masks & domain))
+        out: Ints = self.count - inside
+        return out
+
     def _meets(self, constraint: Constraint) -> Bools:
+        return self.row(constraint, lambda: self._compute(constraint))
+
+    def _compute(self, constraint: Constraint) -> Bools:
         shape = self.shape
         if constraint is Constraint.NVLINK:
             return self._linked
@@ -172,35 +209,6 @@ def of_machine(machine: Machine) -> Tables:
             f"the parts that share links as machines of their own"
         )
     return of_shape(shape_of(machine))
-
-
-def _steps(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
-    """The kinds of steps from best to worst, and for each pair its kind and line rate."""
-    g = shape.size
-    kinds: dict[tuple[int, int], tuple[int, float]] = {}
-    for a in range(g):
-        for b in range(g):
-            if a != b:
-                kinds[a, b] = _step(shape, a, b)
-    ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
-    number = {kind: rank for rank, kind in enumerate(ordered)}
-    rank = np.zeros((g, g), dtype=np.int64)
-    gbps: NDArray[np.float32] = np.zeros((g, g), dtype=np.float32)
-    for (a, b), kind in kinds.items():
-        rank[a, b] = number[kind]
-        gbps[a, b] = kind[1]
-    return tuple((LEVELS[level], rate) for level, rate in ordered), rank, gbps
-
-
-def _step(shape: Shape, a: int, b: int) -> tuple[int, float]:
-    links = shape.linked(a, b)
-    if links:
-        return LEVELS.index(Level.NVLINK), links * shape.line_gbps
-    path = shape.paths[a][b]
-    rate = min(shape.pcie_gbps[a], shape.pcie_gbps[b])
-    if path is PathType.SYS:
-        rate = min(rate, shape.socket_gbps)
-    return LEVELS.index(_LEVEL_OF_PATH[path]), rate
 
 
 def _equal(values: tuple[int | None, ...]) -> Bools:

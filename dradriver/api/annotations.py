@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.allocator.request import Constraint, Request
-from dradriver.api import names
+from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.api import figures, names
 from dradriver.api.errors import WordError
+from dradriver.api.figures import hint, shown
 
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 
@@ -40,15 +40,19 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
     """
     wishes = _wishes(annotations)
     required: list[Constraint] = []
+    strategy: Strategy | None = None
     if (policy := wishes.get(names.POLICY)) is not None:
-        if policy.strip() not in POLICIES:
-            raise _bad(names.POLICY, policy, POLICIES)
-        required += POLICIES[policy.strip()]
+        word, strategy = figures.policy(policy)
+        required += POLICIES[word]
     required += _ladder(names.REQUIRED, wishes.get(names.REQUIRED))
     if (flag := wishes.get(names.REQUIRE_NVLINK)) is not None:
-        if flag not in ("true", "false"):
-            raise _bad(names.REQUIRE_NVLINK, flag, ("true", "false"))
-        required += [Constraint.NVLINK] if flag == "true" else []
+        required += [Constraint.NVLINK] if figures.flag(names.REQUIRE_NVLINK, flag) else []
+    if (text := wishes.get(names.STRATEGY)) is not None:
+        asked_strategy = figures.strategy(names.STRATEGY, text)
+        if strategy not in (None, asked_strategy):
+            raise WordError(f"{names.STRATEGY}: {asked_strategy} contradicts {names.POLICY}; write one of the two")
+        strategy = asked_strategy
+    kinds = figures.read(wishes)
     preferred = _ladder(names.PREFERRED, wishes.get(names.PREFERRED))
     if (text := wishes.get(names.GPUS)) is not None:
         asked = gpu_number(names.GPUS, text)
@@ -70,6 +74,8 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
         containers=tuple(counts.values()),
         required=tuple(dict.fromkeys(required)),
         preferred=tuple(dict.fromkeys(preferred)),
+        strategy=strategy or Strategy.BEST_FIT,
+        **kinds,
     )
 
 
@@ -81,7 +87,7 @@ def gpu_number(key: str, text: str) -> int:
     """
     # str.isdigit alone admits digits of other scripts
     if not (text.isascii() and text.isdigit() and len(text) <= 4) or not 1 <= int(text) <= MOST_GPUS:
-        raise WordError(f"{key}: {_shown(text)} is no count of GPUs; write a whole number from 1 to {MOST_GPUS}")
+        raise WordError(f"{key}: {shown(text)} is no count of GPUs; write a whole number from 1 to {MOST_GPUS}")
     return int(text)
 
 
@@ -102,7 +108,7 @@ def read_counts(annotations: Mapping[str, str]) -> dict[str, int]:
     try:
         counts = msgspec.json.decode(text, type=dict[str, int])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise WordError(f"{names.CONTAINERS}: {_shown(text)}: {error}; remove this annotation") from None
+        raise WordError(f"{names.CONTAINERS}: {shown(text)}: {error}; remove this annotation") from None
     for count in counts.values():
         gpu_number(names.CONTAINERS, str(count))
     return counts
@@ -117,9 +123,7 @@ def _wishes(annotations: Mapping[str, str]) -> dict[str, str]:
         if known not in _KNOWN:
             raise _unknown(key)
         if wishes.setdefault(known, value) != value:
-            raise WordError(
-                f"{key}: {_shown(value)} contradicts {known}: {_shown(wishes[known])}; write one of the two"
-            )
+            raise WordError(f"{key}: {shown(value)} contradicts {known}: {shown(wishes[known])}; write one of the two")
     return wishes
 
 
@@ -134,19 +138,9 @@ def _ladder(key: str, text: str | None) -> list[Constraint]:
 
 
 def _bad(key: str, value: str, allowed: Mapping[str, object] | tuple[str, ...]) -> WordError:
-    return WordError(f"{key}: {_shown(value)} is not allowed; write one of {', '.join(allowed)}{_hint(value, allowed)}")
+    return WordError(f"{key}: {shown(value)} is not allowed; write one of {', '.join(allowed)}{hint(value, allowed)}")
 
 
 def _unknown(key: str) -> WordError:
     allowed = [*names.WISHES, *_ALIASES]
-    return WordError(f"annotation {_shown(key)} is unknown; known are {', '.join(allowed)}{_hint(key, allowed)}")
-
-
-def _hint(word: str, allowed: Mapping[str, object] | tuple[str, ...] | list[str]) -> str:
-    near = difflib.get_close_matches(word[:64], list(allowed), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
-def _shown(text: str) -> str:
-    """Quote text from a pod: bounded, and without control characters that would forge lines of a log."""
-    return repr(text if len(text) <= 64 else text[:61] + "...")
+    return WordError(f"annotation {shown(key)} is unknown; known are {', '.join(allowed)}{hint(key, allowed)}")

@@ -23,7 +23,18 @@ REQUIRED: Final = PREFIX + "required"
 PREFERRED: Final = PREFIX + "preferred"
 REQUIRE_NVLINK: Final = PREFIX + "require-nvlink"
 GPUS: Final = PREFIX + "gpus"
-WISHES: Final = (POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS)
+STRATEGY: Final = PREFIX + "strategy"
+MIN_BANDWIDTH: Final = PREFIX + "min-bandwidth"
+MIN_BUSBW: Final = PREFIX + "min-busbw"
+PRODUCT: Final = PREFIX + "product"
+ARCHITECTURE: Final = PREFIX + "architecture"
+MIN_MEMORY: Final = PREFIX + "min-memory"
+MAX_CROSS_NVSWITCH: Final = PREFIX + "max-cross-nvswitch-gpus"
+PREFER_SAME_NUMA: Final = PREFIX + "prefer-same-numa"
+WISHES: Final = (
+    POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
+    MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA,
+)  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.
 CONTAINERS: Final = PREFIX + "containers"  # JSON: GPUs of each container, once the limits are gone

@@ -11,14 +11,20 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 import msgspec
 
-from dradriver.allocator.choose import choose, listed, wanted
+from dradriver.allocator.choose import choose
+from dradriver.allocator.demands import words as wanted
+from dradriver.allocator.estimates import Estimate, all_reduce
+from dradriver.allocator.numbering import listed, mask_of_gpus
 from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.tables import of_machine
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
+from dradriver.api.quantity import whole
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
@@ -42,6 +48,17 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         policy: As the annotation ``policy``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
+        strategy: As the annotation, as are the next seven.
+        min_bandwidth: GB/s, a number or text.
+        min_busbw: The same.
+        product: Full name or glob.
+        architecture: One word.
+        min_memory: A quantity: ``40Gi``.
+        max_cross_nvswitch_gpus: How many.
+        prefer_same_numa: Whether.
+        include: Numbers of GPUs that must be in the set.
+        exclude: Numbers of GPUs that must not be.
+        message_size: Bytes or a quantity (``1Gi``) that an all-reduce is estimated for.
         containers: GPUs of each container; one container where it is left out.
     """
 
@@ -52,10 +69,21 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     required: list[str] | str = ""
     preferred: list[str] | str = ""
     containers: list[int] | None = None
+    strategy: str = ""
+    min_bandwidth: float | str = ""
+    min_busbw: float | str = ""
+    product: str = ""
+    architecture: str = ""
+    min_memory: str = ""
+    max_cross_nvswitch_gpus: int | None = None
+    prefer_same_numa: bool = False
+    include: list[int] = []
+    exclude: list[int] = []
+    message_size: int | str = ""
 
 
-class Answer(msgspec.Struct, kw_only=True):
-    """The answer to one line: a choice without a node."""
+class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer to one line: a choice without a node; the last two where a size of messages was given."""
 
     gpus: tuple[int, ...]
     busbw_gbps: float
@@ -65,6 +93,8 @@ class Answer(msgspec.Struct, kw_only=True):
     score: int
     containers: tuple[tuple[int, ...], ...]
     fallback: tuple[str, ...]
+    allreduce_seconds: float | None = None
+    allreduce_busbw_gbps: float | None = None
 
 
 @click.command()
@@ -78,6 +108,19 @@ class Answer(msgspec.Struct, kw_only=True):
 @click.option("--policy", default="best-effort", show_default=True, help="What the set must be, as the annotation.")
 @click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
 @click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
+@click.option(
+    "--strategy", default="", metavar="WORD", help="Which of equally good sets: best-fit, pack, spread, first-fit."
+)
+@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate between neighbours of the ring.")
+@click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
+@click.option("--product", default="", metavar="GLOB", help="Only GPUs of this product.")
+@click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
+@click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
+@click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
+@click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
+@click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
+@click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be.")
+@click.option("--message-size", default="", metavar="SIZE", help="Estimate an all-reduce of this size: 64Mi.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
@@ -90,6 +133,9 @@ def plan(
     preferred: str,
     output: str,
     batch: bool,
+    include: str,
+    exclude: str,
+    **words: Any,
 ) -> None:
     """Choose GPUs of a machine for a request, offline.
 
@@ -109,14 +155,17 @@ def plan(
         required=required,
         preferred=preferred,
         containers=None if containers is None else numbers(containers, option="--containers"),
+        include=numbers(include, option="--include"),
+        exclude=numbers(exclude, option="--exclude"),
+        **words,
     )
     machine = read_machine(source)
     wish = request(question)
     choice = choose(machine, free_gpus(machine, question), wish)
     if output == "json":
-        click.echo(msgspec.json.encode(answer(choice)).decode())
+        click.echo(msgspec.json.encode(answer(choice, estimate(machine, question, choice))).decode())
     else:
-        click.echo(table(machine, wish, choice))
+        click.echo(table(machine, wish, choice, estimate(machine, question, choice)))
 
 
 def answer_lines(lines: Iterable[bytes]) -> None:
@@ -131,7 +180,8 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
             machine = machines[question.machine]
-            reply: Answer | dict[str, str] = answer(choose(machine, free_gpus(machine, question), wish))
+            choice = choose(machine, free_gpus(machine, question), wish)
+            reply: Answer | dict[str, str] = answer(choice, estimate(machine, question, choice))
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             reply = {"error": str(error)}
         click.echo(msgspec.json.encode(reply))
@@ -152,11 +202,21 @@ def request(question: Question) -> Request:
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
     words = {names.POLICY: question.policy}
-    for key, value in ((names.REQUIRED, question.required), (names.PREFERRED, question.preferred)):
-        if value:
-            words[key] = value if isinstance(value, str) else ",".join(value)
+    for key, value in (
+        (names.REQUIRED, question.required), (names.PREFERRED, question.preferred),
+        (names.STRATEGY, question.strategy), (names.MIN_BANDWIDTH, question.min_bandwidth),
+        (names.MIN_BUSBW, question.min_busbw), (names.PRODUCT, question.product),
+        (names.ARCHITECTURE, question.architecture), (names.MIN_MEMORY, question.min_memory),
+        (names.MAX_CROSS_NVSWITCH, question.max_cross_nvswitch_gpus),
+        (names.PREFER_SAME_NUMA, "true" if question.prefer_same_numa else ""),
+    ):  # fmt: skip
+        if isinstance(value, list):
+            words[key] = ",".join(value)
+        elif value not in ("", None):
+            words[key] = f"{value:g}" if isinstance(value, float) else str(value)
     checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
-    return words_of_pods.parse(words, checked)
+    wish = words_of_pods.parse(words, checked)
+    return msgspec.structs.replace(wish, include=tuple(question.include), exclude=tuple(question.exclude))
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
@@ -164,7 +224,7 @@ def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
     return [gpu.index for gpu in machine.gpus] if question.free is None else question.free
 
 
-def answer(choice: Choice) -> Answer:
+def answer(choice: Choice, estimated: Estimate | None) -> Answer:
     """The choice as a line of ``--batch`` and ``-o json`` gives it."""
     return Answer(
         gpus=choice.gpus,
@@ -175,7 +235,24 @@ def answer(choice: Choice) -> Answer:
         score=choice.score,
         containers=choice.containers,
         fallback=tuple(word.value for word in choice.fallback),
+        allreduce_seconds=None if estimated is None else float(f"{estimated.seconds:.3g}"),
+        allreduce_busbw_gbps=None if estimated is None else float(f"{estimated.busbw_gbps:.3g}"),
     )
+
+
+def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate | None:
+    """What an all-reduce takes on the chosen set; None where no size was given.
+
+    Raises:
+        PlanError: A size of nothing.
+        WordError: The size is no quantity.
+    """
+    if question.message_size == "":
+        return None
+    size = question.message_size if isinstance(question.message_size, int) else whole(question.message_size)
+    if size < 1:
+        raise PlanError(f"message_size {size}: give a size above zero, as 64Mi")
+    return all_reduce(of_machine(machine), mask_of_gpus(machine, choice.gpus), size=size)
 
 
 def numbers(text: str, *, option: str) -> list[int]:
@@ -194,11 +271,11 @@ def numbers(text: str, *, option: str) -> list[int]:
     return found
 
 
-def table(machine: Machine, wish: Request, choice: Choice) -> str:
+def table(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None = None) -> str:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),
-        ("asked", wanted(wish.gpus, wish.required)),
+        ("asked", wanted(wish)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),
@@ -206,6 +283,9 @@ def table(machine: Machine, wish: Request, choice: Choice) -> str:
         ("busbw", f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"),
         ("score", f"{choice.score} of 100"),
     ]
+    if estimated is not None:
+        took = f"{estimated.seconds * 1e6:.0f} us, {estimated.busbw_gbps:.3g} GB/s"
+        rows.append(("all-reduce", f"{took} estimated for a message of this size"))
     if len(choice.containers) > 1:
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
     if choice.fallback:

@@ -133,3 +133,44 @@ def pcie_box() -> Machine:
         capability="8.9",
         product="NVIDIA GeForce RTX 4090",
     )
+
+
+def direct_mesh(count: int = 16) -> Machine:
+    """Every pair joined by one direct link, no switch."""
+    return build(
+        "direct-mesh",
+        paths=nested((range(count),), (PathType.SELF,), across=PathType.PHB),
+        links={(a, b): 1 for b in range(count) for a in range(b)},
+    )
+
+
+def double_cube() -> Machine:
+    """Two hybrid cube meshes of eight, each GPU with one link to its counterpart."""
+    links = {(a + offset, b + offset): count for (a, b), count in DGX1_LINKS.items() for offset in (0, 8)}
+    links |= {(gpu, gpu + 8): 1 for gpu in range(8)}
+    halves = [gpu // 8 for gpu in range(16)]
+    return build("double-cube", paths=nested((halves,), (PathType.PHB,), across=PathType.SYS), links=links, numa=halves)
+
+
+def renumbered(machine: Machine, order: Sequence[int]) -> Machine:
+    """The same machine with position ``order[i]`` in place ``i``; GPUs are numbered by place."""
+    gpus = [machine.gpus[place] for place in order]
+    return Machine(
+        name=machine.name,
+        gpus=tuple(
+            Gpu(
+                index=index, uuid=gpu.uuid, minor=index, pci=gpu.pci, pcie_root=gpu.pcie_root, numa=gpu.numa,
+                product=gpu.product, architecture=gpu.architecture, compute_capability=gpu.compute_capability,
+                memory_mib=gpu.memory_mib, power_watts=gpu.power_watts, pcie_gbps=gpu.pcie_gbps,
+                switch_links=gpu.switch_links,
+            )
+            for index, gpu in enumerate(gpus)
+        ),
+        links=tuple(tuple(machine.links[a][b] for b in order) for a in order),
+        paths=tuple(tuple(machine.paths[a][b] for b in order) for a in order),
+        nics=machine.nics,
+        nic_paths=tuple(tuple(row[place] for place in order) for row in machine.nic_paths),
+        numa=machine.numa,
+        link_gbps=machine.link_gbps,
+        socket_gbps=machine.socket_gbps,
+    )  # fmt: skip

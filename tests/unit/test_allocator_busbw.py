@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.choose import pick
+from dradriver.allocator.picks import pick
 from dradriver.allocator.shape import line_gbps
 from dradriver.allocator.tables import Tables, of_machine
 from dradriver.topology.machine import Machine, PathType
@@ -64,7 +64,7 @@ def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], na
     reached: list[float] = []
     for free in range(256):
         if free.bit_count() > gpus:
-            chosen = pick(tables, free, gpus=gpus, constraints=frozenset())
+            chosen = pick(tables, free, gpus=gpus)
             assert chosen is not None
             best = max(true[int(mask)] for mask in tables.members(gpus) if int(mask) & ~free == 0)
             reached.append(true[chosen] / best)
@@ -138,3 +138,49 @@ def test_alike_machines_share_their_tables() -> None:
     assert of_machine(first) is of_machine(second)
     assert isinstance(of_machine(first), Tables)
     assert of_machine(first) is not of_machine(machines.bridge_pairs())
+
+
+def l40s() -> Machine:
+    """Eight L40S under four PCIe switches on two Sapphire Rapids."""
+    paths = machines.nested((machines.PAIRS, machines.HALVES), (PathType.PIX, PathType.NODE), across=PathType.SYS)
+    return machines.build("l40s", paths=paths, numa=machines.HALVES, pcie_gbps=24.0, socket_gbps=22.0, capability="8.9")
+
+
+def a40() -> Machine:
+    """Eight A40, a bridge and a NUMA node for each pair, on AMD."""
+    paths = machines.nested((machines.PAIRS,), (PathType.PHB,), across=PathType.SYS)
+    links = {(gpu, gpu + 1): 4 for gpu in range(0, 8, 2)}
+    return machines.build(
+        "a40", paths=paths, links=links, numa=machines.PAIRS, pcie_gbps=24.0, socket_gbps=16.0, link_gbps=12.0,
+        capability="8.6",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "gpus", "first_fit", "chance"),
+    [
+        (machines.bridge_pairs, 2, 0.629, 0.401),
+        (machines.bridge_pairs, 3, 0.886, 0.763),
+        (machines.bridge_pairs, 4, 0.889, 0.833),
+        (machines.bridge_pairs, 6, 0.972, 0.988),
+        (machines.pcie_box, 2, 0.896, 0.704),
+        (machines.pcie_box, 3, 0.867, 0.724),
+        (machines.pcie_box, 4, 0.950, 0.906),
+        (l40s, 2, 0.939, 0.906),
+        (a40, 2, 0.772, 0.646),
+    ],
+)
+def test_what_first_fit_and_chance_reach_is_what_nccl_says_of_other_machines(
+    build: Callable[[], Machine], gpus: int, first_fit: float, chance: float
+) -> None:
+    tables = of_machine(build())
+    sets = tables.members(gpus)
+    first: list[float] = []
+    any_: list[float] = []
+    for free in range(256):
+        inside = tables.busbw[sets[sets & ~free == 0]]
+        if inside.size:
+            first.append(float(inside[0] / inside.max()))  # the lowest numbers come first
+            any_.append(float(inside.mean() / inside.max()))
+    assert sum(first) / len(first) == pytest.approx(first_fit, abs=6e-4)
+    assert sum(any_) / len(any_) == pytest.approx(chance, abs=6e-4)

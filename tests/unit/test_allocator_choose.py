@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.choose import UnknownGpuError, choose
+from dradriver.allocator.choose import choose
+from dradriver.allocator.numbering import UnknownGpuError
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Request
 from dradriver.allocator.tables import MachineTooLargeError

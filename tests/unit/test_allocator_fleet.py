@@ -6,10 +6,14 @@ import random
 
 import pytest
 
-from dradriver.allocator.choose import UnknownGpuError, choose
+from dradriver.allocator.choose import choose
 from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.network import Location
+from dradriver.allocator.numbering import UnknownGpuError
+from dradriver.allocator.ordering import StaleMaskError
 from dradriver.allocator.request import Constraint, NoPlaceError, Request
 from dradriver.allocator.tables import MachineTooLargeError
+from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -156,3 +160,37 @@ def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
     order = [(bool(choice.fallback), -choice.busbw_gbps) for choice in ranked]
     assert order == sorted(order)
     assert found.rank(request, limit=5) == ranked[:5]
+
+
+def test_machines_are_given_back_as_they_were_and_kept_once() -> None:
+    found = Fleet()
+    for number in range(6):
+        found.set_node(f"n{number}", profiles.load("dgx1-v100", seed=f"{number % 5}"), [number])
+    for number in range(6):
+        assert found.machine(f"n{number}") == profiles.load("dgx1-v100", seed=f"{number % 5}")
+    assert found.shared_machine("n1") is found.shared_machine("n4")
+    assert len(found._blueprints) == 1
+    found.set_node("n1", profiles.load("dgx-h100"), [0])
+    assert (found.machine("n1"), len(found._blueprints)) == (profiles.load("dgx-h100"), 2)
+    for name in list(found.nodes):
+        found.remove(name)
+    assert len(found._blueprints) == 0
+
+
+def test_setting_a_node_again_keeps_its_place_and_its_promises() -> None:
+    found = fleet(machines.dgx1(), n1=range(8))
+    found.set_promised("n1", [0])
+    found.set_location("n1", Location(zone="z"))
+    found.set_node("n1", machines.dgx1(), [0, 1, 2])
+    assert (found.promised("n1"), found.location("n1")) == (frozenset({0}), Location(zone="z"))
+
+
+def test_a_mask_of_nodes_serves_many_requests_until_nodes_come_or_go() -> None:
+    found = fleet(machines.dgx1(), n1=range(8), n2=[0, 5], n3=range(8))
+    some = found.mask(["n2", "n3", "gone"])
+    assert [choice.node for choice in found.rank(TWO, eligible=some)] == ["n3", "n2"]
+    found.set_free("n3", [])
+    assert [choice.node for choice in found.rank(TWO, eligible=some)] == ["n2"]
+    found.remove("n1")
+    with pytest.raises(StaleMaskError):
+        found.rank(TWO, eligible=some)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dradriver.allocator import subsets
+from dradriver.allocator.demands import Demand
 from dradriver.allocator.request import Constraint
 from dradriver.allocator.tables import of_machine
 from dradriver.topology.machine import Machine
@@ -48,7 +49,7 @@ def test_hamiltonian_cycles_and_paths(graph: Graph) -> None:
 
 @pytest.mark.parametrize("graph", graphs(4))
 def test_min_cuts(graph: Graph) -> None:
-    cuts = subsets.min_cuts(graph)
+    cuts = subsets.min_cuts(graph, np.arange(64))
     for mask in range(64):
         places = members(mask)
         parts = [set(part) for size in range(1, len(places)) for part in itertools.combinations(places, size)]
@@ -89,9 +90,11 @@ def test_best_of_every_free_mask_is_the_best_of_its_admissible_subsets(
     build: Callable[[], Machine], required: tuple[Constraint, ...]
 ) -> None:
     tables = of_machine(build())
-    constraints = frozenset(required)
-    allowed, best = tables.allowed(constraints), tables.best(constraints)
+    demand = Demand(frozenset(required))
+    allowed = tables.allowed(demand)
     for gpus in range(1, 9):
         sets = [(int(mask), float(tables.busbw[mask])) for mask in tables.members(gpus) if allowed[mask]]
         for free in range(256):
-            assert best[gpus, free] == max((value for mask, value in sets if mask & ~free == 0), default=-1)
+            assert tables.best(gpus, demand)[free] == max(
+                (value for mask, value in sets if mask & ~free == 0), default=-1
+            )

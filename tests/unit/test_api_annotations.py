@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Constraint, Request, Strategy
 from dradriver.api import annotations as words_of
 from dradriver.api import names
 from dradriver.api.errors import WordError
@@ -45,8 +47,46 @@ def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferre
 
 
 @pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ({"policy": "nvlink,pack"}, {"required": (Constraint.NVLINK,), "strategy": Strategy.PACK}),
+        ({"policy": "best-effort, spread"}, {"strategy": Strategy.SPREAD}),
+        ({"strategy": "first-fit"}, {"strategy": Strategy.FIRST_FIT}),
+        ({"policy": "best-effort,pack", "strategy": "pack"}, {"strategy": Strategy.PACK}),
+        ({"min-bandwidth": "100"}, {"min_bandwidth_gbps": 100.0}),
+        ({"min-bandwidth": "37.5GB/s", "min-busbw": "40 GB/s"}, {"min_bandwidth_gbps": 37.5, "min_busbw_gbps": 40.0}),
+        ({"product": "NVIDIA A100*"}, {"product": "NVIDIA A100*"}),
+        ({"architecture": "hopper", "min-memory": "40Gi"}, {"architecture": "hopper", "min_memory_mib": 40960}),
+        ({"min-memory": "40G"}, {"min_memory_mib": 38147}),
+        ({"max-cross-nvswitch-gpus": "0"}, {"max_cross_nvswitch_gpus": 0}),
+        ({"prefer-same-numa": "true"}, {"prefer_same_numa": True}),
+    ],
+)
+def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any]) -> None:
+    parsed = words_of.parse({f"gpu.topology/{key}": value for key, value in words.items()}, FOUR)
+
+    assert parsed == Request(containers=(4,), **fields)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
+        ({"gpu.topology/policy": "nvlink,pakc"}, "one of best-fit, pack, spread, first-fit"),
+        ({"gpu.topology/policy": "pack"}, "'pack' is not allowed"),
+        ({"gpu.topology/policy": "best-effort,pack", "gpu.topology/strategy": "spread"}, "spread contradicts"),
+        ({"gpu.topology/strategy": "packed"}, "did you mean pack?"),
+        ({"gpu.topology/min-bandwidth": "100Gb/s"}, "write a number of GB/s above zero, as 100 or 100GB/s"),
+        ({"gpu.topology/min-busbw": "0"}, "above zero"),
+        ({"gpu.topology/min-busbw": "1e3"}, "no bandwidth"),
+        ({"gpu.topology/product": ""}, "no product"),
+        ({"gpu.topology/product": "A100' || true"}, "no product"),
+        ({"gpu.topology/product": "A" * 101}, "no product"),
+        ({"gpu.topology/product": "A\n100"}, "no product"),
+        ({"gpu.topology/architecture": "hop,per"}, "write one word, as hopper"),
+        ({"gpu.topology/min-memory": "forty"}, "gpu.topology/min-memory: 'forty' is no quantity"),
+        ({"gpu.topology/min-memory": "80"}, "less than 1Mi"),
+        ({"gpu.topology/max-cross-nvswitch-gpus": "-1"}, "from 0 to 99"),
+        ({"gpu.topology/prefer-same-numa": "yes"}, "write one of true, false"),
         ({"gpu.topology/polcy": "nvlink"}, "did you mean gpu.topology/policy?"),
         ({"gpu.topology/policy": "nvlnk"}, "'nvlnk' is not allowed; write one of best-effort, nvlink"),
         ({"gpu.topology/required": ""}, "gpu.topology/required: '' is not allowed"),

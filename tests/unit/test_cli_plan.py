@@ -97,7 +97,7 @@ def test_a_machine_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("dradriver.cli.plan.read_machine", read)
     found = answers(run("--batch", lines=[{"machine": str(file), "gpus": 2}] * 3))
-    assert [answer["gpus"] for answer in found] == [[0, 3]] * 3
+    assert [answer["gpus"] for answer in found] == [[2, 3]] * 3
     assert reads == [str(file)]
 
 
@@ -138,3 +138,28 @@ def test_refusals_are_one_line(arguments: tuple[str, ...], message: str, status:
     assert result.exit_code == status
     assert message in result.output
     assert "Traceback" not in result.output
+
+
+def test_an_all_reduce_is_estimated_where_a_size_is_given() -> None:
+    sizes = (1 << 20, "8Gi", "x")
+    lines: list[object] = [{"machine": "dgx-h100", "gpus": 8, "message_size": size} for size in sizes]
+    small, large, bad = answers(run("--batch", lines=lines))
+    assert small["allreduce_busbw_gbps"] == pytest.approx(45, rel=0.3)
+    assert large["allreduce_busbw_gbps"] == pytest.approx(476, rel=0.02)
+    assert large["allreduce_seconds"] == pytest.approx((8 << 30) * 1.75 / 476e9, rel=0.02)
+    assert "no quantity" in str(bad["error"])
+
+
+def test_demands_of_the_annotations_are_options_too() -> None:
+    found = answers(
+        run("--batch", lines=[
+            {"machine": "dgx1-v100", "gpus": 2, "min_busbw": 40, "include": [1]},
+            {"machine": "dgx1-v100", "gpus": 2, "min_bandwidth": "51GB/s"},
+            {"machine": "dgx1-v100", "gpus": 2, "product": "*H100*"},
+            {"machine": "dgx1-v100", "gpus": 2, "strategy": "first-fit", "exclude": [2, 3]},
+        ])
+    )  # fmt: skip
+    assert found[0]["gpus"] == [1, 2]
+    assert "the most bandwidth between neighbours" in str(found[1]["error"])
+    assert "the machine has Tesla V100" in str(found[2]["error"])
+    assert found[3]["gpus"] == [0, 4]

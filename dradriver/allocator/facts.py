@@ -1,0 +1,110 @@
+"""What holds of every subset of a canonical shape: computed once for all machines that are alike."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dradriver.allocator import busbw, subsets
+from dradriver.allocator.request import Level
+from dradriver.allocator.shape import Shape
+from dradriver.allocator.subsets import Bools, Floats, Ints
+from dradriver.topology.machine import PathType
+
+LEVELS = tuple(Level)  # best first
+
+_LEVEL_OF_PATH = {
+    PathType.SELF: Level.PCIE_SWITCH,
+    PathType.PIX: Level.PCIE_SWITCH,
+    PathType.PXB: Level.PCIE_ROOT,
+    PathType.PHB: Level.PCIE_ROOT,
+    PathType.NODE: Level.NUMA,
+    PathType.SYS: Level.NODE,
+}
+_Kind = tuple[int, float]  # number of the level, line rate
+
+
+class Facts:
+    """Figures of all subsets of one shape, in that shape's own numbering.
+
+    Attributes:
+        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
+        weakest: (2**g,) uint8, number in ``steps_of(shape)`` of the weakest step of the best ring; 0 below two GPUs.
+        linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
+        one_ring: (2**g,) bool, whether one single link holds two halves of the set together.
+        keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
+            sets of 4, of 2.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        g = shape.size
+        steps, step_rank, _ = steps_of(shape)
+        widths = sorted({shape.linked(a, b) for a in range(g) for b in range(g)} - {0})
+        linked = np.array([[shape.linked(a, b) for b in range(g)] for a in range(g)], dtype=np.int64).reshape(g, g)
+        hops = np.array(shape.paths, dtype=np.int64).reshape(g, g)
+        kinds = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
+        graphs = (
+            [step_rank <= rank for rank in range(len(steps))]
+            + [linked >= width for width in widths]
+            + [(linked > 0) | (hops <= kind) for kind in kinds]
+        )
+        for graph in graphs:
+            np.fill_diagonal(graph, val=False)
+        # Many of them are one and the same graph: "NVLink" is a kind of step and a width.
+        different, which = np.unique(
+            np.array(graphs, dtype=np.bool_).reshape(len(graphs), g * g), axis=0, return_inverse=True
+        )
+        cycles, paths = subsets.hamiltonian(different.reshape(len(different), g, g))
+        cycles, paths = cycles[which], paths[which]
+        ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
+        self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
+        rings = dict(zip(widths, wide, strict=True))
+        chains = dict(zip(widths, paths[len(steps) :], strict=False))
+        cuts = busbw.cuts(shape, rings=rings, paths=chains)
+        self.busbw: Floats = busbw.predict(
+            shape, rings=rings, paths=chains, cuts=cuts, steps=dict(zip(kinds, near, strict=True))
+        )
+        self.one_ring: Bools = cuts == 1
+        self.linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
+        # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
+        self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
+
+        count = np.bitwise_count(np.arange(1 << g))
+        best = [subsets.best_inside(np.where(count == k, self.busbw, np.float32(0))) for k in (8, 4, 2)]
+        self.keep: Floats = np.stack([*best, *(subsets.packed(self.busbw, g, k) for k in (4, 2))])
+
+
+@lru_cache(maxsize=32)
+def facts_of(shape: Shape) -> Facts:
+    """The facts of a canonical shape, computed on first use; about 2 MB for 16 GPUs, 8 kB for 8."""
+    return Facts(shape)
+
+
+def steps_of(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
+    """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and line rate.
+
+    Returns:
+        Kinds; (g, g) int64 numbers of kinds; (g, g) float32 line rates in one direction, GB/s.
+    """
+    g = shape.size
+    kinds = {(a, b): _step(shape, a, b) for a in range(g) for b in range(g) if a != b}
+    ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
+    number = {kind: rank for rank, kind in enumerate(ordered)}
+    rank = np.zeros((g, g), dtype=np.int64)
+    gbps = np.zeros((g, g), dtype=np.float32)
+    for pair, kind in kinds.items():
+        rank[pair] = number[kind]
+        gbps[pair] = kind[1]
+    return tuple((LEVELS[level], rate) for level, rate in ordered), rank, gbps
+
+
+def _step(shape: Shape, a: int, b: int) -> _Kind:
+    links = shape.linked(a, b)
+    if links:
+        return LEVELS.index(Level.NVLINK), links * shape.line_gbps
+    path = shape.paths[a][b]
+    rate = min(shape.pcie_gbps[a], shape.pcie_gbps[b])
+    if path is PathType.SYS:
+        rate = min(rate, shape.socket_gbps)
+    return LEVELS.index(_LEVEL_OF_PATH[path]), rate

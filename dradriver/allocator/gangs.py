@@ -1,0 +1,196 @@
+"""Places for gangs: many equal pods, all or nothing, near each other in the network.
+
+What decides, in this order: what each pod requires, then the highest rung of its ladder that all pods reach; the
+number of nodes for ``spread``, which wants many; the narrowest part of the network; the number of nodes otherwise,
+which should be few; the bandwidth of the slowest pod; the part of the network that is fullest already; on each node
+what it leaves to others. All but the last two are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator import demands, filling, tours
+from dradriver.allocator.choose import check, describe
+from dradriver.allocator.filling import Nodes
+from dradriver.allocator.fleet import Fleet, NodeMask
+from dradriver.allocator.network import Reach
+from dradriver.allocator.request import Choice, Constraint, GangChoice, GangRequest, NoPlaceError, Strategy
+from dradriver.allocator.subsets import Ints
+
+
+class Plan(NamedTuple):
+    """How many pods on which nodes.
+
+    Attributes:
+        reach: What holds the nodes together.
+        at: (n,) int64, which nodes of ``Nodes``.
+        pods: (n,) int64, pods on each.
+    """
+
+    reach: Reach
+    at: Ints
+    pods: Ints
+
+
+def place(fleet: Fleet, request: GangRequest, *, eligible: NodeMask | Collection[str] | None = None) -> GangChoice:
+    """A place for every pod of the gang.
+
+    Args:
+        fleet: The cluster.
+        request: What is wanted.
+        eligible: The nodes that may be looked at; None for all.
+
+    Raises:
+        NoPlaceError: Not all pods have a place; the message says how many would have one.
+    """
+    check(request.pod)
+    if request.pods < 1:
+        raise NoPlaceError(f"a gang of {request.pods} pods: ask for at least 1")
+    if request.pod.include:
+        raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
+    looked = fleet.look(request.pod, eligible)
+    for rung in demands.rungs(request.pod):
+        nodes = filling.nodes_of(fleet, looked, request.pod, rung)
+        best = plan(fleet, nodes, request)
+        if best is not None:
+            return _described(fleet, *_fastest(fleet, nodes, request, best), request=request)
+    raise NoPlaceError(
+        _refusal(fleet, filling.nodes_of(fleet, looked, request.pod, demands.demand(request.pod)), request)
+    )
+
+
+def plan(fleet: Fleet, nodes: Nodes, request: GangRequest) -> Plan | None:
+    """The best way to hold all pods by reach and number of nodes, None where there is none."""
+    spread = request.pod.strategy is Strategy.SPREAD
+    found: Plan | None = None
+    for reach in Reach:
+        here = _within(fleet, nodes, request, reach)
+        if here is None:
+            continue
+        if not spread:
+            return here
+        if found is None or len(here.at) > len(found.at):
+            found = here
+    return found
+
+
+def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Reach) -> Plan | None:
+    """The best domain of one width that holds all pods."""
+    least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
+    most = request.pods // least
+    if request.max_nodes is not None:
+        most = min(most, request.max_nodes)
+    domain = np.arange(len(nodes.capacity)) if reach is Reach.NODE else fleet.sites.domains(reach)[nodes.site]
+    usable = (nodes.capacity >= least) & (domain >= 0)
+    if reach is not Reach.NODE and request.min_network_gbps:
+        usable &= fleet.sites.gbps()[nodes.site] >= request.min_network_gbps
+    at = np.flatnonzero(usable)
+    if not len(at) or most < 1:
+        return None
+    # Within each domain the nodes that hold most come first; of equal ones those with the fewest free GPUs.
+    order = at[np.lexsort((nodes.name_rank[at], nodes.free[at], -nodes.capacity[at], domain[at]))]
+    capacity, owner = nodes.capacity[order], domain[order]
+    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+    sizes = np.diff(np.append(starts, len(order)))
+    before = np.concatenate(([0], np.cumsum(capacity)))
+    start_of = np.repeat(starts, sizes)
+    held = before[1:] - before[start_of]  # by the nodes of the domain up to here
+    place_in = np.arange(len(order)) - start_of + 1
+    enough = (held >= request.pods) & (place_in <= most)
+    if not enough.any():
+        return None
+    total = before[starts + sizes] - before[starts]
+    fewest = np.full(len(starts), np.iinfo(np.int64).max)
+    group = np.repeat(np.arange(len(starts)), sizes)
+    np.minimum.at(fewest, group[enough], place_in[enough])
+    fits = np.flatnonzero(fewest <= most)
+    if request.pod.strategy is Strategy.SPREAD:
+        wide = np.minimum(sizes, most)
+        chosen = int(fits[np.lexsort((total[fits], -wide[fits]))[0]])
+        number = int(wide[chosen])
+    else:
+        chosen = int(fits[np.lexsort((total[fits], fewest[fits]))[0]])
+        number = int(fewest[chosen])
+    own = order[starts[chosen] : starts[chosen] + sizes[chosen]]
+    if request.pod.strategy is Strategy.SPREAD:
+        own = own[:number]
+        return Plan(reach, own, filling.evenly(nodes.capacity[own], request.pods, least=least))
+    own = filling.tightest(nodes, own, request.pods, number=number, least=least)
+    return Plan(reach, own, filling.fullest(nodes.capacity[own], request.pods, least=least))
+
+
+def _fastest(fleet: Fleet, nodes: Nodes, request: GangRequest, best: Plan) -> tuple[Nodes, Plan]:
+    """The plan of the same reach and as many nodes whose slowest pod is fastest."""
+    values = nodes.bandwidths(request.pod.gpus)
+    low, high = -1, len(values) - 1  # values[low] is possible (-1: without any demand), values[high + 1] is not
+    while low < high:
+        middle = (low + high + 1) // 2
+        faster = nodes.demanding(float(values[middle]))
+        found = plan(fleet, faster, request)
+        if found is not None and found.reach == best.reach and len(found.at) == len(best.at):
+            low, nodes, best = middle, faster, found
+        else:
+            high = middle - 1
+    return nodes, best
+
+
+def _described(fleet: Fleet, nodes: Nodes, chosen: Plan, *, request: GangRequest) -> GangChoice:
+    names = [nodes.name(at) for at in chosen.at.tolist()]
+    by_name = dict(zip(names, zip(chosen.at.tolist(), chosen.pods.tolist(), strict=True), strict=True))
+    names.sort()
+    sites = nodes.site[[by_name[name][0] for name in names]]
+    gain = -fleet.sites.distances(sites).astype(np.float64)
+    ring = [names[at] for at in tours.best(gain)]
+    pods: list[Choice] = []
+    for name in ring:
+        at, count = by_name[name]
+        tables = nodes.tables(at)
+        pods += [
+            describe(fleet.shared_machine(name), tables, taken, request=request.pod, node=name)
+            for taken in filling.sets(nodes, at, count, request=request.pod)
+        ]
+    slowest = min(pod.busbw_gbps for pod in pods)
+    known = fleet.sites.gbps()[sites]
+    network = float(known[known > 0].min()) if known.any() else 0.0
+    if len(ring) > 1 and network:
+        slowest = min(slowest, network) if request.pod.gpus > 1 else network
+    return GangChoice(
+        pods=tuple(pods),
+        nodes=tuple(ring),
+        reach=chosen.reach.name.lower(),
+        busbw_gbps=slowest,
+        fallback=_missed(pods),
+    )
+
+
+def _missed(pods: list[Choice]) -> tuple[Constraint, ...]:
+    """The longest list of missed rungs: each pod's is a beginning of the ladder."""
+    return max((pod.fallback for pod in pods), key=len)
+
+
+def _refusal(fleet: Fleet, nodes: Nodes, request: GangRequest) -> str:
+    what = f"{request.pods} pods with {demands.words(request.pod)} each"
+    limits = []
+    if request.max_nodes is not None:
+        limits.append(f"on at most {request.max_nodes} nodes")
+    if request.min_gpus_per_node:
+        limits.append(f"at least {request.min_gpus_per_node} GPUs a node")
+    if request.min_network_gbps:
+        limits.append(f"at least {request.min_network_gbps:g} GB/s of network")
+    what = ", ".join((what, *limits))
+    held = int(nodes.capacity.sum())
+    if held < request.pods:
+        return f"{what}: no; {held} of them would find a place in the whole cluster"
+    if request.max_nodes is not None:
+        most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
+        if most < request.pods:
+            return f"{what}: no; {request.max_nodes} nodes hold {most} of them"
+    if request.min_network_gbps:
+        fast = nodes.capacity[fleet.sites.gbps()[nodes.site] >= request.min_network_gbps].sum()
+        if fast < request.pods:
+            return f"{what}: no; nodes with such a network hold {int(fast)} of them"
+    return f"{what}: no; without the limits on nodes there would be a place"

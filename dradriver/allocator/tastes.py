@@ -1,0 +1,135 @@
+"""Which of the sets that are allowed is taken, as small numbers that compare: lower is better.
+
+A strategy is one function from tables to an array over masks. Three numbers decide, one after the other: of the set
+(its bandwidth), of what remains free without it, of the set again (the weighted score, its NICs, its GPUs' numbers).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator import subsets
+from dradriver.allocator.demands import Taste
+from dradriver.allocator.request import Strategy, Weights
+from dradriver.allocator.subsets import Array, Floats, Ints
+from dradriver.allocator.tables import SAME, Tables
+from dradriver.topology.machine import PathType
+
+
+class Ranks(NamedTuple):
+    """Three arrays of shape (2**g,), int64; all below 2**20 but the first, which is below 2**23."""
+
+    first: Ints
+    rest: Ints
+    last: Ints
+
+
+def ranks(tables: Tables, taste: Taste, *, gpus: int) -> Ranks:
+    """The numbers that decide which set of ``gpus`` GPUs this taste prefers."""
+    single = gpus == 1
+    return Ranks(
+        tables.row(("first", taste.numa_first), lambda: _first(tables, numa_first=taste.numa_first)),
+        tables.row(("rest", taste.strategy, single), lambda: _REST[taste.strategy](tables, single)),
+        tables.row(("last", taste.strategy, taste.weights), lambda: _last(tables, taste)),
+    )
+
+
+def score(tables: Tables, weights: Weights) -> Floats:
+    """How well a set's GPUs go together, 0-100 with the usual weights: shape (2**g,), float32.
+
+    ``nvlink * share of the most links a pair can have + pcie * nearness of the pairs (PIX 1, PXB 3/4, … SYS 0)
+    + numa / NUMA nodes + memory * least/most memory + power * least/most power limit``; shares and nearness are means
+    over all pairs. Worked example: two GPUs of a DGX-1 with one of at most two links, two sockets apart, alike
+    otherwise: 40 * 1/2 + 25 * 0 + 20 / 2 + 10 + 5 = 45.
+    """
+    shape = tables.shape
+    places = range(tables.size)
+    links = [[shape.linked(a, b) for b in places] for a in places]
+    near = [[(PathType.SYS - max(path, PathType.PIX)) / (PathType.SYS - PathType.PIX) for path in row]
+            for row in shape.paths]  # fmt: skip
+    pairs = np.maximum(tables.count * (tables.count - 1.0) / 2, 1)
+    most = max([*(max(row) for row in links), 1])
+    out = weights.nvlink * subsets.pair_sums(links) / most / pairs + weights.pcie * subsets.pair_sums(near) / pairs
+    out += weights.numa / np.maximum(tables.numa_nodes, 1)
+    out += weights.memory * _evenness(shape.memory_mib) + weights.power * _evenness(shape.power_watts)
+    return out.astype(np.float32)
+
+
+def keep_order(gpus: int) -> tuple[int, ...]:
+    """Rows of ``Tables.keep``, first decides first: a single GPU must not break a pair, a set not an eight."""
+    return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
+
+
+def _first(tables: Tables, *, numa_first: bool) -> Ints:
+    """Most bandwidth; where NCCL's figure depends on the GPUs' numbers, the lucky ones; with a wish, few NUMA nodes."""
+    numbers = [_classes(tables.busbw), (~tables.second_tree).astype(np.int64)]
+    return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
+
+
+def _leaves_most(tables: Tables, single: bool) -> Ints:
+    """What the remaining GPUs still offer: MAPA's "preserve" (SC21) over sets of 8, 4 and 2.
+
+    The best set of 8, of 4, of 2 that remains, then all disjoint sets of 4, of 2; for one GPU the pairs come first.
+    Worked example: of a broken and a whole NVLink pair a single GPU is taken from the broken one.
+    """
+    return _joined([_classes(tables.keep[row]) for row in keep_order(1 if single else 2)])
+
+
+def _leaves_even(tables: Tables, single: bool) -> Ints:
+    """As many GPUs as possible free on the NUMA node with the fewest, then what they offer.
+
+    Worked example: with 0-2 of {0-3} and all of {4-7} free, one GPU comes from {4-7}.
+    """
+    numa = tables.shape.numa
+    least = np.full(1 << tables.size, tables.size, dtype=np.int64)
+    masks = np.arange(1 << tables.size)
+    for node in set(numa):
+        own = sum(1 << place for place, other in enumerate(numa) if other == node)
+        least = np.minimum(least, np.bitwise_count(masks & own))
+    return _joined([tables.size - least, _leaves_most(tables, single)])
+
+
+def _no_matter(tables: Tables, single: bool) -> Ints:  # noqa: ARG001  # one signature for all strategies
+    """Nothing of the rest: the lowest numbers decide."""
+    return np.zeros(1 << tables.size, dtype=np.int64)
+
+
+_REST = {
+    Strategy.BEST_FIT: _leaves_most,
+    Strategy.PACK: _leaves_most,
+    Strategy.SPREAD: _leaves_even,
+    Strategy.FIRST_FIT: _no_matter,
+}
+
+
+def _last(tables: Tables, taste: Taste) -> Ints:
+    # Of two sets of one size the one whose ascending list of positions is lower has the larger reversed mask.
+    lowest = -subsets.sums([1 << (tables.size - 1 - place) for place in range(tables.size)]).astype(np.int64)
+    if taste.strategy is Strategy.FIRST_FIT:
+        return _joined([lowest - lowest.min()])
+    nics = np.round(tables.nic_distance).astype(np.int64)
+    return _joined([_classes(score(tables, taste.weights)), nics, lowest - lowest.min()])
+
+
+def _classes(values: Floats) -> Ints:
+    """0 for the largest values, 1 for the next smaller ones, …: values as good as equal share a number."""
+    order = np.argsort(-values, kind="stable")
+    ordered = values[order]
+    out = np.zeros(len(values), dtype=np.int64)
+    out[order[1:]] = np.cumsum(ordered[1:] < ordered[:-1] * SAME)
+    return out
+
+
+def _joined(numbers: list[Ints]) -> Ints:
+    """One dense number that compares as the lists of numbers do."""
+    out = np.zeros(len(numbers[0]), dtype=np.int64)
+    for each in numbers:
+        _, out = np.unique(out * (each.max() + 1) + each, return_inverse=True)
+    return out
+
+
+def _evenness(values: tuple[int, ...]) -> Array:
+    most = subsets.maxima(values)
+    return np.where(most > 0, np.minimum(subsets.minima(values), most) / np.maximum(most, 1), 1)

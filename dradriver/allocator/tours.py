@@ -1,0 +1,105 @@
+"""The best closed tour over places of which only the worth of each step is known: GPUs of a set, nodes of a gang."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator import subsets
+from dradriver.allocator.subsets import Bools, Ints
+
+Gains: TypeAlias = NDArray[np.float64]
+
+_EXACT = 16
+_STARTS = 8  # greedy tours to improve
+
+
+def best(gain: Gains) -> tuple[int, ...]:
+    """The tour whose steps are worth most in sum, from place 0: exact up to 16 places, greedy and 2-opt beyond.
+
+    Args:
+        gain: Shape (n, n), symmetric, worth of each step, finite; the diagonal does not count.
+    """
+    if len(gain) < 4:
+        return tuple(range(len(gain)))
+    return exact(gain) if len(gain) <= _EXACT else improved(gain)
+
+
+def exact(gain: Gains) -> tuple[int, ...]:
+    """The same by Held and Karp (1962); of equal tours the lowest as a list. Forbidden steps are worth -inf."""
+    n = len(gain)
+    gain = gain.copy()
+    np.fill_diagonal(gain, -np.inf)
+    # remaining[visited, here]: most that the steps from here over all unvisited ones back to the start can sum to
+    remaining = np.full((1 << n, n), -np.inf)
+    remaining[-1] = gain[:, 0]
+    for masks, onward, closed in _stages(n):
+        after = remaining.ravel()[onward]
+        after[closed] = -np.inf
+        remaining[masks] = (gain[None, :, :] + after[:, None, :]).max(axis=2)
+    tour, seen, here = [0], 1, 0
+    while len(tour) < n:
+        worth = gain[here] + remaining[[seen | 1 << there for there in range(n)], range(n)]
+        worth[tour] = -np.inf
+        here = int(worth.argmax())
+        tour.append(here)
+        seen |= 1 << here
+    return tuple(tour)
+
+
+def improved(gain: Gains) -> tuple[int, ...]:
+    """A good tour of many places: the best of a few greedy ones, each with every crossing undone that gains (2-opt)."""
+    n = len(gain)
+    tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]
+    tour = max(tours, key=lambda tour: _worth(tour, gain))
+    return tuple(np.roll(tour, -int(np.flatnonzero(tour == 0)[0])).tolist())
+
+
+def _greedy(gain: Gains, start: int) -> Ints:
+    left = gain.copy()
+    left[:, start] = -np.inf
+    tour = [start]
+    while len(tour) < len(gain):
+        tour.append(int(left[tour[-1]].argmax()))
+        left[:, tour[-1]] = -np.inf
+    return np.array(tour)
+
+
+def _uncrossed(tour: Ints, gain: Gains) -> Ints:
+    n = len(tour)
+    later = np.triu(np.ones((n, n), dtype=np.bool_), 1)
+    for _ in range(4 * n):  # each round gains, so that this bound is for rounding errors only
+        following = np.roll(tour, -1)
+        step = gain[tour, following]
+        turned = gain[np.ix_(tour, tour)] + gain[np.ix_(following, following)] - step[:, None] - step[None, :]
+        turned[~later] = -np.inf
+        at = int(turned.argmax())
+        i, j = divmod(at, n)
+        if turned[i, j] <= 1e-9:
+            break
+        tour = np.concatenate((tour[: i + 1], tour[i + 1 : j + 1][::-1], tour[j + 1 :]))
+    return tour
+
+
+def _worth(tour: Ints, gain: Gains) -> float:
+    return float(gain[tour, np.roll(tour, -1)].sum())
+
+
+@lru_cache(maxsize=16)
+def _stages(n: int) -> list[tuple[Ints, Ints, Bools]]:
+    """Held and Karp's recursion over ``n`` places, from all but one visited to one.
+
+    Per number of visited places: masks that hold place 0 (m,); where in the flat table (2**n, n) the value of going on
+    to each place stands (m, n); which places are visited already (m, n).
+    """
+    visited = np.arange(1 << n)
+    count = np.bitwise_count(visited)
+    one = subsets.bits(n)
+    stages = []
+    for size in range(n - 1, 0, -1):
+        masks = visited[(count == size) & (visited & 1 != 0)]
+        stages.append((masks, (masks[:, None] | one) * n + np.arange(n), (masks[:, None] & one) != 0))
+    return stages

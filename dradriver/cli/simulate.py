@@ -1,0 +1,108 @@
+"""``gputopo simulate``: what each policy makes of the same jobs on the same simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from dradriver.cli.simulator import plot, trace
+from dradriver.cli.simulator.policies import POLICIES
+from dradriver.cli.simulator.replay import Replay, Result
+from dradriver.errors import DriverError
+from dradriver.topology.load import read_machine
+
+_COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
+
+
+class SimulationError(DriverError):
+    """A simulation that cannot be run."""
+
+    reason = "BadSimulation"
+
+
+@click.command()
+@click.option(
+    "-m", "--machine", "sources", multiple=True, default=("dgx1-v100",), show_default=True, metavar="FILE|PROFILE",
+    help="What the nodes are; given several times the kinds take turns.",
+)  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=16, show_default=True)
+@click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, help="How many to draw.")
+@click.option("--load", type=click.FloatRange(0.01, 10), default=0.9, show_default=True, help="GPU time asked for.")
+@click.option("--trace", "file", type=click.Path(path_type=Path), help="CSV instead: arrival_s,gpus,duration_s.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--communication", type=click.FloatRange(0, 0.99), default=0.2, show_default=True,
+    help="Share of a job's time that is all-reduce on the best set; it grows as bandwidth shrinks.",
+)  # fmt: skip
+@click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)), help="Only these; else all.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write the figures as an SVG picture.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def simulate(
+    sources: tuple[str, ...],
+    nodes: int,
+    jobs: int,
+    load: float,
+    file: Path | None,
+    seed: int,
+    communication: float,
+    policies: tuple[str, ...],
+    picture: Path | None,
+    output: str,
+) -> None:
+    """Replay jobs over a simulated cluster under several policies and compare them.
+
+    best set: jobs of two GPUs and more whose set is as good as any machine here has. bandwidth: theirs against that
+    best. fragmented: free GPUs in no free set of four that is as good as the machine has. given up: how often a job
+    gave back some of its pods because the others found no place. utilisation and fragmented count until the last job
+    comes. A model of NCCL is the judge, and our own policies choose by it.
+    """
+    kinds = [read_machine(source) for source in sources]
+    machines = [kinds[number % len(kinds)] for number in range(nodes)]
+    gpus = sum(len(machine.gpus) for machine in machines)
+    if not gpus:
+        raise SimulationError("these machines have no GPUs")
+    found = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
+    if largest := [job for job in found if job.gpus > gpus]:
+        raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
+    results: list[Result] = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        for policy in policies or tuple(POLICIES):
+            task = bar.add_task(policy, total=len(found))
+            replay = Replay(machines, found, policy=policy, communication=communication, seed=seed)
+            results.append(replay.run(progress=partial(_show, bar, task)))
+    if picture is not None:
+        picture.write_text(
+            plot.bars(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"), encoding="utf-8"
+        )
+    if output == "json":
+        click.echo(msgspec.json.encode(results).decode())
+    else:
+        click.echo(table(results))
+
+
+def _show(bar: Progress, task: TaskID, done: int) -> None:
+    bar.update(task, completed=done)
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results for people to read."""
+    rows = [_COLUMNS] + [
+        (
+            result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", f"{result.mean_wait_s / 60:.1f} min",
+            f"{result.median_wait_s / 60:.1f} min", f"{result.utilisation:.1%}", f"{result.fragmentation:.1%}",
+            str(result.given_up),
+        )
+        for result in results
+    ]  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join((row[0].ljust(widths[0]), *cells)))
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""A simulated cluster that jobs come to and leave, under one policy or another."""

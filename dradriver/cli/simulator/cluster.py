@@ -1,0 +1,93 @@
+"""The simulated nodes, their free GPUs and what sets on them are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dradriver.allocator.demands import PLAIN, Demand
+from dradriver.allocator.filling import held
+from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.network import Location
+from dradriver.allocator.tables import Tables, of_machine
+from dradriver.topology.machine import Machine
+
+_NODES_PER_LEAF = 4
+_LEAVES_PER_SPINE = 4
+_QUAD = 4
+
+
+class Part(msgspec.Struct, frozen=True):
+    """GPUs of one node, as a mask of positions."""
+
+    node: int
+    mask: int
+
+
+class Cluster:
+    """Nodes by number; alike ones share their tables."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.machines = tuple(machines)
+        self.tables: tuple[Tables, ...] = tuple(of_machine(machine) for machine in machines)
+        self.free = [tables.everything for tables in self.tables]
+        self.names = [f"node-{number:05}" for number in range(len(machines))]
+        self.number = {name: number for number, name in enumerate(self.names)}
+        self.fleet = Fleet()
+        for number, (name, machine) in enumerate(zip(self.names, machines, strict=True)):
+            self.fleet.set_node(name, machine, [gpu.index for gpu in machine.gpus])
+            leaf = number // _NODES_PER_LEAF
+            place = Location(zone="zone", spine=f"spine-{leaf // _LEAVES_PER_SPINE}", leaf=f"leaf-{leaf}")
+            self.fleet.set_location(name, place)
+        self.gpus = sum(tables.size for tables in self.tables)
+        self.largest = max(tables.size for tables in self.tables)
+        self._best: dict[int, float] = {}
+
+    def take(self, parts: Iterable[Part]) -> None:
+        """Count GPUs as busy."""
+        for part in parts:
+            assert part.mask & ~self.free[part.node] == 0, "no GPU is given twice"
+            self._set(part.node, self.free[part.node] ^ part.mask)
+
+    def give_back(self, parts: Iterable[Part]) -> None:
+        """Count GPUs as free."""
+        for part in parts:
+            self._set(part.node, self.free[part.node] | part.mask)
+
+    def count_free(self) -> int:
+        """How many GPUs are free."""
+        return sum(mask.bit_count() for mask in self.free)
+
+    def worth(self, parts: Sequence[Part]) -> float:
+        """Bandwidth of a job's slowest part against the best that any machine of the cluster has for so many: 0-1."""
+        return min(
+            float(self.tables[part.node].busbw[part.mask]) / best if (best := self.best(part.mask.bit_count())) else 1.0
+            for part in parts
+        )
+
+    def best(self, gpus: int) -> float:
+        """The most bandwidth that a set of this size has on any machine, all GPUs free."""
+        if gpus not in self._best:
+            fitting = (tables for tables in set(self.tables) if gpus <= tables.size)
+            self._best[gpus] = max((float(tables.best(gpus)[tables.everything]) for tables in fitting), default=0.0)
+        return self._best[gpus]
+
+    def fragmentation(self) -> float:
+        """Share of the free GPUs that are in no free set of four that is as good as the machine has: 0-1."""
+        free = whole = 0
+        for tables, mask in zip(self.tables, self.free, strict=True):
+            free += mask.bit_count()
+            if tables.size >= _QUAD:
+                best = float(tables.best(_QUAD)[tables.everything])
+                whole += _QUAD * int(held(tables, _QUAD, _demanding(best))[mask])
+        return 1 - whole / free if free else 0.0
+
+    def _set(self, node: int, mask: int) -> None:
+        self.free[node] = mask
+        gpus = self.machines[node].gpus
+        self.fleet.set_free(self.names[node], [gpu.index for place, gpu in enumerate(gpus) if mask >> place & 1])
+
+
+def _demanding(busbw_gbps: float) -> Demand:
+    return msgspec.structs.replace(PLAIN, min_busbw_gbps=busbw_gbps)

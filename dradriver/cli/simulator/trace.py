@@ -1,0 +1,94 @@
+"""The jobs: drawn by chance, or read from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dradriver.errors import DriverError
+
+# Share of jobs by GPUs, in the shape that operators publish: most jobs are small, most GPU time is in the large ones.
+# The figures themselves are assumed.
+MIX: Final[Mapping[int, float]] = {1: 0.50, 2: 0.15, 3: 0.03, 4: 0.16, 6: 0.02, 8: 0.10, 16: 0.03, 32: 0.01}
+_MEDIAN_S: Final = 1800.0
+_SPREAD: Final = 1.2  # sigma of the logarithm: a tenth of the jobs last 4.7 times the median
+_MOST_JOBS: Final = 1_000_000
+
+
+class TraceError(DriverError):
+    """A file that is no trace."""
+
+    reason = "BadTrace"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One job: when it comes, how many GPUs it takes, how long it runs where bandwidth is best."""
+
+    number: int
+    arrival_s: float
+    gpus: int
+    duration_s: float
+
+
+def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, float] = MIX) -> list[Job]:
+    """Jobs that come by chance (Poisson), with log-normal durations.
+
+    Args:
+        count: How many.
+        gpus: GPUs of the cluster; larger jobs are left out of the mix.
+        load: Share of the cluster that they would keep busy if none had to wait.
+        seed: The same seed gives the same jobs.
+        mix: Share of jobs by GPUs.
+    """
+    rng = random.Random(seed)  # noqa: S311  # chance, no secret
+    sizes = [size for size in mix if size <= gpus]
+    weights = [mix[size] for size in sizes]
+    mean_gpus = sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / sum(weights)
+    mean_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)
+    rate = load * gpus / (mean_gpus * mean_s)
+    now = 0.0
+    jobs = []
+    for number in range(count):
+        now += rng.expovariate(rate)
+        size = rng.choices(sizes, weights)[0]
+        jobs.append(Job(number, now, size, _MEDIAN_S * rng.lognormvariate(0, _SPREAD)))
+    return jobs
+
+
+def read(path: Path) -> list[Job]:
+    """The jobs of a CSV file with columns ``arrival_s``, ``gpus`` and ``duration_s``, by arrival.
+
+    Raises:
+        TraceError: No such file, a column is missing, or a line is no job; with the line's number.
+    """
+    jobs: list[Job] = []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            if missing := {"arrival_s", "gpus", "duration_s"} - set(rows.fieldnames or ()):
+                raise TraceError(f"{path}: no column {', '.join(sorted(missing))}; write arrival_s,gpus,duration_s")
+            for row in rows:
+                job = _job(path, rows.line_num, row, number=len(jobs))
+                jobs.append(job)
+                if len(jobs) > _MOST_JOBS:
+                    raise TraceError(f"{path}: more than {_MOST_JOBS} jobs")
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from error
+    if not jobs:
+        raise TraceError(f"{path}: no jobs")
+    return sorted(jobs, key=lambda job: (job.arrival_s, job.number))
+
+
+def _job(path: Path, line: int, row: Mapping[str, str | None], *, number: int) -> Job:
+    try:
+        arrival, gpus, duration = float(row["arrival_s"] or ""), int(row["gpus"] or ""), float(row["duration_s"] or "")
+    except (ValueError, TypeError) as error:
+        raise TraceError(f"{path}, line {line}: {error}") from None
+    if not (0 <= arrival < 1e12 and 0 < duration < 1e12 and gpus > 0):
+        raise TraceError(f"{path}, line {line}: give an arrival from 0, at least 1 GPU and a duration above 0")
+    return Job(number, arrival, gpus, duration)

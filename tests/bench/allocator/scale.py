@@ -1,0 +1,134 @@
+"""One placement over many nodes, the memory that they take, and gangs."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from dradriver.allocator import gangs
+from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.network import Location
+from dradriver.allocator.request import Constraint, GangRequest, NoPlaceError, Request, Strategy
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
+from tests.fakes import machines
+
+KINDS: tuple[Callable[[], Machine], ...] = (
+    machines.dgx1, machines.dgx_h100, machines.bridge_pairs, machines.pcie_box,
+)  # fmt: skip
+REQUESTS = {
+    "1 GPU": Request(containers=(1,)),
+    "2 GPUs": Request(containers=(2,)),
+    "4 GPUs, nvlink": Request(containers=(4,), required=(Constraint.NVLINK,)),
+    "8 GPUs": Request(containers=(8,)),
+    "3 GPUs, spread": Request(containers=(3,), strategy=Strategy.SPREAD),
+    "2 GPUs, a product": Request(containers=(2,), product="NVIDIA A100*"),
+}
+GOALS_S = {10_000: 1e-3, 100_000: 10e-3}
+GOAL_BYTES = 200e6
+GANG_NODES, GOAL_GANG_S = 10_000, 50e-3
+GANGS = {
+    "128 pods x 8 GPUs": GangRequest(pods=128, pod=Request(containers=(8,))),
+    "128 pods x 8 GPUs, nvlink, fast network": GangRequest(
+        pods=128, pod=Request(containers=(8,), required=(Constraint.NVLINK,)), min_network_gbps=50
+    ),
+    "64 pods x 2 GPUs": GangRequest(pods=64, pod=Request(containers=(2,))),
+    "64 pods x 2 GPUs, spread": GangRequest(pods=64, pod=Request(containers=(2,), strategy=Strategy.SPREAD)),
+    "100,000 pods, refused": GangRequest(pods=100_000, pod=Request(containers=(4,))),
+}
+
+
+def measure() -> dict[str, Any]:
+    """Median seconds of a placement by number of nodes, bytes per fleet."""
+    found: dict[str, Any] = {}
+    for nodes, goal in GOALS_S.items():
+        fleet = build(nodes)
+        row: dict[str, Any] = {name: placement_s(fleet, request, nodes) for name, request in REQUESTS.items()}
+        half = fleet.mask([f"node-{number}" for number in range(0, nodes, 2)])
+        row["2 GPUs, half the nodes eligible"] = placement_s(fleet, REQUESTS["2 GPUs"], nodes, eligible=half)
+        row["holds"] = max(row.values()) <= goal
+        found[f"{nodes} nodes x 8 GPUs, seconds"] = row
+        if nodes == GANG_NODES:
+            found[f"gangs on {nodes} nodes, seconds"] = gangs_s(fleet)
+    found["memory, 100,000 nodes"] = memory(100_000)
+    return found
+
+
+def build(nodes: int, *, kinds: tuple[Callable[[], Machine], ...] = KINDS, seed: int = 7) -> Fleet:
+    """A cluster of mixed machines in random states of use."""
+    rng = random.Random(seed)
+    ready = [kind() for kind in kinds]
+    fleet = Fleet()
+    for number in range(nodes):
+        machine = rng.choice(ready)
+        count = len(machine.gpus)
+        fleet.set_node(f"node-{number}", machine, rng.sample(range(count), rng.randint(0, count)))
+    return fleet
+
+
+def placement_s(fleet: Fleet, request: Request, nodes: int, *, eligible: Any = None, rounds: int = 40) -> float:
+    """Median seconds to rank, and to take the best place, the cluster changing in between as it would."""
+    rng = random.Random(3)
+    fleet.rank(request, eligible=eligible)  # tables
+    took = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        choice = fleet.rank(request, eligible=eligible)[0]
+        fleet.set_free(choice.node, fleet.free(choice.node) - set(choice.gpus))
+        took.append(time.perf_counter() - begun)
+        name = f"node-{rng.randrange(nodes)}"
+        fleet.set_free(name, rng.sample([gpu.index for gpu in fleet.shared_machine(name).gpus], 8))
+    return statistics.median(took)
+
+
+def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
+    """Median seconds of placing each gang, on zones of 2,000 nodes, spines of 250 and leaves of 25."""
+    for number, name in enumerate(fleet.nodes):
+        fleet.set_location(
+            name,
+            Location(
+                zone=f"z{number // 2000}", spine=f"s{number // 250}", leaf=f"l{number // 25}",
+                gbps=50 if number % 3 else 25,
+            ),
+        )  # fmt: skip
+    row: dict[str, Any] = {}
+    for name, request in GANGS.items():
+        took = []
+        for _ in range(rounds + 1):  # the first builds tables
+            begun = time.perf_counter()
+            with contextlib.suppress(NoPlaceError):
+                gangs.place(fleet, request)
+            took.append(time.perf_counter() - begun)
+        row[name] = statistics.median(took[1:])
+    row["holds"] = max(row.values()) <= GOAL_GANG_S
+    return row
+
+
+def memory(nodes: int) -> dict[str, Any]:
+    """Bytes that a fleet holds, with one Machine for alike nodes, and with each node's own uuids."""
+    tracemalloc.start()
+    fleet = build(nodes)
+    shared = tracemalloc.get_traced_memory()[0]
+    assert fleet.nodes
+    del fleet
+    tracemalloc.clear_traces()
+    some = 2_000
+    own = [profiles.load("dgx1-v100", seed=str(number)) for number in range(some)]
+    before = tracemalloc.get_traced_memory()[0]
+    given = before // some
+    fleet = Fleet()
+    for number, machine in enumerate(own):
+        fleet.set_node(f"node-{number}", machine, range(8))
+    apart = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return {
+        "bytes_machines_given": given * nodes,
+        "bytes_one_machine_for_all_alike": shared,
+        "bytes_each_its_own_uuids": apart // some * nodes,
+        "holds": max(shared, apart // some * nodes) <= GOAL_BYTES,
+    }

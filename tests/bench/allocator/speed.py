@@ -1,0 +1,97 @@
+"""How long a choice on one machine takes beside go-gpuallocator in the same run, and how long tables take to build.
+
+``ours_s`` is the same question again, ``ours_first_s`` the first time (with ring, rank order and score, which
+go-gpuallocator does not give), ``ours_other_sets_s`` questions with 200 different free sets, ``set_alone_first_s``
+the set alone, the first time. All four need the machine's tables, which are built once.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from dradriver.allocator import caches
+from dradriver.allocator.choose import choose
+from dradriver.allocator.picks import pick
+from dradriver.allocator.request import Request
+from dradriver.allocator.tables import of_machine
+from dradriver.topology.machine import Machine
+from tests.bench.allocator import peers
+from tests.fakes import machines
+
+MACHINES: Mapping[str, Callable[[], Machine]] = {
+    "dgx1-v100, 8 GPUs": machines.dgx1,
+    "bridge pairs, 8 GPUs": machines.bridge_pairs,
+    "bridge pairs, 16 GPUs": lambda: machines.bridge_pairs(16),
+}
+BUILT: Mapping[str, Callable[[], Machine]] = {
+    **MACHINES,
+    "dgx-h100, 8 GPUs": machines.dgx_h100,
+    "direct mesh, 16 GPUs": lambda: machines.direct_mesh(16),
+    "ring of cubes, 16 GPUs": machines.double_cube,
+}
+GOALS = {(8, 2): 1, (8, 4): 1, (16, 2): 100, (16, 4): 100, (16, 8): 100}
+
+
+def measure() -> dict[str, Any]:
+    """Median seconds of one choice and of building one machine's tables."""
+    return {
+        "choice": {name: _choices(build()) for name, build in MACHINES.items()},
+        "tables_s": {name: _build(build) for name, build in BUILT.items()},
+    }
+
+
+def _choices(machine: Machine) -> dict[str, Any]:
+    count = len(machine.gpus)
+    found: dict[str, Any] = {}
+    for gpus in (2, 4, 8) if count == 16 else (2, 4):
+        request = Request(containers=(gpus,))
+        everything = list(range(count))
+        choose(machine, everything, request)  # tables
+        rng = random.Random(5)
+        fresh = [sorted(rng.sample(everything, rng.randint(gpus, count))) for _ in range(200)]
+        whole = partial(choose, machine, everything, request)
+        alone = partial(pick, of_machine(machine), (1 << count) - 1, gpus=gpus)
+        row: dict[str, Any] = {
+            "ours_s": _median([_timed(whole) for _ in range(300)]),
+            "ours_first_s": _median([_first(whole) for _ in range(30)]),
+            "ours_other_sets_s": _median([_timed(partial(choose, machine, free, request)) for free in fresh]),
+            "set_alone_first_s": _median([_first(alone) for _ in range(30)]),
+        }
+        if not peers.why_not():
+            with peers.GoAllocator(machine) as allocator:
+                row["go_s"] = allocator.ask(everything, gpus, repeat=1 if count == 16 and gpus < 8 else 100).seconds
+            row["times_faster"] = row["go_s"] / row["ours_s"]
+            row["times_faster_set_alone"] = row["go_s"] / row["set_alone_first_s"]
+            row["holds"] = row["times_faster"] >= GOALS[count, gpus]
+        found[str(gpus)] = row
+    return found
+
+
+def _first(work: Callable[[], object]) -> float:
+    """Seconds of a choice that no cache of earlier choices helps; the tables are there."""
+    caches.forget_choices()
+    return _timed(work)
+
+
+def _build(build: Callable[[], Machine]) -> float:
+    took = []
+    for _ in range(3):
+        machine = build()
+        caches.forget()
+        took.append(_timed(partial(of_machine, machine)))
+    return _median(took)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values)

@@ -1,0 +1,53 @@
+"""Closed tours over few and over many places."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dradriver.allocator import tours
+
+
+def worth(tour: tuple[int, ...], gain: tours.Gains) -> float:
+    return float(sum(gain[a, b] for a, b in zip(tour, (*tour[1:], tour[0]), strict=True)))
+
+
+def gains(count: int, *, seed: int) -> tours.Gains:
+    """Places in a plane, far ones worth less."""
+    places = np.random.default_rng(seed).random((count, 2))
+    out: tours.Gains = -np.linalg.norm(places[:, None] - places[None, :], axis=2)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_places_get_the_best_tour_there_is(seed: int) -> None:
+    gain = gains(7, seed=seed)
+    every = [(0, *others) for others in itertools.permutations(range(1, 7))]
+    assert worth(tours.best(gain), gain) == pytest.approx(max(worth(tour, gain) for tour in every))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_places_get_a_tour_near_the_best(seed: int) -> None:
+    gain = gains(12, seed=seed)
+    assert worth(tours.improved(gain), gain) >= 1.05 * worth(tours.exact(gain), gain)  # both are negative
+
+
+def test_the_tour_of_many_places_visits_each_once_from_the_first() -> None:
+    tour = tours.best(gains(40, seed=1))
+    assert tour[0] == 0
+    assert sorted(tour) == list(range(40))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_up_to_three_places_have_one_tour(count: int) -> None:
+    assert tours.best(np.zeros((count, count))) == tuple(range(count))
+
+
+def test_groups_are_left_once() -> None:
+    group = np.arange(30) % 3
+    gain = np.where(group[:, None] == group[None, :], 2.0, 1.0)
+    tour = tours.best(gain)
+    changes = sum(group[a] != group[b] for a, b in zip(tour, (*tour[1:], tour[0]), strict=True))
+    assert changes == 3
