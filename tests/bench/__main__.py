@@ -1,4 +1,4 @@
-"""Prints the figures as JSON; those of a cluster need the demo's cluster running."""
+"""Prints the figures of a cluster as JSON. Those of the allocator: ``python -m tests.bench.allocator``."""
 
 from __future__ import annotations
 
