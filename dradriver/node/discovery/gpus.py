@@ -1,0 +1,140 @@
+"""What NVML says of each GPU alone. A GPU that cannot say who it is, is left out; any other question may fail."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dradriver.node.discovery import mig
+from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
+from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Problem, Questions
+from dradriver.topology.check import MAX_LINKS
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MOST_LINKS = 36  # of the largest part that is known; asked one by one where NVML does not say how many there are
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One NVLink that is up.
+
+    Attributes:
+        ends_in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, …
+        remote: Bus id of the other end; empty where it need not be known, or is not.
+    """
+
+    ends_in: int
+    remote: str = ""
+
+
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU as NVML knows it; the fields that ``Gpu`` has too mean the same.
+
+    Attributes:
+        handle: To ask on.
+        capability: Major and minor number; None where not known.
+        pcie: Generation and lanes of its PCIe link; None where not known.
+        links: Its NVLinks that are up.
+        link_mbps: Signalling rate of one of them, MB/s; 0 where not known.
+        fabric: ``clusterUUID.cliqueID``; empty without one.
+        mig: Its MIG devices; None with MIG mode off.
+    """
+
+    handle: Handle
+    index: int
+    uuid: str
+    minor: int
+    pci: str
+    product: str
+    capability: tuple[int, int] | None
+    memory_mib: int
+    power_watts: int
+    pcie: tuple[int, int] | None
+    links: tuple[Link, ...]
+    link_mbps: int
+    c2c_gbps: float
+    fabric: str
+    mig: tuple[mig.MigDevice, ...] | None
+
+    @property
+    def sm(self) -> int:
+        """The compute capability as NCCL counts it: 90 for 9.0; 0 where not known."""
+        return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
+
+
+def read_gpus(nvml: Nvml, problems: list[Problem]) -> tuple[GpuFacts, ...]:
+    """Return all GPUs that answer, by index.
+
+    Args:
+        nvml: The open library.
+        problems: Gets what went wrong.
+
+    Raises:
+        NvmlError: NVML does not even say how many GPUs there are.
+    """
+    found: list[GpuFacts] = []
+    for index in range(nvml.count()):
+        asked = Questions(f"GPU {index}", problems)
+        gpu = _read(nvml, index, asked)
+        if gpu is None or asked.lost:
+            asked.note("GPU", "left out; it cannot be handed out like this")
+            continue
+        twin = next((g for g in found if g.uuid == gpu.uuid or g.minor == gpu.minor or "" != g.pci == gpu.pci), None)
+        if twin is not None:
+            asked.note("GPU", f"left out; it has uuid, minor number or bus id of GPU {twin.index}")
+            continue
+        found.append(gpu)
+    return tuple(found)
+
+
+def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
+    handle = asked.ask(nvml.gpu, index, default=None, quiet=frozenset())
+    if handle is None:
+        return None
+    uuid = asked.ask(nvml.uuid, handle, default="", quiet=frozenset())
+    minor = asked.ask(nvml.minor, handle, default=None, quiet=frozenset())
+    if not uuid or minor is None:
+        return None
+    if not _UUID.fullmatch(uuid):
+        asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
+        return None
+    capability = asked.ask(nvml.compute_capability, handle, default=None)
+    links = _links(nvml, handle, asked)
+    return GpuFacts(
+        handle=handle,
+        index=index,
+        uuid=uuid,
+        minor=minor,
+        pci=asked.ask(nvml.bus_id, handle, default="", quiet=frozenset()),
+        product=asked.ask(nvml.product, handle, default=""),
+        capability=capability,
+        memory_mib=asked.ask(nvml.memory_mib, handle, default=0),
+        power_watts=asked.ask(nvml.power_watts, handle, default=0),
+        pcie=asked.ask(nvml.pcie_link, handle, default=None),
+        links=tuple(link for _, link in links),
+        # NCCL goes by the compute capability; the rate is what is left where that is not known
+        link_mbps=0
+        if capability or not links
+        else asked.ask(nvml.link_mbps, handle, links[0][0], default=0, quiet=NEWER),
+        c2c_gbps=asked.ask(nvml.c2c_gbps, handle, default=0.0, quiet=NEWER | {INVALID_ARGUMENT}),
+        fabric=asked.ask(nvml.fabric, handle, default="", quiet=NEWER),
+        mig=mig.read(nvml, handle, asked),
+    )
+
+
+def _links(nvml: Nvml, gpu: Handle, asked: Questions) -> list[tuple[int, Link]]:
+    """Return the links that are up with their numbers."""
+    count = asked.ask(nvml.link_count, gpu, default=None, quiet=NEWER | {INVALID_ARGUMENT})
+    # Without a count the links are tried one by one, and those that are not there say "invalid argument".
+    quiet = UNSUPPORTED | {INVALID_ARGUMENT} if count is None else UNSUPPORTED
+    found = []
+    for number in range(_MOST_LINKS if count is None else min(count, MAX_LINKS)):
+        at = f"link {number}"
+        if not asked.ask(nvml.link_active, gpu, number, default=False, quiet=quiet, at=at):
+            continue
+        ends_in = asked.ask(nvml.link_remote_type, gpu, number, default=REMOTE_UNKNOWN, quiet=NEWER, at=at)
+        remote = ""
+        if ends_in in (REMOTE_GPU, REMOTE_UNKNOWN):
+            remote = asked.ask(nvml.link_remote, gpu, number, default="", quiet=frozenset(), at=at)
+        found.append((number, Link(ends_in, remote)))
+    return found

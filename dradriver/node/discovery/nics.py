@@ -1,0 +1,146 @@
+"""Network cards from /sys: RDMA devices, and where a server has none, its Ethernet interfaces.
+
+That is NCCL's way too: sockets only where no verbs device is. It also keeps a server's management port from being
+taken for the nearest NIC of a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dradriver.node.discovery import sysfs
+from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.questions import Problem
+from dradriver.topology.machine import Nic, PathType
+from dradriver.topology.paths import Place, pcie_path
+
+_MOST_NICS = 64  # a machine with more is described without its virtual functions
+_AMAZON = "0x1d0f"
+_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
+
+
+class FoundNic(msgspec.Struct, frozen=True):
+    """A NIC and where it hangs.
+
+    Attributes:
+        nic: The NIC.
+        busids: PCI functions through which it sends: one, or those of a bond's members.
+    """
+
+    nic: Nic
+    busids: tuple[str, ...]
+
+
+def read_nics(root: Path, tree: PciTree, problems: list[Problem]) -> tuple[FoundNic, ...]:
+    """Return the network cards in natural order of their names.
+
+    Args:
+        root: ``/``, or where the host's /sys is mounted.
+        tree: The PCI tree below the same root.
+        problems: Gets what was left out.
+    """
+    found = _rdma(root, tree) or _ethernet(root, tree)
+    if len(found) > _MOST_NICS:
+        functions = [one.nic.name for one in found if one.nic.parent]
+        found = [one for one in found if not one.nic.parent]
+        said = f"{len(functions)} virtual functions left out, more than {_MOST_NICS} NICs are too many to publish"
+        problems.append(Problem("machine", "NICs", said))
+    return tuple(found)
+
+
+def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
+    folder = root / "sys/class/infiniband"
+    busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
+    names = {busid: name for name, busid in busids.items()}
+    found = []
+    for name, busid in busids.items():
+        ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
+        layer = next(filter(None, (sysfs.text(port / "link_layer") for port in ports)), "")
+        kind = "efa" if tree.vendor(busid) == _AMAZON else _LAYERS.get(layer, "")
+        rates = [float(rate[1]) for port in ports if (rate := _RATE.match(sysfs.text(port / "rate")))]
+        interfaces = [sysfs.text(port / "gid_attrs/ndevs/0") for port in ports]
+        members = next((them for one in interfaces if (them := _members(root, one))), ())
+        found.append(
+            _nic(
+                root,
+                tree,
+                name=name,
+                busid=busid,
+                kind=kind,
+                gbps=max(rates, default=0) / 8,
+                members=members,
+                names=names,
+            )
+        )
+    return found
+
+
+def _ethernet(root: Path, tree: PciTree) -> list[FoundNic]:
+    folder = root / "sys/class/net"
+    busids = {name: busid for name in sysfs.entries(folder) if (busid := _card(tree, folder / name))}
+    names = {busid: name for name, busid in busids.items()}
+    bonds = {name: members for name in sysfs.entries(folder) if (members := _members(root, name))}
+    taken = {member for members in bonds.values() for member in members}
+    found = []
+    for name in sysfs.entries(folder):
+        if name in taken or (name not in bonds and name not in busids):
+            continue
+        gbps = max(0, sysfs.number(folder / name / "speed") or 0) / 8000  # Mbit/s; -1 while the link is down
+        busid, members = busids.get(name, ""), bonds.get(name, ())
+        found.append(_nic(root, tree, name=name, busid=busid, kind="ethernet", gbps=gbps, members=members, names=names))
+    return [one for one in found if one.busids]
+
+
+def _nic(
+    root: Path,
+    tree: PciTree,
+    *,
+    name: str,
+    busid: str,
+    kind: str,
+    gbps: float,
+    members: Sequence[str],
+    names: dict[str, str],
+) -> FoundNic:
+    """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual functions."""
+    net = root / "sys/class/net"
+    through = [one for member in members if (one := _card(tree, net / member))] or [busid] * bool(busid)
+    nodes = {seat.numa if (seat := tree.seat(one)) else None for one in through}
+    function = tree.above(root / "sys/bus/pci/devices" / busid / "physfn") if busid else ""
+    nic = Nic(
+        name=name,
+        pci="" if members else busid,
+        numa=nodes.pop() if len(nodes) == 1 else None,
+        kind=kind,
+        gbps=gbps,
+        parent=names.get(function, ""),
+        members=tuple(members),
+    )
+    return FoundNic(nic, tuple(through))
+
+
+def _card(tree: PciTree, interface: Path) -> str:
+    """Return the network card behind an interface; empty for a virtual one, and for one behind USB."""
+    busid = tree.above(interface / "device")
+    return busid if tree.pci_class(busid).startswith("0x02") else ""
+
+
+def _members(root: Path, interface: str) -> tuple[str, ...]:
+    """Return the interfaces that a bond is made of, in the kernel's order; none for what is no bond."""
+    if not re.fullmatch(r"[^/\s]{1,15}", interface):
+        return ()
+    return tuple(sysfs.text(root / "sys/class/net" / interface / "bonding/slaves").split())
+
+
+def nic_paths(nics: Sequence[FoundNic], places: Sequence[Place], tree: PciTree) -> tuple[tuple[PathType, ...], ...]:
+    """Return nics x g PCIe paths, a bond's the nearest of its members'."""
+    rows = []
+    for one in nics:
+        seats = [seat.place for busid in one.busids if (seat := tree.seat(busid))] or [Place(numa=one.nic.numa)]
+        rows.append(tuple(min(pcie_path(place, gpu) for place in seats) for gpu in places))
+    return tuple(rows)

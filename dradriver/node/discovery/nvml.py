@@ -1,0 +1,123 @@
+"""NVML, NVIDIA's management library, as discovery sees it: what may be asked, with types."""
+
+from __future__ import annotations
+
+from typing import Final, NewType, Protocol
+
+from dradriver.errors import DriverError
+from dradriver.topology.machine import PathType
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+
+# Return values that decide something here (nvml.h, nvmlReturn_t).
+INVALID_ARGUMENT: Final = 2
+NOT_SUPPORTED: Final = 3
+NOT_FOUND: Final = 6
+LIBRARY_NOT_FOUND: Final = 12
+FUNCTION_NOT_FOUND: Final = 13
+GPU_IS_LOST: Final = 15
+VERSION_MISMATCH: Final = 25
+UNKNOWN: Final = 999
+
+# What ends a link (nvmlIntNvLinkDeviceType_t).
+REMOTE_GPU: Final = 0
+REMOTE_NPU: Final = 1
+REMOTE_SWITCH: Final = 2
+REMOTE_UNKNOWN: Final = 255
+
+
+Handle = NewType("Handle", object)
+
+
+class NvmlError(DriverError):
+    """NVML refused a query.
+
+    Attributes:
+        query: Name of the function.
+        code: NVML's return value.
+        said: The library's own words for it.
+    """
+
+    reason = "NvmlError"
+
+    def __init__(self, query: str, code: int, said: str) -> None:
+        super().__init__(f"{query}: {said} ({code})")
+        self.query = query
+        self.code = code
+        self.said = said
+
+
+class Nvml(Protocol):
+    """What is asked of an open library. Every method raises ``NvmlError`` where NVML does not answer."""
+
+    def driver_version(self) -> str:
+        """Return the driver's version: ``580.95.05``."""
+
+    def count(self) -> int:
+        """Return the number of GPUs, those that do not answer included."""
+
+    def gpu(self, index: int) -> Handle:
+        """Return the handle of a GPU."""
+
+    def uuid(self, gpu: Handle) -> str:
+        """Return the identity of a GPU or MIG device: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
+
+    def minor(self, gpu: Handle) -> int:
+        """Return N of ``/dev/nvidiaN``."""
+
+    def bus_id(self, gpu: Handle) -> str:
+        """Return the bus id as /sys writes it: ``0000:06:00.0``."""
+
+    def product(self, gpu: Handle) -> str:
+        """Return the product's full name, of a MIG device with the profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
+
+    def compute_capability(self, gpu: Handle) -> tuple[int, int]:
+        """Return major and minor number."""
+
+    def memory_mib(self, gpu: Handle) -> int:
+        """Return the whole memory in MiB, as ``nvidia-smi`` prints it."""
+
+    def power_watts(self, gpu: Handle) -> int:
+        """Return the power limit that is set."""
+
+    def pcie_link(self, gpu: Handle) -> tuple[int, int]:
+        """Return generation and lanes of the best PCIe link that GPU and slot can have."""
+
+    def link_count(self, gpu: Handle) -> int:
+        """Return the number of NVLinks that the GPU has, up or down."""
+
+    def link_active(self, gpu: Handle, link: int) -> bool:
+        """Return whether the link is up."""
+
+    def link_remote_type(self, gpu: Handle, link: int) -> int:
+        """Return what the link ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
+
+    def link_remote(self, gpu: Handle, link: int) -> str:
+        """Return the bus id of what the link ends in, as /sys writes it."""
+
+    def link_mbps(self, gpu: Handle, link: int) -> int:
+        """Return the link's signalling rate in MB/s, one direction."""
+
+    def c2c_gbps(self, gpu: Handle) -> float:
+        """Return GB/s in one direction of all active lanes to the GPU's own CPU (Grace)."""
+
+    def ancestor(self, a: Handle, b: Handle) -> PathType:
+        """Return the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
+
+    def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
+        """Return whether the two can reach each other's memory over NVLink."""
+
+    def fabric(self, gpu: Handle) -> str:
+        """Return ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that the GPU has joined; empty for none."""
+
+    def mig_mode(self, gpu: Handle) -> bool:
+        """Return whether MIG mode is on."""
+
+    def mig_slots(self, gpu: Handle) -> int:
+        """Return how many MIG devices the GPU can have."""
+
+    def mig_device(self, gpu: Handle, slot: int) -> Handle:
+        """Return the MIG device in a slot; an empty one is ``NOT_FOUND``."""
+
+    def mig_ids(self, device: Handle) -> tuple[int, int]:
+        """Return the numbers of a MIG device's GPU instance and compute instance."""

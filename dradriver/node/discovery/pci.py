@@ -1,0 +1,144 @@
+"""The PCI tree of /sys: where devices hang, how fast their links are, and which bridges stand above them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from dradriver.node.discovery import sysfs
+from dradriver.topology.check import is_bus_id
+from dradriver.topology.machine import PciDevice
+from dradriver.topology.nccl import facts
+from dradriver.topology.paths import Place
+
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_CLASS = re.compile(r"0x[0-9a-f]{6}")
+_ID = re.compile(r"0x[0-9a-f]{4}")
+_SPEED = re.compile(r"[ -~]{1,32}")
+_UNKNOWN_WIDTH = 255  # the kernel's
+_MOST_LANES = 64
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where a device hangs.
+
+    Attributes:
+        root: Root complex: ``pci0000:15``.
+        bridges: Bus ids of the switches' upstream ports from the root down, as NCCL counts them: from the device up,
+            every second level above its own port.
+        numa: NUMA node; None where /sys says -1.
+    """
+
+    root: str
+    bridges: tuple[str, ...]
+    numa: int | None
+
+    @property
+    def place(self) -> Place:
+        """The same for ``paths.pcie_path``."""
+        return Place(numa=self.numa, root=self.root, switches=self.bridges)
+
+
+class PciTree:
+    """The PCI devices of a server, each read once."""
+
+    def __init__(self, root: Path) -> None:
+        """Read below ``root``."""
+        self._devices = root / "sys/bus/pci/devices"
+        self._seats: dict[str, Seat | None] = {}
+
+    def pci_class(self, busid: str) -> str:
+        """Return the class (``0x030200``); empty where there is no such device."""
+        found = sysfs.text(self._devices / busid / "class") if is_bus_id(busid) else ""
+        return found if _CLASS.fullmatch(found) else ""
+
+    def vendor(self, busid: str) -> str:
+        """Return the vendor (``0x15b3``); empty where it is not known."""
+        return sysfs.text(self._devices / busid / "vendor")
+
+    def seat(self, busid: str) -> Seat | None:
+        """Return where a device hangs, or None where /sys does not know it."""
+        if busid not in self._seats:
+            self._seats[busid] = self._read_seat(busid)
+        return self._seats[busid]
+
+    def _read_seat(self, busid: str) -> Seat | None:
+        if not is_bus_id(busid) or not (self._devices / busid).exists():
+            return None
+        parts = Path(os.path.realpath(self._devices / busid)).parts
+        roots = [i for i, part in enumerate(parts) if _ROOT.fullmatch(part)]
+        if not roots:
+            return None
+        way = [part for part in parts[roots[-1] + 1 :] if is_bus_id(part)]
+        return Seat(parts[roots[-1]], tuple(way[-3::-2][::-1]), self._numa(busid))
+
+    def _numa(self, busid: str) -> int | None:
+        node = sysfs.number(self._devices / busid / "numa_node")
+        return None if node is None or node < 0 else node
+
+    def above(self, folder: Path) -> str:
+        """Return the bus id of the PCI device behind something in /sys (``class/net/eth0/device``); empty for none."""
+        if not folder.exists():
+            return ""
+        return next((part for part in reversed(Path(os.path.realpath(folder)).parts) if is_bus_id(part)), "")
+
+    def gbps(self, busid: str) -> float | None:
+        """Return the bandwidth of a device's own link as NCCL counts it, or None where /sys knows no speed."""
+        speed, width = self._link(busid)
+        return facts.pci_gbps(speed, width) if speed in facts.LINK_SPEEDS else None
+
+    def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
+        """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""
+        below: dict[str | None, set[str]] = {}
+        for busid in busids:
+            seat = self.seat(busid)
+            above: str | None = None
+            for one in () if seat is None else (*seat.bridges, busid):
+                below.setdefault(above, set()).add(one)
+                above = one
+        tree: list[PciDevice] = []
+
+        def add(above: str | None, parent: int | None) -> None:
+            for busid in sorted(below.get(above, ())):
+                tree.append(self._device(busid, parent))
+                add(busid, len(tree) - 1)
+
+        add(None, None)
+        return tuple(tree)
+
+    def _device(self, busid: str, parent: int | None) -> PciDevice:
+        folder = self._devices / busid
+        names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+        ids = [found for name in names if _ID.fullmatch(found := sysfs.text(folder / name))]
+        speed, width = self._link(busid)
+        return PciDevice(
+            busid=busid,
+            parent=parent,
+            numa=self._numa(busid),
+            kind=self.pci_class(busid),
+            ids=":".join(found[2:] for found in ids) if len(ids) == len(names) else "",
+            link_speed=speed,
+            link_width=width,
+        )
+
+    def _link(self, busid: str) -> tuple[str, int]:
+        """Return the slower speed and the smaller width of the device and of the port above it, as NCCL does.
+
+        A speed that is no number does not count; a width that is none counts as 0.
+        """
+        device = Path(os.path.realpath(self._devices / busid))
+        own, port = (sysfs.text(folder / "max_link_speed") for folder in (device, device.parent))
+        speed = port if _rate(port) < _rate(own) else own
+        widths = [sysfs.number(folder / "max_link_width") or 0 for folder in (device, device.parent)]
+        width = min(0 if not 0 < lanes <= _MOST_LANES else lanes for lanes in widths)
+        return speed if _SPEED.fullmatch(speed) else "", width
+
+
+def _rate(speed: str) -> float:
+    """Return the number that a speed starts with (``32.0 GT/s PCIe``), infinite where it starts with none."""
+    found = re.match(r"\d{1,4}(\.\d{1,4})?", speed)
+    return float(found[0]) if found else float("inf")

@@ -1,0 +1,92 @@
+"""What the kernel says of a server as a whole: NUMA nodes, CPU model, name. Read below a root, for tests and pods.
+
+What cannot be read or is not in the kernel's form is left empty: one odd file never hides a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from dradriver.topology.check import is_cpu_list
+from dradriver.topology.machine import Cpu, NumaNode
+
+_MOST_BYTES: Final = 65_536  # of one file; flags of /proc/cpuinfo's first CPU stand in its first 4 KB
+_CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
+_NODE = re.compile(r"node([0-9]{1,6})")
+_NUMBER = re.compile(r"-?[0-9]{1,12}")
+
+
+def text(path: Path) -> str:
+    """Return a file's text, stripped; empty where it cannot be read (some of /sys fail while a link is down)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> int | None:
+    """Return the whole number that a file holds, or None where it holds none."""
+    found = text(path)
+    return int(found) if _NUMBER.fullmatch(found) else None
+
+
+def entries(folder: Path) -> list[str]:
+    """Return the names in a folder in natural order (``mlx5_2`` before ``mlx5_10``); none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder), key=_natural)
+    except OSError:
+        return []
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
+def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
+    """Return all NUMA nodes by id, those without CPUs included."""
+    folder = root / "sys/devices/system/node"
+    ids = sorted(int(found[1]) for name in entries(folder) if (found := _NODE.fullmatch(name)))
+    nodes = []
+    for node in ids:
+        cpus = text(folder / f"node{node}/cpulist")
+        cpumap = text(folder / f"node{node}/cpumap")
+        nodes.append(
+            NumaNode(
+                id=node,
+                cpus=cpus if is_cpu_list(cpus) else "",
+                cpumap=cpumap if _CPUMAP.fullmatch(cpumap) else "",
+            )
+        )
+    return tuple(nodes)
+
+
+def cpu(root: Path) -> tuple[Cpu | None, bool]:
+    """Return the model of the first CPU, None where it is not known, and whether a hypervisor shows itself (x86)."""
+    fields: dict[str, str] = {}
+    for line in text(root / "proc/cpuinfo").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    virtual = "hypervisor" in fields.get("flags", "").split()
+    if "vendor_id" in fields:
+        family, model = (fields.get(key, "") for key in ("cpu family", "model"))
+        numbers = {"family": _decimal(family), "model": _decimal(model)}
+        return Cpu(arch="x86_64", vendor=fields["vendor_id"][:32], **numbers), virtual
+    if "CPU implementer" in fields:
+        return Cpu(arch="arm64"), virtual
+    if fields.get("cpu", "").startswith("POWER"):
+        return Cpu(arch="ppc64"), virtual
+    return None, virtual
+
+
+def _decimal(digits: str) -> int:
+    return int(digits) if re.fullmatch(r"[0-9]{1,6}", digits) else 0
+
+
+def product_name(root: Path) -> str:
+    """Return the server's product name as its firmware has it (``DGXH100``); empty without one."""
+    return text(root / "sys/class/dmi/id/product_name")[:128]
