@@ -1,6 +1,6 @@
 /*
- * A libnvidia-ml.so.1 for tests: every function answers from a table, read from the file named by NVML_TABLE whenever
- * the library is initialised.
+ * A libnvidia-ml.so.1 for tests: every function answers from a table, read from the file named by NVML_TABLE, or
+ * without that variable from "table" beside the library, whenever the library is initialised.
  *
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
  * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries. What is not
@@ -8,6 +8,8 @@
  *
  * Types and values: nvml.h, as far as nvidia-ml-py uses them.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,10 +165,26 @@ static int handle(const char *name, struct device **out)
     return OK;
 }
 
+static FILE *table(void)
+{
+    const char *path = getenv("NVML_TABLE");
+    char beside[4096];
+    Dl_info library;
+    if (path)
+        return fopen(path, "rb");
+    if (!dladdr((void *)table, &library))
+        return NULL;
+    path = strrchr(library.dli_fname, '/');
+    if (!path)
+        return NULL;
+    snprintf(beside, sizeof beside, "%.*s/table", (int)(path - library.dli_fname), library.dli_fname);
+    return fopen(beside, "rb");
+}
+
 int nvmlInitWithFlags(unsigned flags)
 {
-    const char *path = getenv("NVML_TABLE"), *value;
-    FILE *file = path ? fopen(path, "rb") : NULL;
+    const char *value;
+    FILE *file = table();
     size_t length, room = 0;
     char *line, *middle, *end;
     (void)flags;

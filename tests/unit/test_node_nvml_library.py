@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
-from dradriver.node.discovery.hardware import Hardware
 from dradriver.topology import codec
 from tests.fakes import nvml
-from tests.fakes.hardware import Server, without
+from tests.fakes.hardware import Server
 from tests.paths import REPO
 
 
@@ -79,18 +76,3 @@ def test_nothing_stays_open_between_readings(dgx1: Server) -> None:
         pynvml.nvmlDeviceGetCount()
     dgx1.table["nvmlDeviceGetCount_v2"] = "6"
     assert len(dgx1.read().machine.gpus) == 6
-
-
-def test_the_agent_logs_a_problem_once_and_its_end(dgx1: Server, caplog: pytest.LogCaptureFixture) -> None:
-    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root)
-    caplog.set_level(logging.INFO)
-    dgx1.table["lost 3"] = "0"
-    with patch.dict(os.environ, dgx1.environment()):
-        machines = [found.read() for _ in range(3)]
-    assert [without(machine) for machine in machines] == [without(dgx1.machine, 3)] * 3
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "GPU 3: nvmlDeviceGetHandleByIndex: GPU is lost (15)" in caplog.text
-    del dgx1.table["lost 3"]
-    with patch.dict(os.environ, dgx1.environment()):
-        assert found.read() == dgx1.machine
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO", "INFO"]
