@@ -33,7 +33,8 @@ def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]
     if len(machine.gpus) > MOST_DEVICES:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a slice holds {MOST_DEVICES}")
     groups = group(machine)
-    devices = [_device(machine, groups, position) for position in groups.order]
+    whole = [position for position in groups.order if machine.gpus[position].mig is None]
+    devices = [_device(machine, groups, position) for position in whole]
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -77,8 +78,8 @@ def device_name(uuid: str) -> str:
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     """Return the machine that a node's current slices describe, or None where none of them carries one.
 
-    Only the highest generation counts, and only devices that are listed are part of the answer: the annotation and the
-    devices of one slice are written together.
+    Only the highest generation counts: the annotation and the devices of one slice are written together. A GPU that is
+    no device there (in MIG mode) is part of the machine, but not to be had.
 
     Raises:
         TopologyError: The annotation is damaged.
@@ -110,7 +111,7 @@ def _device(machine: Machine, groups: Groups, position: int) -> dict[str, Any]:
     texts = {
         "productName": gpu.product,
         "architecture": gpu.architecture,
-        "fabric": machine.fabric,
+        "fabric": gpu.fabric,
         "nic": _nearest_nic(machine, position),
         names.PCI_BUS_ID: gpu.pci,
         names.PCIE_ROOT: gpu.pcie_root,

@@ -220,8 +220,8 @@ def request(question: Question) -> Request:
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
-    """The numbers of the free GPUs: those named, else all."""
-    return [gpu.index for gpu in machine.gpus] if question.free is None else question.free
+    """The numbers of the free GPUs: those named, else all that are not in MIG mode."""
+    return [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
 
 
 def answer(choice: Choice, estimated: Estimate | None) -> Answer:

@@ -95,9 +95,17 @@ def _members(numbers: tuple[int | None, ...]) -> list[list[int]]:
 def table(machine: Machine, groups: Groups, *, colour: bool) -> str:
     """Return the whole text: matrix, legends, groups, NUMA nodes. ``topo_m.read`` reads it back."""
     lines = [*_matrix(machine, colour=colour), "", *writer.legend(machine).splitlines(), ""]
-    lines += [f"Machine: {machine.name or 'unnamed'}, {_what(machine)}", ""]
+    lines += [f"Machine: {machine.name or 'unnamed'}, {_what(machine)}", *_mig_lines(machine), ""]
     lines += [*_group_lines(machine, groups), "", *_step_lines(machine), "", *_numa_lines(machine)]
     return "\n".join(lines)
+
+
+def _mig_lines(machine: Machine) -> list[str]:
+    return [
+        f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"
+        for gpu in machine.gpus
+        if gpu.mig is not None
+    ]
 
 
 def _matrix(machine: Machine, *, colour: bool) -> list[str]:

@@ -41,7 +41,7 @@ def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | 
     """
     if claim.status.allocation is None:
         raise ClaimError("the claim is not allocated")
-    gpus = {slices.device_name(gpu.uuid): gpu for gpu in machine.gpus}
+    gpus = {slices.device_name(gpu.uuid): gpu for gpu in machine.gpus if gpu.mig is None}
     devices: list[PreparedDevice] = []
     by_request: dict[str, list[Gpu]] = {}
     configs: dict[str, ClaimConfig | None] = {}

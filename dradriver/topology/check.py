@@ -15,6 +15,7 @@ _CLASS = re.compile(r"(0x[0-9a-f]{6})?")
 _IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
 _WORDS = re.compile(r"[ -~]{0,32}")
 _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
+_MIG = re.compile(r"MIG-[0-9a-z/-]{1,59}")
 _MAX_NUMBER = 1e12
 _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
@@ -28,6 +29,11 @@ def is_cpu_list(text: str) -> bool:
 def is_bus_id(text: str) -> bool:
     """Return whether ``text`` is a bus id as /sys writes it: ``0000:06:00.0``."""
     return _PCI.fullmatch(text) is not None
+
+
+def is_mig_uuid(text: str) -> bool:
+    """Return whether ``text`` is a MIG device's identity: ``MIG-`` and a lower-case UUID (before driver 470 a path)."""
+    return _MIG.fullmatch(text) is not None
 
 
 def check(machine: Machine) -> Machine:
@@ -75,6 +81,11 @@ def _check_gpus(machine: Machine) -> None:
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
         for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps", "c2c_gbps"):
             _check_number(getattr(gpu, field), f"{at}.{field}")
+        for n, device in enumerate(gpu.mig or ()):
+            if not is_mig_uuid(device.uuid):
+                raise TopologyError(f"{at}.mig[{n}].uuid: {device.uuid!r}; write MIG- and a lower-case UUID")
+            for field in ("slot", "gpu_instance", "compute_instance", "memory_mib"):
+                _check_number(getattr(device, field), f"{at}.mig[{n}].{field}")
         if not 0 <= gpu.switch_links <= MAX_LINKS:
             raise TopologyError(f"{at}.switch_links: {gpu.switch_links}; 0 to {MAX_LINKS} is allowed")
 

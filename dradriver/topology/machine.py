@@ -22,6 +22,26 @@ class PathType(enum.IntEnum):
     SYS = 5  # between NUMA nodes
 
 
+class MigDevice(msgspec.Struct, frozen=True, array_like=True):
+    """One MIG device (a compute instance in a GPU instance); an array in JSON, to stay small.
+
+    Attributes:
+        slot: Its number on the GPU, as in ``nvidia-smi -L``.
+        uuid: ``MIG-`` and a lower-case UUID.
+        gpu_instance: Number of its GPU instance.
+        compute_instance: Number of its compute instance in there.
+        profile: ``1g.10gb``; empty where the driver does not say.
+        memory_mib: Its memory in MiB.
+    """
+
+    slot: int
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str = ""
+    memory_mib: int = 0
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU.
 
@@ -40,6 +60,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         pcie_gbps: Bandwidth of the GPU's own PCIe link (x16 Gen3 12, Gen4 24, Gen5 48).
         switch_links: Links that end in a switch (NVSwitch); 0 on machines with direct links.
         c2c_gbps: Bandwidth of the coherent link to the GPU's own CPU (Grace), all its lanes; 0 without one.
+        fabric: ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that it has joined; empty without one.
+        mig: The MIG devices that exist on it; None with MIG mode off. In MIG mode it cannot be used as a whole.
     """
 
     index: int
@@ -56,6 +78,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_gbps: float = 12.0
     switch_links: int = 0
     c2c_gbps: float = 0.0
+    fabric: str = ""
+    mig: tuple[MigDevice, ...] | None = None
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -150,7 +174,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         link_gbps: Bandwidth of one link, one direction, as NCCL counts it (V100 20, H100 20.6); 0 without links.
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
         driver_version: Of the GPU driver; empty where not known.
-        fabric: ``clusterUUID.cliqueID`` of a multi-node NVLink fabric; empty without one.
         cpu: The CPUs' model; None where the source does not say.
         pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty where the source has none. Of
             the bridges every second level is there, counted from the device up, as NCCL counts (``xml.cc``,
@@ -168,10 +191,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     link_gbps: float = 0.0
     socket_gbps: float = 10.0
     driver_version: str = ""
-    fabric: str = ""
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()
     virtual: bool = False
+
+    @property
+    def fabric(self) -> str:
+        """The multi-node NVLink fabric of all GPUs that have joined one; empty where they joined none, or several."""
+        joined = {gpu.fabric for gpu in self.gpus if gpu.fabric}
+        return joined.pop() if len(joined) == 1 else ""
 
     @property
     def switched(self) -> bool:

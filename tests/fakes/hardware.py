@@ -36,10 +36,10 @@ class Server:
         """Write the table and return the variable that names it."""
         return {nvml.TABLE: str(nvml.write(self.table, self._file))}
 
-    def read(self, *, whole: bool = False) -> Reading:
+    def read(self) -> Reading:
         """Discover it through the binding, in this process."""
         with patch.dict(os.environ, self.environment()):
-            return hardware.read(driver_root=nvml.compiled(), host_root=self.sys.root, whole=whole)
+            return hardware.read(driver_root=nvml.compiled(), host_root=self.sys.root)
 
     def fail(self, query: str, code: int) -> None:
         """Have one query fail: ``nvmlDeviceGetUUID 3``."""

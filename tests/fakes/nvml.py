@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
 
 SOURCE = Path(__file__).with_name("nvml.c")
@@ -75,12 +75,12 @@ def table(machine: Machine) -> Table:
             "nvmlDeviceGetPowerManagementLimit": str(gpu.power_watts * 1000),
             "nvmlDeviceGetMaxPcieLinkGeneration": str(_SPEEDS[speed.split()[0]]),
             "nvmlDeviceGetMaxPcieLinkWidth": str(width),
-            "nvmlDeviceGetMigMode": "0 0",
-            "nvmlDeviceGetGpuFabricInfoV": _fabric(machine.fabric),
+            "nvmlDeviceGetMigMode": "0 0" if gpu.mig is None else "1 1",
+            "nvmlDeviceGetGpuFabricInfoV": _fabric(gpu.fabric),
             "nvmlDeviceGetPciInfo_v3": _nvml_bus_id(gpu.pci),
         }
         answers |= {f"{name} {at}": answer for name, answer in own.items() if answer or name in _MAY_BE_EMPTY}
-        answers |= _c2c(at, gpu.c2c_gbps) | _links(machine, i)
+        answers |= _c2c(at, gpu.c2c_gbps) | _mig(at, gpu) | _links(machine, i)
         for j, other in enumerate(machine.gpus):
             if i != j:
                 answers[f"nvmlDeviceGetTopologyCommonAncestor {at} {other.index}"] = str(_LEVELS[machine.paths[i][j]])
@@ -115,6 +115,21 @@ def _links(machine: Machine, i: int) -> Table:
     if machine.link_gbps:
         answers[f"nvmlDeviceGetNvLinkState {gpu.index} {len(remotes)}"] = "0"
         answers[f"nvmlDeviceGetFieldValues {gpu.index} 91 0"] = str(len(remotes) + 1)
+    return answers
+
+
+def _mig(at: str, gpu: Gpu) -> Table:
+    answers: Table = {} if gpu.mig is None else {f"nvmlDeviceGetMaxMigDeviceCount {at}": "7"}
+    for device in gpu.mig or ():
+        name = f"{at}/{device.slot}"
+        answers |= {
+            f"nvmlDeviceGetMigDeviceHandleByIndex {at} {device.slot}": "",
+            f"nvmlDeviceGetUUID {name}": device.uuid,
+            f"nvmlDeviceGetName {name}": f"{gpu.product} MIG {device.profile}",
+            f"nvmlDeviceGetMemoryInfo {name}": str(device.memory_mib << 20),
+            f"nvmlDeviceGetGpuInstanceId {name}": str(device.gpu_instance),
+            f"nvmlDeviceGetComputeInstanceId {name}": str(device.compute_instance),
+        }
     return answers
 
 

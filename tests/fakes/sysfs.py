@@ -117,8 +117,8 @@ class Sys:
     def _rdma(self, nic: Nic, folder: Path) -> Path:
         own = folder / "infiniband" / nic.name
         self._write(own / "ports/1/link_layer", _LAYERS[nic.kind])
-        if nic.gbps:
-            self._write(own / "ports/1/rate", f"{nic.gbps * 8:g} Gb/sec (4X NDR)")
+        self._write(own / "ports/1/state", "4: ACTIVE" if nic.gbps else "1: DOWN")
+        self._write(own / "ports/1/rate", f"{nic.gbps * 8:g} Gb/sec (4X NDR)" if nic.gbps else "10 Gb/sec (4X SDR)")
         self._link(own / "device", folder)
         self._link(self.root / "sys/class/infiniband" / nic.name, own)
         return own

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dradriver.errors import DriverError
 from dradriver.topology import cpulist
 from dradriver.topology.check import check
-from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PathType, PciDevice
+from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.nccl import facts
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
@@ -41,6 +41,19 @@ def places(draw: st.DrawFn) -> Place:
 
 
 @st.composite
+def mig_devices(draw: st.DrawFn, gpu: int) -> tuple[MigDevice, ...] | None:
+    if draw(st.integers(0, 3)):
+        return None
+    profiles = draw(
+        st.dictionaries(st.integers(0, 6), st.sampled_from(("1g.10gb", "3g.40gb", "1g.5gb+me")), max_size=7)
+    )
+    return tuple(
+        MigDevice(slot, synthetic_uuid("mig", 10 * gpu + slot).replace("GPU", "MIG"), slot + 1, 0, profile, 9984)
+        for slot, profile in sorted(profiles.items())
+    )
+
+
+@st.composite
 def servers(draw: st.DrawFn) -> Machine:
     """A machine of which everything is known and true: hardware that says so can exist."""
     count = draw(st.integers(1, 6))
@@ -64,6 +77,7 @@ def servers(draw: st.DrawFn) -> Machine:
     minors = draw(st.permutations(range(count)))
     nics, nic_homes = draw(network(gpus=homes))
     below: dict[str | None, list[PciDevice]] = {}
+    fabric = draw(st.sampled_from(("", "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.32766")))
     gpus = []
     for i, home in enumerate(homes):
         device = draw(
@@ -86,6 +100,8 @@ def servers(draw: st.DrawFn) -> Machine:
                 pcie_gbps=facts.pci_gbps(device.link_speed, device.link_width) if known else 24.0,
                 switch_links=switched[i],
                 c2c_gbps=draw(st.sampled_from((0.0, 223.56))),
+                fabric=fabric,
+                mig=draw(mig_devices(i)),
             )
         )
     for nic, home in zip(nics, nic_homes, strict=True):
@@ -106,7 +122,6 @@ def servers(draw: st.DrawFn) -> Machine:
             link_gbps=facts.link_gbps(sm) if linked else 0.0,
             socket_gbps=facts.socket_gbps(cpu),
             driver_version=draw(st.sampled_from(("", "580.95.05", "470.256.02"))),
-            fabric=draw(st.sampled_from(("", "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.32766"))),
             cpu=cpu,
             pci=arranged(below),
             virtual=virtual,
@@ -198,7 +213,7 @@ def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> 
             server.fail(query, code)
             function, *arguments = query.split()
             pair = "CommonAncestor" in function or "P2PStatus" in function
-            touched |= set(map(int, arguments[-2:] if pair else arguments[:1]))
+            touched |= {int(name.partition("/")[0]) for name in (arguments[-2:] if pair else arguments[:1])}
         lost = data.draw(st.none() | st.sampled_from([gpu.index for gpu in machine.gpus]))
         if lost is not None:
             server.table[f"lost {lost}"] = str(data.draw(st.integers(0, 40)))

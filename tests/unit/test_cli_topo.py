@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
 from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology.machine import MigDevice
 from tests.paths import REPO
 
 
@@ -115,3 +117,17 @@ def test_help_names_every_command_without_importing_any() -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "topo" in done.stdout or "GPU0" in done.stdout
+
+
+def test_gpus_in_mig_mode_are_told_of(tmp_path: Path) -> None:
+    machine = profiles.load("hgx-h100")
+    sliced = MigDevice(0, "MIG-00000000-aaaa-5555-8888-000000000002", 1, 0, "3g.40gb", 40192)
+    migs: dict[int, tuple[MigDevice, ...]] = {2: (sliced,), 5: ()}
+    gpus = tuple(msgspec.structs.replace(gpu, mig=migs.get(gpu.index)) for gpu in machine.gpus)
+    file = tmp_path / "sliced.json"
+    file.write_text(codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
+    lines = run("-m", str(file)).output.splitlines()
+    assert [line for line in lines if "MIG" in line] == [
+        "  GPU2 is in MIG mode:  3g.40gb",
+        "  GPU5 is in MIG mode:  empty",
+    ]

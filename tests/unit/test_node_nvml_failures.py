@@ -16,6 +16,7 @@ from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 
 LOST = 15
+RESET_REQUIRED = 16
 CODES = [*range(1, 31), 999]  # every return value of nvml.h
 
 
@@ -61,7 +62,7 @@ def test_whatever_fails_on_one_gpu_the_others_are_all_there(query: str, dgx1: Se
         left_out = len(reading.machine.gpus) < 8
         if left_out or code not in ABSENT:
             assert any("GPU 1" in problem.where for problem in reading.problems), code
-        if code == LOST:
+        if code in (LOST, RESET_REQUIRED):
             assert left_out
 
 
@@ -94,12 +95,25 @@ def test_a_gpu_lost_at_any_moment_takes_no_other_with_it(dgx1: Server) -> None:
         dgx1.table["lost 3"] = str(after)
         reading = dgx1.read()
         assert without(reading.machine, 3) == without(dgx1.machine, 3)
+        assert bool(reading.problems) is (len(reading.machine.gpus) == 7)
         if not reading.problems:
             assert after > 30
             assert reading.machine == dgx1.machine
             return
         assert all("GPU 3" in problem.where for problem in reading.problems)
     raise AssertionError("one GPU is never asked so much")
+
+
+@pytest.mark.parametrize("code", [RESET_REQUIRED, 999])
+def test_a_gpu_that_knows_its_name_and_nothing_else_is_left_out(code: int, dgx1: Server) -> None:
+    names = ("HandleByIndex_v2", "UUID", "MinorNumber", "PciInfo_v3", "Name")
+    for key in dgx1.table:
+        function, _, arguments = key.partition(" ")
+        if arguments.split(" ")[0] == "3" and not function.endswith(names):
+            dgx1.fail(key, code)
+    reading = dgx1.read()
+    assert without(reading.machine) == without(dgx1.machine, 3)
+    assert "GPU 3: GPU: left out; it cannot be handed out like this" in said(reading)
 
 
 def test_a_lost_gpu_is_asked_no_more(dgx1: Server) -> None:

@@ -38,6 +38,20 @@ def test_where_two_sides_disagree_the_smaller_counts(dgx1: Server) -> None:
     assert said(reading) == ["GPU 0 - GPU 3: NVLink: 2 links from one side, 1 from the other; the smaller counts"]
 
 
+def test_a_link_whose_end_one_side_cannot_say_is_the_other_sides(dgx1: Server) -> None:
+    """As long as both sides have it up: what the other side does not know of is none."""
+    for link in range(6):
+        dgx1.fail(f"nvmlDeviceGetNvLinkRemotePciInfo_v2 3 {link}", 999)
+    reading = dgx1.read()
+    assert reading.machine.links == dgx1.machine.links
+    assert [problem.where for problem in reading.problems] == [f"GPU 3 link {link}" for link in range(6)]
+    for link in range(6):
+        dgx1.fail(f"nvmlDeviceGetNvLinkRemotePciInfo_v2 0 {link}", 999)
+    links = dgx1.read().machine.links
+    assert links[0][3] == 0
+    assert links[0][1] == dgx1.machine.links[0][1]
+
+
 def test_over_switches_a_pair_has_the_links_of_its_weaker_side(tmp_path: Path) -> None:
     server = Server("dgx-h100", tmp_path)
     down = [(5, link) for link in range(4)] + [(6, link) for link in range(18)]

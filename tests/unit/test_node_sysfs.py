@@ -191,6 +191,15 @@ def test_a_card_of_two_ports_has_the_rate_of_the_faster(tree: Tree) -> None:
     assert [(nic.kind, nic.gbps) for nic in tree.nics()] == [("infiniband", 5.0)]
 
 
+def test_a_port_that_is_down_has_no_rate(tree: Tree) -> None:
+    port = tree.rdma("mlx5_0", NIC, rate="10 Gb/sec (4X SDR)")
+    (port / "state").write_text("1: DOWN\n")
+    assert [(nic.kind, nic.gbps) for nic in tree.nics()] == [("infiniband", 0.0)]
+    second = tree.write(f"{NIC}/infiniband/mlx5_0/ports/2", link_layer="InfiniBand", rate="200 Gb/sec (4X HDR)")
+    (second / "state").write_text("4: ACTIVE\n")
+    assert [nic.gbps for nic in tree.nics()] == [25.0]
+
+
 def test_names_are_in_natural_order(tree: Tree) -> None:
     for n, name in enumerate(("mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_0")):
         tree.rdma(name, f"pci0000:15/0000:15:01.0/0000:2{n}:00.0")

@@ -200,9 +200,9 @@ class _Binding:
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return f"{'-'.join(parts)}.{info.cliqueId}"
 
-    def mig_mode(self, gpu: Handle) -> bool:
-        current, _ = self.ask("nvmlDeviceGetMigMode", gpu)
-        return bool(current)
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        current, pending = self.ask("nvmlDeviceGetMigMode", gpu)
+        return bool(current), bool(pending)
 
     def mig_slots(self, gpu: Handle) -> int:
         return int(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu))

@@ -10,6 +10,7 @@ from dradriver.node.discovery import mig
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Problem, Questions
 from dradriver.topology.check import MAX_LINKS, is_bus_id
+from dradriver.topology.machine import MigDevice
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_LINKS = 36  # of the largest part that is known; asked one by one where NVML does not say how many there are
@@ -20,7 +21,7 @@ class Link(msgspec.Struct, frozen=True):
 
     Attributes:
         ends_in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, …
-        remote: Bus id of the other end; empty where it need not be known, or is not.
+        remote: Bus id of the other end; empty at a switch, or where NVML did not say.
     """
 
     ends_in: int
@@ -54,7 +55,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     link_mbps: int
     c2c_gbps: float
     fabric: str
-    mig: tuple[mig.MigDevice, ...] | None
+    mig: tuple[MigDevice, ...] | None
 
     @property
     def sm(self) -> int:
@@ -103,6 +104,9 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         asked.note("nvmlDeviceGetPciInfo_v3", f"{pci!r} is no bus id")
         pci = ""
     capability = asked.ask(nvml.compute_capability, handle, default=None)
+    memory_mib = asked.ask(nvml.memory_mib, handle, default=None)
+    if capability is None and memory_mib is None and asked.failed:
+        return None  # it knows its name and nothing else: work would fail on it
     links = _links(nvml, handle, asked)
     return GpuFacts(
         handle=handle,
@@ -112,7 +116,7 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         pci=pci,
         product=asked.ask(nvml.product, handle, default=""),
         capability=capability,
-        memory_mib=asked.ask(nvml.memory_mib, handle, default=0),
+        memory_mib=memory_mib or 0,
         power_watts=asked.ask(nvml.power_watts, handle, default=0),
         pcie=asked.ask(nvml.pcie_link, handle, default=None),
         links=tuple(link for _, link in links),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dradriver.errors import DriverError
 from dradriver.node.discovery import binding, links, nics, sysfs
 from dradriver.node.discovery.gpus import GpuFacts, read_gpus
 from dradriver.node.discovery.nvml import DRIVER_MISMATCH, Nvml, NvmlError
@@ -20,6 +21,7 @@ from dradriver.topology.paths import Place, pcie_path
 
 logger = logging.getLogger(__name__)
 
+_TRIES = 3  # GPUs that get lost while they are asked, one after the other
 _GENERATIONS = ("2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
 
 
@@ -28,20 +30,18 @@ class Reading(msgspec.Struct, frozen=True):
 
     Attributes:
         machine: All GPUs that answer.
-        gpus: What NVML says of each of them, MIG devices included.
         problems: What could not be read or contradicts itself, and what was made of it.
     """
 
     machine: Machine
-    gpus: tuple[GpuFacts, ...]
     problems: tuple[Problem, ...]
 
 
 class Hardware:
     """This node's own GPUs, for the node agent.
 
-    A GPU in MIG mode is left out: no container can use it as a whole. Without a driver that answers there is no GPU:
-    drivers come late (an operator installs them), are replaced, and nothing can be handed out meanwhile.
+    Without a driver that answers there is no GPU: drivers come late (an operator installs them), are replaced, and
+    nothing can be handed out meanwhile.
     """
 
     host_path = None
@@ -61,8 +61,8 @@ class Hardware:
             RestartError: The driver was replaced, and this process holds the library of the old one.
         """
         try:
-            reading = read(driver_root=self._driver_root, host_root=self._host_root, whole=True)
-        except (NvmlError, SetupError) as error:
+            reading = read(driver_root=self._driver_root, host_root=self._host_root)
+        except DriverError as error:
             if self._worked and isinstance(error, NvmlError) and error.code == DRIVER_MISMATCH:
                 raise RestartError(f"the driver was replaced, start again with its new library: {error}") from error
             self._tell((Problem("machine", "no GPUs", str(error)),))
@@ -81,33 +81,48 @@ class Hardware:
         self._told = problems
 
 
-def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), whole: bool = False) -> Reading:
+def read(*, driver_root: Path | None = None, host_root: Path = Path("/")) -> Reading:
     """Return this machine.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
         host_root: Where the host's /sys and /proc are.
-        whole: Leave out GPUs in MIG mode.
 
     Raises:
         DriverError: There is no NVIDIA driver, or no GPU that answers.
     """
     with binding.opened(driver_root=driver_root) as nvml:
-        return discover(nvml, root=host_root, whole=whole)
+        return discover(nvml, root=host_root)
 
 
-def discover(nvml: Nvml, *, root: Path, whole: bool = False) -> Reading:
-    """Return the machine that an open NVML and a /sys describe; the arguments are those of ``read``."""
-    problems: list[Problem] = []
+def discover(nvml: Nvml, *, root: Path) -> Reading:
+    """Return the machine that an open NVML and the /sys and /proc below ``root`` describe.
+
+    Raises:
+        DriverError: No GPU answers.
+    """
+    for _ in range(_TRIES):
+        problems: list[Problem] = []
+        gpus = read_gpus(nvml, problems)
+        if not gpus:
+            told = "; ".join(map(str, problems)) or "NVML counts none"
+            raise SetupError(f"no GPU on this node can be used: {told}")
+        reading = _describe(nvml, gpus, problems, root)
+        if all(_answers(nvml, gpu) for gpu in gpus):
+            break
+    return reading
+
+
+def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
+    """Return whether a GPU still answers, after all that was asked: else the machine is none any more."""
+    try:
+        return nvml.uuid(gpu.handle) == gpu.uuid
+    except NvmlError:
+        return False
+
+
+def _describe(nvml: Nvml, gpus: tuple[GpuFacts, ...], problems: list[Problem], root: Path) -> Reading:
     asked = Questions("machine", problems)
-    gpus = read_gpus(nvml, problems)
-    if whole:
-        said = "on; left out, it cannot be used as a whole"
-        problems += [Problem(f"GPU {gpu.index}", "MIG mode", said) for gpu in gpus if gpu.mig is not None]
-        gpus = tuple(gpu for gpu in gpus if gpu.mig is None)
-    if not gpus:
-        told = "; ".join(map(str, problems)) or "NVML counts none"
-        raise SetupError(f"no GPU on this node can be used: {told}")
     tree = PciTree(root)
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
@@ -117,6 +132,7 @@ def discover(nvml: Nvml, *, root: Path, whole: bool = False) -> Reading:
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
     matrix = links.link_matrix(nvml, gpus, switched, problems)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
+    _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root)
     machine = Machine(
         name=sysfs.product_name(root),
@@ -129,12 +145,11 @@ def discover(nvml: Nvml, *, root: Path, whole: bool = False) -> Reading:
         link_gbps=_link_gbps(gpus),
         socket_gbps=facts.socket_gbps(cpu),
         driver_version=asked.ask(nvml.driver_version, default=""),
-        fabric=_fabric(gpus, problems),
         cpu=cpu,
         pci=tree.listed([gpu.pci for gpu in gpus] + [one.nic.pci for one in found]),
         virtual=virtual,
     )
-    return Reading(check(machine), gpus, tuple(problems))
+    return Reading(check(machine), tuple(problems))
 
 
 def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
@@ -154,6 +169,8 @@ def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
         pcie_gbps=_pcie_gbps(gpu, tree),
         switch_links=switch_links,
         c2c_gbps=gpu.c2c_gbps,
+        fabric=gpu.fabric,
+        mig=gpu.mig,
     )
 
 
@@ -186,10 +203,12 @@ def _link_gbps(gpus: tuple[GpuFacts, ...]) -> float:
     return min(known or rates or [facts.link_gbps(0)]) if linked else 0.0
 
 
-def _fabric(gpus: tuple[GpuFacts, ...], problems: list[Problem]) -> str:
-    found = sorted({gpu.fabric for gpu in gpus if gpu.fabric})
-    if len(found) > 1:
-        problems.append(
-            Problem("machine", "NVLink fabric", f"GPUs belong to {', '.join(found)}; none of them is taken")
-        )
-    return found[0] if len(found) == 1 else ""
+def _note_fabrics(gpus: tuple[GpuFacts, ...], problems: list[Problem]) -> None:
+    joined = sorted({gpu.fabric for gpu in gpus if gpu.fabric})
+    if len(joined) > 1:
+        problems.append(Problem("machine", "NVLink fabric", f"its GPUs belong to several: {', '.join(joined)}"))
+    problems += [
+        Problem(f"GPU {gpu.index}", "NVLink fabric", f"not joined, others are in {joined[0]}")
+        for gpu in gpus
+        if joined and not gpu.fabric
+    ]

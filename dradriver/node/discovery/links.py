@@ -41,13 +41,12 @@ def link_matrix(nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], p
     A pair that NVML knows to have no peer access over NVLink (a fabric manager that does not run or has other
     partitions, MIG mode) has 0.
     """
-    positions = {gpu.pci: i for i, gpu in enumerate(gpus) if gpu.pci}
-    direct = [Counter(positions.get(link.remote, i) for link in _to_gpus(gpu)) for i, gpu in enumerate(gpus)]
+    direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
     matrix = [[0] * len(gpus) for _ in gpus]
     for i in range(len(gpus)):
         for j in range(i):
             asked = Questions(f"GPU {gpus[j].index} - GPU {gpus[i].index}", problems)
-            sides = direct[j][i], direct[i][j]
+            sides = _agreed(_side(direct[j], gpus[i]), _side(direct[i], gpus[j]))
             if sides[0] != sides[1]:
                 asked.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
             count = min(sides) + min(switched[i], switched[j])
@@ -57,6 +56,16 @@ def link_matrix(nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], p
                 count = 0
             matrix[i][j] = matrix[j][i] = count
     return tuple(tuple(row) for row in matrix)
+
+
+def _side(direct: Counter[str], other: GpuFacts) -> tuple[int, int]:
+    """Return the links that end in the other GPU, and those that are up but did not say where they end."""
+    return direct[other.pci] if other.pci else 0, direct[""]
+
+
+def _agreed(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Return both sides' numbers; links that did not say where they end are those that the other side knows of."""
+    return min(sum(one), max(one[0], other[0])), min(sum(other), max(one[0], other[0]))
 
 
 def _to_gpus(gpu: GpuFacts) -> list[Link]:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, Questions
+from dradriver.topology.check import is_mig_uuid
+from dradriver.topology.machine import MigDevice
 
 _MOST_SLOTS = 64  # far above any part
 
 
-class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One MIG device.
-
-    Attributes:
-        slot: Its number on the GPU, as in ``nvidia-smi -L``.
-        uuid: ``MIG-`` and a lower-case UUID.
-        gpu_instance: Number of its GPU instance.
-        compute_instance: Number of its compute instance in there.
-        profile: ``1g.10gb``; empty where the name does not say.
-        memory_mib: Its memory in MiB.
-    """
-
-    slot: int
-    uuid: str
-    gpu_instance: int
-    compute_instance: int
-    profile: str
-    memory_mib: int
-
-
 def read(nvml: Nvml, gpu: Handle, asked: Questions) -> tuple[MigDevice, ...] | None:
     """Return the MIG devices by slot; None where MIG mode is off or the product has none."""
-    if not asked.ask(nvml.mig_mode, gpu, default=False, quiet=NEWER):
+    now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
+    if now != wanted:
+        asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
+    if not now:
         return None
     slots = asked.ask(nvml.mig_slots, gpu, default=0)
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
@@ -45,6 +28,9 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> tuple[MigDevice, ...] | N
         ids = asked.ask(nvml.mig_ids, device, default=None, quiet=frozenset(), at=at)
         uuid = asked.ask(nvml.uuid, device, default="", quiet=frozenset(), at=at)
         if ids is None or not uuid:
+            continue
+        if not is_mig_uuid(uuid):
+            asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no MIG device's uuid", at=at)
             continue
         product = asked.ask(nvml.product, device, default="", at=at)
         found.append(

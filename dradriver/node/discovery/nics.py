@@ -60,9 +60,10 @@ def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
     found = []
     for name, busid in busids.items():
         ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
+        up = [port for port in ports if "DOWN" not in sysfs.text(port / "state")]  # one that is down says 10 Gb/s
         layer = next(filter(None, (sysfs.text(port / "link_layer") for port in ports)), "")
         kind = "efa" if tree.vendor(busid) == _AMAZON else _LAYERS.get(layer, "")
-        rates = [float(rate[1]) for port in ports if (rate := _RATE.match(sysfs.text(port / "rate")))]
+        rates = [float(rate[1]) for port in up if (rate := _RATE.match(sysfs.text(port / "rate")))]
         interfaces = [sysfs.text(port / "gid_attrs/ndevs/0") for port in ports]
         members = next((them for one in interfaces if (them := _members(root, one))), ())
         found.append(

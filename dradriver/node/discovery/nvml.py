@@ -16,6 +16,7 @@ NOT_FOUND: Final = 6
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
+RESET_REQUIRED: Final = 16
 DRIVER_MISMATCH: Final = 18  # the library is not the loaded driver's
 VERSION_MISMATCH: Final = 25
 UNKNOWN: Final = 999
@@ -111,8 +112,8 @@ class Nvml(Protocol):
     def fabric(self, gpu: Handle) -> str:
         """Return ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that the GPU has joined; empty for none."""
 
-    def mig_mode(self, gpu: Handle) -> bool:
-        """Return whether MIG mode is on."""
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        """Return whether MIG mode is on, and whether it will be after the GPU's next reset."""
 
     def mig_slots(self, gpu: Handle) -> int:
         """Return how many MIG devices the GPU can have."""

@@ -7,7 +7,14 @@ from typing import Final, TypeVar, TypeVarTuple
 
 import msgspec
 
-from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_SUPPORTED, VERSION_MISMATCH, NvmlError
+from dradriver.node.discovery.nvml import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+    NvmlError,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -37,13 +44,16 @@ class Questions:
     """Questions about one thing; what went wrong is added to ``problems``.
 
     Attributes:
-        lost: True once NVML said that the GPU has fallen off the bus: it is not asked again.
+        lost: True once NVML said that the GPU has fallen off the bus, or is of no use before a reset: it is not asked
+            again.
+        failed: True once a question failed that should have an answer.
     """
 
     def __init__(self, where: str, problems: list[Problem]) -> None:
         self._where = where
         self._problems = problems
         self.lost = False
+        self.failed = False
 
     def ask(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
@@ -62,8 +72,9 @@ class Questions:
         try:
             return query(*arguments)
         except NvmlError as error:
-            self.lost = error.code == GPU_IS_LOST
+            self.lost = error.code in (GPU_IS_LOST, RESET_REQUIRED)
             if self.lost or error.code not in quiet:
+                self.failed = True
                 self.note(error.query, f"{error.said} ({error.code})", at=at)
             return default
 

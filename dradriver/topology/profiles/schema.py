@@ -183,6 +183,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
             power_watts=product.power_watts,
             pcie_gbps=product.pcie_gbps,
             c2c_gbps=product.c2c_gbps,
+            fabric=profile.fabric,
             switch_links=(profile.switch_links if entry.switch_links is None else entry.switch_links),
         )
         for index, entry in enumerate(profile.gpus)
@@ -203,7 +204,6 @@ def _machine(profile: Profile, seed: str) -> Machine:
             link_gbps=profile.link_gbps,
             socket_gbps=profile.socket_gbps,
             driver_version=profile.driver_version,
-            fabric=profile.fabric,
             cpu=None if cpu is None else Cpu(arch=cpu.arch, vendor=cpu.vendor, family=cpu.family, model=cpu.model),
             virtual=profile.virtual,
         )
