@@ -26,8 +26,9 @@ test: install  ## everything, the real cluster included where root and Go are at
 	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
 	$(RUN) -m pytest $(ARGS)
 
-bench: install  ## figures: the allocator beside its peers, pods on the demo's cluster
+bench: install  ## figures: the allocator beside its peers, reading a machine, pods on the demo's cluster
 	$(RUN) -m tests.bench.allocator
+	$(RUN) -m tests.bench.discovery
 	$(RUN) -m tests.bench
 
 proto: install  ## the kubelet's gRPC stubs from protos/

@@ -35,14 +35,21 @@ def machines(cluster: Target) -> dict[str, str]:
     return MACHINES if isinstance(cluster, Cluster) else cluster.machines
 
 
-def install(cluster: Target, *settings: str) -> None:
-    """Install or upgrade the chart with this checkout's image; returns once every part is ready."""
+def install(cluster: Target, *settings: str, driver_root: str | None = None) -> None:
+    """Install or upgrade the chart with this checkout's image; returns once every part is ready.
+
+    With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of; else they are simulated.
+    """
     if isinstance(cluster, Cluster):
         cluster.load_image(build_image())
     else:
         cluster.load_driver()
-    simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
-    values = [f"image.repository={IMAGE}", f"image.tag={TAG}", "discovery=simulated", *simulated, *settings]
+    if driver_root is None:
+        simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
+        discovery = ["discovery=simulated", *simulated]
+    else:
+        discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
+    values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
         *(word for value in values for word in ("--set", value)),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dradriver.cli.machine import machine_options, read
 from dradriver.topology import nccl as files
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
@@ -14,11 +15,6 @@ from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
 
 _MOST_BYTES = 1 << 20
 
-_machine = click.option(
-    "-m", "--machine", "source", metavar="FILE|PROFILE", required=True,
-    help="A profile's name, or a file: machine JSON, NCCL dump, profile YAML, nvidia-smi topo -m text.",
-)  # fmt: skip
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def nccl() -> None:
@@ -26,15 +22,15 @@ def nccl() -> None:
 
 
 @nccl.command()
-@_machine
+@machine_options
 @click.option("--like", metavar="FILE|PROFILE", help="The server under a virtual machine: its PCIe paths are written.")
 @click.option("-o", "--output", metavar="FILE", help=f"Where to; NCCL reads {VIRTUAL_PATH} by itself. Default: stdout.")
-def write(source: str, like: str | None, output: str | None) -> None:
+def write(source: str | None, driver_root: Path | None, like: str | None, output: str | None) -> None:
     """Write a topology file that every NCCL from 2.18 to 2.30 reads.
 
     It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain.
     """
-    text = files.write(read_machine(source), like=None if like is None else read_machine(like))
+    text = files.write(read(source, driver_root=driver_root), like=None if like is None else read_machine(like))
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -71,8 +67,8 @@ def _read(path: Path) -> str:
 
 
 @nccl.command()
-@_machine
-def explain(source: str) -> None:
+@machine_options
+def explain(source: str | None, driver_root: Path | None) -> None:
     """Say whether NCCL needs a topology file on this machine, and why."""
-    for reason in advice.explain(read_machine(source)).reasons:
+    for reason in advice.explain(read(source, driver_root=driver_root)).reasons:
         click.echo(reason)

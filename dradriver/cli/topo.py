@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Iterable
 from itertools import combinations
+from pathlib import Path
 
 import click
 
+from dradriver.cli.machine import machine_options, read
 from dradriver.topology import codec, levels, profiles
 from dradriver.topology.groups import SIZES, Groups, group
-from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
 
@@ -20,10 +21,7 @@ _COLOURS = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SY
 
 
 @click.command()
-@click.option(
-    "-m", "--machine", "source", metavar="FILE|PROFILE",
-    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, NCCL XML, profile YAML.",
-)  # fmt: skip
+@machine_options
 @click.option("--list", "list_profiles", is_flag=True, help="List the profiles and stop.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml", "svg", "html"]), default="table", show_default=True,
@@ -36,6 +34,7 @@ _COLOURS = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SY
 @click.option("--context", metavar="NAME", help="With --cluster: the kubeconfig's context; else its current one.")
 def topo(
     source: str | None,
+    driver_root: Path | None,
     list_profiles: bool,
     output: str,
     no_color: bool,
@@ -47,8 +46,10 @@ def topo(
     """Show a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes."""
     colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
     if of_cluster:
-        if source is not None or list_profiles:
-            raise click.UsageError("--cluster shows a cluster's machines: leave out --machine and --list")
+        if source is not None or driver_root is not None or list_profiles:
+            raise click.UsageError(
+                "--cluster shows a cluster's machines: leave out --machine, --driver-root and --list"
+            )
         from dradriver.cli.cluster.show import show
 
         show(kubeconfig=kubeconfig, context=context, nodes=nodes, output=output, colour=colour)
@@ -58,9 +59,7 @@ def topo(
     if list_profiles:
         _list()
         return
-    if source is None:
-        raise click.UsageError("give --machine FILE|PROFILE, or --list for the profiles")
-    machine = read_machine(source)
+    machine = read(source, driver_root=driver_root)
     groups = group(machine)
     if output == "table":
         click.echo(table(machine, groups, colour=colour), color=colour)

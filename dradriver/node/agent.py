@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +18,8 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node import sockets
+from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.plugin import CHECK_S, Plugin
@@ -37,6 +40,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cdi_root: Path
     state_dir: Path
     health_port: int
+    discovery: Literal["nvml", "simulated"] = "nvml"
+    driver_root: Path | None = None
+    host_root: Path = Path("/")
     simulated_default: str | None = None
     simulated_machines: dict[str, str] = {}
     simulated_dir: Path | None = None
@@ -67,9 +73,7 @@ async def run(
         OSError: A folder cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
-    source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
-    folder = options.simulated_dir or options.state_dir / "simulated"
-    discovery = Simulated(source, node=options.node, folder=folder)
+    discovery = _discovery(options)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -102,7 +106,9 @@ async def run(
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
-    logger.info("node %s: machine %s with %d GPUs", options.node, source, len(machines.machine.gpus))
+    await machines.start()
+    machine = machines.machine
+    logger.info("node %s: machine %s with %d GPUs", options.node, machine.name or "unnamed", len(machine.gpus))
     async with (
         serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
         client,
@@ -112,3 +118,10 @@ async def run(
         async with asyncio.TaskGroup() as group:
             for work in (machines.run, plugin.run, publisher.run, reconciler.run):
                 group.create_task(work())
+
+
+def _discovery(options: Options) -> Discovery:
+    if options.discovery == "nvml":
+        return Hardware(driver_root=options.driver_root, host_root=options.host_root)
+    source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
+    return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")

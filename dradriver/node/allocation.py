@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Else NVIDIA's container runtime, where it is the default one, adds every GPU of the machine.
 _HIDE: Final = ("NVIDIA_VISIBLE_DEVICES", "void")
+# The kind in the specification that the NVIDIA Container Toolkit generates, whose devices are named by uuid too.
+_NVIDIA: Final = "nvidia.com/gpu"
 _ORDER: Final = "CUDA_DEVICE_ORDER"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -30,7 +32,7 @@ def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | 
         claim: The claim as the API server has it.
         machine: The machine as it is now.
         node: The node's name, which is also its pool's.
-        host_path: What stands behind every device node; the node itself by default.
+        host_path: What stands behind every device node; None where NVIDIA's own CDI specification brings the nodes.
 
     Raises:
         ClaimError: The claim is not allocated, or to another node's device.
@@ -50,15 +52,15 @@ def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | 
         if gpu is None:
             raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
         request = result.request.split("/", 1)[0]
-        path = f"/dev/nvidia{gpu.minor}"
         devices.append(
             PreparedDevice(
                 request=request,
                 pool=result.pool,
                 device=result.device,
                 uuid=gpu.uuid,
-                path=path,
-                host_path=host_path or path,
+                path=f"/dev/nvidia{gpu.minor}",
+                host_path=host_path or "",
+                cdi=() if host_path else (f"{_NVIDIA}={gpu.uuid}",),
                 share_id=result.share_id,
                 admin=bool(result.admin_access),
             )

@@ -23,27 +23,35 @@ KIND: Final = f"{names.DRIVER}/claim"
 _PREFIX: Final = f"{names.DRIVER}-claim_"
 
 
-def device_id(claim: PreparedClaim, device: PreparedDevice) -> str:
-    """Return the fully qualified CDI id of one device of a claim."""
-    return f"{KIND}={_device_name(claim, device)}"
+def device_ids(claim: PreparedClaim, device: PreparedDevice) -> list[str]:
+    """Return the fully qualified CDI ids that make one device of a claim usable: others' first, then ours."""
+    own = [f"{KIND}={_device_name(claim, device)}"] if _edits(claim, device) else []
+    return [*device.cdi, *own]
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
-    """Return the claim's CDI spec.
+    """Return the claim's CDI spec; a device that it would not edit is not in it, because runtimes refuse such ones.
 
     A request's variables are edits of its first device: the runtime concatenates the edits of all devices of a
     container, so they reach every container that uses the request, and no other.
     """
-    requests_seen: set[str] = set()
-    devices = []
-    for device in claim.devices:
-        node = {"path": device.path, "hostPath": device.host_path, "type": "c", "permissions": "rw"}
-        edits: dict[str, Any] = {"deviceNodes": [node]}
-        if device.request not in requests_seen and claim.env.get(device.request):
-            edits["env"] = list(claim.env[device.request])
-        requests_seen.add(device.request)
-        devices.append({"name": _device_name(claim, device), "containerEdits": edits})
+    devices = [
+        {"name": _device_name(claim, device), "containerEdits": edits}
+        for device in claim.devices
+        if (edits := _edits(claim, device))
+    ]
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
+
+
+def _edits(claim: PreparedClaim, device: PreparedDevice) -> dict[str, Any]:
+    edits: dict[str, Any] = {}
+    if device.host_path:
+        node = {"path": device.path, "hostPath": device.host_path, "type": "c", "permissions": "rw"}
+        edits["deviceNodes"] = [node]
+    first = next(one for one in claim.devices if one.request == device.request)
+    if device is first and claim.env.get(device.request):
+        edits["env"] = list(claim.env[device.request])
+    return edits
 
 
 class CdiFolder:
@@ -53,14 +61,18 @@ class CdiFolder:
         self._folder = folder
 
     def write(self, claim: PreparedClaim) -> None:
-        """Make the claim's spec stand in the folder.
+        """Make the claim's spec stand in the folder; one without devices is no spec, and is gone.
 
         Raises:
             ClaimError: The claim's uid cannot be a file's name.
             OSError: It was not written.
         """
+        made = spec(claim)
+        if not made["devices"]:
+            self.remove(claim.uid)
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(self._path(claim.uid), msgspec.json.encode(spec(claim)))
+        files.write(self._path(claim.uid), msgspec.json.encode(made))
 
     def remove(self, uid: str) -> None:
         """Make the claim's spec be gone; an unknown uid is fine.

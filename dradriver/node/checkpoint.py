@@ -34,7 +34,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         device: The device's name.
         uuid: The GPU's own identity.
         path: The device node as the container sees it.
-        host_path: The device node on the host.
+        host_path: The device node on the host; empty where ``cdi`` brings it.
+        cdi: Ids in other CDI specifications that make the device usable: NVIDIA's own, with libraries and device nodes.
         share_id: Tells shares of one device apart; None where the device is not shared.
         admin: True for access beside the owner: such a device has no owner in this claim.
     """
@@ -45,6 +46,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     uuid: str
     path: str
     host_path: str
+    cdi: tuple[str, ...] = ()
     share_id: str | None = None
     admin: bool = False
 

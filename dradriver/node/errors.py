@@ -13,6 +13,12 @@ class SetupError(DriverError):
     reason = "BadSetup"
 
 
+class RestartError(DriverError):
+    """This process can do no more of its work; one that starts afresh can."""
+
+    reason = "Restart"
+
+
 class ClaimError(DriverError):
     """A claim cannot be prepared, and waiting will not change that."""
 

@@ -15,7 +15,25 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--node-name", required=True, help="this node's name")
-    add("--discovery", default="simulated", help="how the machine is read; this version knows: simulated")
+    add(
+        "--discovery",
+        choices=("nvml", "simulated"),
+        default="nvml",
+        help="how the machine is read: nvml (its own GPUs, default), simulated (a profile stands for it)",
+    )
+    add(
+        "--driver-root",
+        metavar="DIR",
+        type=Path,
+        help="root of the file system that holds the NVIDIA driver; default: wherever the dynamic linker finds it",
+    )
+    add(
+        "--host-root",
+        metavar="DIR",
+        type=Path,
+        default=Path("/"),
+        help="where the host's /sys and /proc are; default: /",
+    )
     add("--simulated-default", metavar="PROFILE", help="profile or file that stands for every node not named below")
     add(
         "--simulated-machine",
@@ -58,8 +76,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
     made = parser()
     args = made.parse_args(argv)
-    if args.discovery != "simulated":
-        made.error(f"--discovery={args.discovery}: this version supports simulated only; write --discovery=simulated")
+    if args.discovery == "nvml" and (args.simulated_default or args.simulated_machine):
+        made.error("a simulated machine is named, but the discovery is nvml: add --discovery=simulated")
     return args
 
 
@@ -77,6 +95,9 @@ def main(argv: list[str]) -> int:
         cdi_root=args.cdi_root,
         state_dir=args.state_dir or args.kubelet_root / "plugins" / "gpu.topology",
         health_port=args.health_port,
+        discovery=args.discovery,
+        driver_root=args.driver_root,
+        host_root=args.host_root,
         simulated_default=args.simulated_default,
         simulated_machines=dict(args.simulated_machine),
         simulated_dir=args.simulated_dir,

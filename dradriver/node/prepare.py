@@ -60,7 +60,7 @@ class Preparer:
             cdi_root: The runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
             machine: Gives the machine as it is now.
-            host_path: What stands behind every device node; the node itself by default.
+            host_path: What stands behind every device node; None where NVIDIA's own CDI specification brings the nodes.
             budget_s: How long a prepare goes on trying.
         """
         self._node = node

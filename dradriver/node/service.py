@@ -63,7 +63,7 @@ def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:
             request_names=[device.request],
             pool_name=device.pool,
             device_name=device.device,
-            cdi_device_ids=[cdi.device_id(claim, device)],
+            cdi_device_ids=cdi.device_ids(claim, device),
             share_id=device.share_id,
         )
         for device in claim.devices

@@ -128,9 +128,8 @@ class NodeUnderTest:
             cdi_root=self.cdi,
             state_dir=self.state,
             health_port=health_port,
-            simulated_default=PROFILE,
             rediscover_s=0.02,
-            **more,
+            **({"discovery": "simulated", "simulated_default": PROFILE} | more),
         )
 
     @contextlib.asynccontextmanager

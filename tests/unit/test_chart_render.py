@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "controller.tolerations[0].operator=Exists",
         "controller.replicas=1",
         "webhook.excludedNamespaces[0]=monitoring",
+        "driverRoot=/run/nvidia/driver",
         "kubeletRoot=/data/kubelet",
         "cdiRoot=/etc/cdi",
     ),
@@ -244,7 +245,7 @@ def test_mounted_certificates_need_no_right_and_no_token() -> None:
 
 @pytest.mark.parametrize("part", ["node", "controller", "webhook"])
 def test_pods_have_what_they_need_and_no_more(part: str) -> None:
-    spec, only = workload(part)["spec"]["template"]["spec"], container(part)
+    spec, only = workload(part, *SIMULATED)["spec"]["template"]["spec"], container(part, *SIMULATED)
     assert spec["serviceAccountName"] == f"gpu-topology-{part}"
     assert only["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -262,9 +263,35 @@ def test_pods_have_what_they_need_and_no_more(part: str) -> None:
     assert only["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
 
 
+@pytest.mark.parametrize(
+    ("root", "host", "inside"),
+    [
+        ("/", "/", "/driver"),
+        ("/run/nvidia/driver", "/run/nvidia", "/driver/driver"),
+        ("/opt", "/", "/driver/opt"),
+    ],
+)
+def test_a_node_agent_of_real_gpus_sees_the_driver_its_devices_and_the_hosts_sys(
+    root: str, host: str, inside: str
+) -> None:
+    settings = (f"driverRoot={root}",)
+    only, spec = container("node", *settings), workload("node", *settings)["spec"]["template"]["spec"]
+    assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=nvml"} <= set(only["args"])
+    assert only["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    seen = {
+        mount["mountPath"]: paths[mount["name"]]
+        for mount in only["volumeMounts"]
+        if mount["name"] in paths and mount.get("readOnly")
+    }
+    assert seen == {"/driver": host, "/dev": "/dev", "/host/sys": "/sys", "/host/proc/cpuinfo": "/proc/cpuinfo"}
+    assert not only["terminationMessagePath"].startswith("/dev")
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
 def test_host_folders_are_mounted_at_the_same_path() -> None:
     """The kubelet dials, and the runtime mounts, what the agent names (kubelet_behaviour, trap 17)."""
-    settings = ("kubeletRoot=/data/kubelet", "cdiRoot=/etc/cdi")
+    settings = (*SIMULATED, "kubeletRoot=/data/kubelet", "cdiRoot=/etc/cdi")
     volumes = workload("node", *settings)["spec"]["template"]["spec"]["volumes"]
     on_host = {volume["name"]: volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume}
     inside = {mount["name"]: mount["mountPath"] for mount in container("node", *settings)["volumeMounts"]}

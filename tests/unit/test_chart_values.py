@@ -63,6 +63,8 @@ def test_no_object_of_the_schema_takes_unknown_keys() -> None:
     ("path", "bad"),
     [
         ("discovery", "nvlm"),
+        ("driverRoot", "run/nvidia/driver"),
+        ("driverRoot", "/run/nvidia/driver/"),
         ("logFormat", "xml"),
         ("image", 3),
         ("image.repository", "registry/name:tag"),

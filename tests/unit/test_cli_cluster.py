@@ -138,7 +138,7 @@ async def test_only_the_nodes_asked_for_are_shown(two: Cluster) -> None:
     result = await two.run("--node", "node-9", "--node", "node-8")
     assert result.exit_code == 0
     assert result.stdout.count("Node: ") == 1
-    assert result.stderr == "Warning: node node-8: it has no slices of driver gpu.topology\n"
+    assert result.stderr == "warning: node node-8: it has no slices of driver gpu.topology\n"
     result = await two.run("--node", "node-8")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].endswith("nodes with slices of this driver: node-9, node-10")
@@ -149,7 +149,7 @@ async def test_a_node_that_cannot_be_read_is_a_warning_beside_the_others(two: Cl
     result = await two.run("-o", "json")
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)) == 2
-    assert result.stderr.startswith("Warning: node node-1: annotation gpu.topology/machine: ")
+    assert result.stderr.startswith("warning: node node-1: annotation gpu.topology/machine: ")
     assert result.stderr.count("\n") == 1
     result = await two.run("--node", "node-1")
     assert result.exit_code == 1
@@ -234,9 +234,11 @@ async def test_an_unknown_context_and_a_missing_kubeconfig_are_one_line(cluster:
     [
         ["--cluster", "--machine", "dgx1-v100"],
         ["--cluster", "--list"],
+        ["--cluster", "--driver-root", "/"],
         ["--machine", "dgx1-v100", "--node", "a"],
         ["--machine", "dgx1-v100", "--context", "a"],
         ["--list", "--kubeconfig", "a"],
+        ["--node", "a"],
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:

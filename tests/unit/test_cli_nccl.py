@@ -79,6 +79,6 @@ def test_a_file_too_large_for_any_machine_is_not_read(tmp_path: Path) -> None:
     assert "larger than 1048576 bytes" in run("check", str(file)).stderr
 
 
-@pytest.mark.parametrize("arguments", [["write"], ["explain"], ["check"], ["dump"]])
+@pytest.mark.parametrize("arguments", [["check"], ["dump"], ["explain", "extra"]])
 def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2

@@ -74,7 +74,7 @@ def test_a_problem_is_one_line_on_stderr_and_status_1(tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["--machine"], ["-m", "dgx1-v100", "-o", "xml"], ["extra"]])
+@pytest.mark.parametrize("arguments", [["--machine"], ["-m", "dgx1-v100", "-o", "xml"], ["extra"]])
 def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 

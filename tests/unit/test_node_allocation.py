@@ -30,8 +30,13 @@ def test_devices_come_in_the_allocations_order_with_their_own_nodes() -> None:
 def test_the_device_node_is_the_gpus_minor_number_not_its_index() -> None:
     gpu = msgspec.structs.replace(machine().gpus[0], minor=42)
     odd = msgspec.structs.replace(machine(), gpus=(gpu, *machine().gpus[1:]))
-    done = plan(typed(claim("c", [0])), odd, node=NODE)
-    assert (done.devices[0].path, done.devices[0].host_path) == ("/dev/nvidia42", "/dev/nvidia42")
+    done = plan(typed(claim("c", [0])), odd, node=NODE, host_path="/dev/null")
+    assert (done.devices[0].path, done.devices[0].cdi) == ("/dev/nvidia42", ())
+
+
+def test_on_real_hardware_a_device_is_that_of_nvidias_own_specification() -> None:
+    done = plan(typed(claim("c", [0])), machine(), node=NODE)
+    assert (done.devices[0].host_path, done.devices[0].cdi) == ("", (f"nvidia.com/gpu={uuid(0)}",))
 
 
 def test_a_subrequest_is_answered_under_its_request() -> None:

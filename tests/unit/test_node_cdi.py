@@ -49,9 +49,29 @@ def test_variables_reach_only_the_containers_of_their_request() -> None:
 def test_ids_name_the_specs_devices_are_valid_and_never_alike() -> None:
     one = claim(device(0), device(0, share="s1"), device(0, share="s2"), device(1), device(1, "other"))
     names = [d["name"] for d in cdi.spec(one)["devices"]]
-    assert [cdi.device_id(one, d) for d in one.devices] == [f"gpu.topology/claim={name}" for name in names]
+    assert [cdi.device_ids(one, d) for d in one.devices] == [[f"gpu.topology/claim={name}"] for name in names]
     assert len(set(names)) == 5
     assert all(re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", name) and UID in name for name in names)
+
+
+def test_on_real_hardware_nvidias_spec_brings_the_device_and_ours_the_variables(tmp_path: Path) -> None:
+    real = [
+        msgspec.structs.replace(device(n, request), host_path="", cdi=(f"nvidia.com/gpu=GPU-{n}",))
+        for n, request in enumerate(("a", "a", "b"))
+    ]
+    one = claim(*real, a=("X=1",))
+    (only,) = cdi.spec(one)["devices"]
+    assert only["containerEdits"] == {"env": ["X=1"]}
+    assert [cdi.device_ids(one, d) for d in real] == [
+        ["nvidia.com/gpu=GPU-0", f"gpu.topology/claim={only['name']}"],
+        ["nvidia.com/gpu=GPU-1"],
+        ["nvidia.com/gpu=GPU-2"],
+    ]
+    folder = CdiFolder(tmp_path)
+    folder.write(one)
+    assert len(list(tmp_path.iterdir())) == 1
+    folder.write(claim(*real))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_spec_file_is_written_and_removed_by_uid(tmp_path: Path) -> None:

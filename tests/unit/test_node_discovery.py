@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,10 @@ import pytest
 from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import Simulated, source_for, without
 from dradriver.node.discovery.watch import MachineWatch
-from dradriver.node.errors import SetupError
+from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology import codec
 from dradriver.topology.machine import Machine
-from tests.fakes.node import NODE, machine, uuid
+from tests.fakes.node import NODE, eventually, machine, uuid
 
 
 def simulated(folder: Path, node: str = NODE) -> Simulated:
@@ -67,6 +69,7 @@ class Scripted:
     """A discovery that gives one answer after the other, and the last for ever."""
 
     host_path = None
+    slow = False
 
     def __init__(self, *answers: Machine | DriverError) -> None:
         self.answers = list(answers)
@@ -87,6 +90,7 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
         interval_s=10,
         on_change=lambda: told.append(len(watch.machine.gpus)),
     )
+    await watch.start()
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(25)
     assert (watch.machine, told) == (machine(), [])
@@ -99,7 +103,43 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
 async def test_a_poke_reads_the_machine_at_once() -> None:
     changed = asyncio.Event()
     watch = MachineWatch(Scripted(machine(), without(machine(), {"2"})), interval_s=1000, on_change=changed.set)
+    await watch.start()
     task = asyncio.create_task(watch.run())
     watch.poke()
     await asyncio.wait_for(changed.wait(), 1)
+    task.cancel()
+
+
+async def test_an_agent_that_can_read_no_more_ends() -> None:
+    watch = MachineWatch(Scripted(machine(), RestartError("new driver")), interval_s=0.001, on_change=lambda: None)
+    await watch.start()
+    with pytest.raises(RestartError, match="new driver"):
+        await watch.run()
+
+
+class Hanging(Scripted):
+    """A driver that hangs from its second reading on, until it is released."""
+
+    slow = True
+    released = threading.Event()
+
+    def read(self) -> Machine:
+        if len(self.answers) == 1:
+            self.released.wait(timeout=60)
+        return super().read()
+
+
+async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
+    found, changed = Hanging(machine(), without(machine(), {"2"})), asyncio.Event()
+    watch = MachineWatch(found, interval_s=0.001, on_change=changed.set)
+    await watch.start()
+    caplog.set_level(logging.WARNING)
+    task = asyncio.create_task(watch.run())
+    await eventually(lambda: "has not answered" in caplog.text)
+    assert watch.machine == machine()
+    found.released.set()
+    await asyncio.wait_for(changed.wait(), 10)
     task.cancel()

@@ -1,112 +1,101 @@
-"""Reading the real machine: what a library that answers from a profile makes of it, and a node without a driver."""
+"""The node agent on hardware: GPUs that come and go, drivers that come late, what a claim is given."""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import msgspec
 import pytest
 
-from dradriver.errors import DriverError
-from dradriver.node.discovery import hardware
-from dradriver.node.discovery.nvml import GPU_IS_LOST, NOT_SUPPORTED, REMOTE_GPU, REMOTE_SWITCH, Handle, NvmlError
-from dradriver.topology import profiles
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.api import slices
+from dradriver.api.objects import ResourceSlice
+from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.errors import RestartError
+from tests.fakes import nvml
+from tests.fakes.hardware import Server, without
+from tests.fakes.node import a_node, claim, eventually, result
 
-SWITCH = "0000:c8:00.0"
-
-
-class ProfileNvml:
-    """Answers as NVML would on a profile's machine; the GPUs in ``lost`` have fallen off the bus."""
-
-    def __init__(self, machine: Machine, lost: frozenset[int] = frozenset()) -> None:
-        self.machine = machine
-        self.lost = lost
-
-    def __getattr__(self, name: str) -> object:
-        def unknown(*_: object) -> None:
-            raise NvmlError(name, NOT_SUPPORTED, "Not Supported")
-
-        return unknown
-
-    def _of(self, gpu: Handle) -> Gpu:
-        assert isinstance(gpu, int)
-        if gpu in self.lost:
-            raise NvmlError("query", GPU_IS_LOST, "GPU is lost")
-        return self.machine.gpus[gpu]
-
-    def _ends(self, gpu: Handle) -> list[tuple[int, str]]:
-        mine = self._of(gpu)
-        peers = zip(self.machine.gpus, self.machine.links[mine.index], strict=True)
-        direct = [] if mine.switch_links else [(REMOTE_GPU, g.pci) for g, n in peers for _ in range(n)]
-        return direct + [(REMOTE_SWITCH, SWITCH)] * mine.switch_links
-
-    def count(self) -> int:
-        return len(self.machine.gpus)
-
-    def gpu(self, index: int) -> Handle:
-        self._of(Handle(index))
-        return Handle(index)
-
-    def uuid(self, gpu: Handle) -> str:
-        return self._of(gpu).uuid
-
-    def minor(self, gpu: Handle) -> int:
-        return self._of(gpu).minor
-
-    def bus_id(self, gpu: Handle) -> str:
-        return self._of(gpu).pci
-
-    def product(self, gpu: Handle) -> str:
-        return self._of(gpu).product
-
-    def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        major, minor = self._of(gpu).compute_capability.split(".")
-        return int(major), int(minor)
-
-    def memory_mib(self, gpu: Handle) -> int:
-        return self._of(gpu).memory_mib
-
-    def link_count(self, gpu: Handle) -> int:
-        return len(self._ends(gpu))
-
-    def link_active(self, gpu: Handle, link: int) -> bool:
-        return link < len(self._ends(gpu))
-
-    def link_remote_type(self, gpu: Handle, link: int) -> int:
-        return self._ends(gpu)[link][0]
-
-    def link_remote(self, gpu: Handle, link: int) -> str:
-        return self._ends(gpu)[link][1]
-
-    def ancestor(self, a: Handle, b: Handle) -> PathType:
-        return self.machine.paths[self._of(a).index][self._of(b).index]
+LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH = 12, 9, 18
 
 
-def found(machine: Machine, root: Path, lost: frozenset[int] = frozenset()) -> hardware.Reading:
-    return hardware.discover(ProfileNvml(machine, lost), root=root)  # type: ignore[arg-type]
+@pytest.fixture
+def dgx1(tmp_path: Path) -> Iterator[Server]:
+    """A DGX-1 whose library answers as its table says while the test runs."""
+    server = Server("dgx1-v100", tmp_path)
+    with patch.dict(os.environ, server.environment()):
+        yield server
 
 
-@pytest.mark.parametrize("profile", ["dgx1-v100", "dgx-h100"])
-def test_gpus_links_and_paths_are_the_profiles(profile: str, tmp_path: Path) -> None:
-    machine = profiles.load(profile)
-    got = found(machine, tmp_path).machine
-
-    assert got.links == machine.links
-    assert got.paths == machine.paths
-    assert got.link_gbps == machine.link_gbps
-    for ours, theirs in zip(got.gpus, machine.gpus, strict=True):
-        for field in ("uuid", "minor", "pci", "product", "architecture", "memory_mib", "switch_links"):
-            assert getattr(ours, field) == getattr(theirs, field), field
+def hardware(server: Server) -> Hardware:
+    return Hardware(driver_root=nvml.compiled(), host_root=server.sys.root)
 
 
-def test_a_lost_gpu_hides_no_other(tmp_path: Path) -> None:
-    machine = profiles.load("dgx1-v100")
-    reading = found(machine, tmp_path, lost=frozenset({2}))
+def test_the_agent_logs_a_problem_once_and_its_end(dgx1: Server, caplog: pytest.LogCaptureFixture) -> None:
+    found = hardware(dgx1)
+    caplog.set_level(logging.INFO)
+    dgx1.table["lost 3"] = "0"
+    dgx1.environment()
+    machines = [found.read() for _ in range(3)]
+    assert [without(machine) for machine in machines] == [without(dgx1.machine, 3)] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "GPU 3: nvmlDeviceGetHandleByIndex: GPU is lost (15)" in caplog.text
+    del dgx1.table["lost 3"]
+    dgx1.environment()
+    assert found.read() == dgx1.machine
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO", "INFO"]
 
-    assert {gpu.uuid for gpu in reading.machine.gpus} == {gpu.uuid for gpu in machine.gpus if gpu.index != 2}
-    assert any("lost" in str(problem) for problem in reading.problems)
+
+@pytest.mark.parametrize("code", [LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH])
+def test_until_a_driver_answers_there_are_no_gpus(code: int, dgx1: Server, caplog: pytest.LogCaptureFixture) -> None:
+    found = hardware(dgx1)
+    dgx1.fail("nvmlInitWithFlags", code)
+    dgx1.environment()
+    assert [found.read().gpus for _ in range(2)] == [(), ()]
+    assert len(caplog.records) == 1
+    assert "machine: no GPUs: nvmlInit: " in caplog.text
+    del dgx1.table["nvmlInitWithFlags"]
+    dgx1.environment()
+    assert found.read() == dgx1.machine
 
 
-def test_a_node_without_a_driver_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(DriverError):
-        hardware.read(driver_root=tmp_path, host_root=tmp_path)
+def test_a_node_whose_gpus_are_all_lost_has_none(dgx1: Server) -> None:
+    dgx1.table |= {f"lost {index}": "0" for index in range(8)}
+    dgx1.environment()
+    assert hardware(dgx1).read().gpus == ()
+
+
+def test_a_driver_that_is_replaced_needs_a_process_with_its_own_library(dgx1: Server) -> None:
+    found = hardware(dgx1)
+    assert found.read() == dgx1.machine
+    dgx1.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+    dgx1.environment()
+    assert found.read().gpus == ()
+    dgx1.fail("nvmlInitWithFlags", DRIVER_MISMATCH)
+    dgx1.environment()
+    with pytest.raises(RestartError, match="the driver was replaced, start again with its new library"):
+        found.read()
+
+
+async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_own_specification(dgx1: Server) -> None:
+    device = slices.device_name(dgx1.machine.gpus[2].uuid)
+    how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
+    async with a_node() as node, node.agent(**how):
+        await node.published()
+        assert slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == dgx1.machine
+        asked = node.put_claim(claim("c", results=[result("gpu", device)]))
+        (prepared,) = (await node.kubelet.prepare(asked))[asked[2]].devices
+        (spec,) = node.specs.values()
+        (ours,) = spec["devices"]
+        assert list(prepared.cdi_device_ids) == [
+            f"nvidia.com/gpu={dgx1.machine.gpus[2].uuid}",
+            f"gpu.topology/claim={ours['name']}",
+        ]
+        assert ours["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+        dgx1.table["lost 2"] = "0"
+        dgx1.environment()
+        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)

@@ -15,11 +15,13 @@ from tests.paths import REPO
 def test_the_defaults_are_a_kubelets() -> None:
     args = parse(["--node-name=n"])
     assert (args.kubelet_root, args.cdi_root) == (Path("/var/lib/kubelet"), Path("/var/run/cdi"))
-    assert (args.health_port, args.rediscover, args.discovery) == (8081, 10.0, "simulated")
+    assert (args.health_port, args.rediscover, args.discovery) == (8081, 10.0, "nvml")
+    assert (args.driver_root, args.host_root) == (None, Path("/"))
 
 
 def test_nodes_have_machines_of_their_own() -> None:
-    args = parse(["--node-name=n", "--simulated-machine=a=dgx1-v100", "--simulated-machine", "b=/x/y=z.txt"])
+    words = ["--node-name=n", "--discovery=simulated", "--simulated-machine=a=dgx1-v100"]
+    args = parse([*words, "--simulated-machine", "b=/x/y=z.txt"])
     assert dict(args.simulated_machine) == {"a": "dgx1-v100", "b": "/x/y=z.txt"}
 
 
@@ -27,7 +29,8 @@ def test_nodes_have_machines_of_their_own() -> None:
     ("words", "said"),
     [
         ([], "--node-name"),
-        (["--node-name=n", "--discovery=nvml"], "this version supports simulated only"),
+        (["--node-name=n", "--discovery=nvlm"], "choose from"),
+        (["--node-name=n", "--simulated-default=dgx1-v100"], "add --discovery=simulated"),
         (["--node-name=n", "--simulated-machine=dgx1-v100"], "write NODE=PROFILE"),
         (["--node-name=n", "--rediscover=0"], "write a number of seconds above 0"),
         (["--node-name=n", "--rediscover=soon"], "write a number of seconds above 0"),
@@ -42,7 +45,8 @@ def test_a_bad_command_line_says_what_to_write(words: list[str], said: str, caps
 
 
 def test_a_node_without_a_machine_is_said_in_one_line_and_ends_with_1() -> None:
-    words = [sys.executable, "-m", "dradriver", "node", "--node-name=n", "--kubelet-root=/none"]
+    words = [sys.executable, "-m", "dradriver", "node", "--node-name=n"]
+    words += ["--kubelet-root=/none", "--discovery=simulated"]
     done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "no simulated machine for node n" in done.stderr

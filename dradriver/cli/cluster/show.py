@@ -24,7 +24,7 @@ def show(*, kubeconfig: str | None, context: str | None, nodes: Sequence[str], o
     slices, claims = asyncio.run(reading.read(server))
     shown, warnings = views(slices, claims, only=nodes)
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(f"warning: {warning}", err=True)
     if not shown:
         known = ", ".join(sorted({piece.spec.pool.name for piece in slices}, key=natural))
         raise reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {known}")

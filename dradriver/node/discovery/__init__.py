@@ -12,11 +12,16 @@ class Discovery(Protocol):
 
     @property
     def host_path(self) -> str | None:
-        """What stands behind every GPU's device node; None for the node itself."""
+        """What stands behind every GPU's device node; None where NVIDIA's own CDI specification brings the nodes."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether reading takes long or can hang, so that it is done beside the event loop."""
 
     def read(self) -> Machine:
         """Return the machine as it is now; a GPU that does not answer is left out.
 
         Raises:
+            RestartError: This process cannot read it any more, another can.
             DriverError: The machine cannot be read.
         """

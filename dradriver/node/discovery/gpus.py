@@ -9,7 +9,7 @@ import msgspec
 from dradriver.node.discovery import mig
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Problem, Questions
-from dradriver.topology.check import MAX_LINKS
+from dradriver.topology.check import MAX_LINKS, is_bus_id
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_LINKS = 36  # of the largest part that is known; asked one by one where NVML does not say how many there are
@@ -98,6 +98,10 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
     if not _UUID.fullmatch(uuid):
         asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
         return None
+    pci = asked.ask(nvml.bus_id, handle, default="", quiet=frozenset())
+    if pci and not is_bus_id(pci):
+        asked.note("nvmlDeviceGetPciInfo_v3", f"{pci!r} is no bus id")
+        pci = ""
     capability = asked.ask(nvml.compute_capability, handle, default=None)
     links = _links(nvml, handle, asked)
     return GpuFacts(
@@ -105,7 +109,7 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         index=index,
         uuid=uuid,
         minor=minor,
-        pci=asked.ask(nvml.bus_id, handle, default="", quiet=frozenset()),
+        pci=pci,
         product=asked.ask(nvml.product, handle, default=""),
         capability=capability,
         memory_mib=asked.ask(nvml.memory_mib, handle, default=0),

@@ -9,10 +9,10 @@ import msgspec
 
 from dradriver.node.discovery import binding, links, nics, sysfs
 from dradriver.node.discovery.gpus import GpuFacts, read_gpus
-from dradriver.node.discovery.nvml import Nvml
+from dradriver.node.discovery.nvml import DRIVER_MISMATCH, Nvml, NvmlError
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.questions import NEWER, Problem, Questions
-from dradriver.node.errors import SetupError
+from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -40,32 +40,45 @@ class Reading(msgspec.Struct, frozen=True):
 class Hardware:
     """This node's own GPUs, for the node agent.
 
-    A GPU in MIG mode is left out: no container can use it as a whole.
+    A GPU in MIG mode is left out: no container can use it as a whole. Without a driver that answers there is no GPU:
+    drivers come late (an operator installs them), are replaced, and nothing can be handed out meanwhile.
     """
 
-    host_path = None  # the node's own /dev
+    host_path = None
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
     def __init__(self, *, driver_root: Path | None = None, host_root: Path = Path("/")) -> None:
         """Read with the driver below ``driver_root`` (None: the linker knows), /sys and /proc below ``host_root``."""
         self._driver_root = driver_root
         self._host_root = host_root
-        self._told: frozenset[Problem] = frozenset()
+        self._told: tuple[Problem, ...] = ()
+        self._worked = False
 
     def read(self) -> Machine:
         """Return the machine as it is now; each problem is logged when it appears.
 
         Raises:
-            DriverError: There is no NVIDIA driver, or no GPU that answers.
+            RestartError: The driver was replaced, and this process holds the library of the old one.
         """
-        reading = read(driver_root=self._driver_root, host_root=self._host_root, whole=True)
-        for problem in reading.problems:
+        try:
+            reading = read(driver_root=self._driver_root, host_root=self._host_root, whole=True)
+        except (NvmlError, SetupError) as error:
+            if self._worked and isinstance(error, NvmlError) and error.code == DRIVER_MISMATCH:
+                raise RestartError(f"the driver was replaced, start again with its new library: {error}") from error
+            self._tell((Problem("machine", "no GPUs", str(error)),))
+            return Machine(name=sysfs.product_name(self._host_root), gpus=(), links=(), paths=())
+        self._worked = True
+        self._tell(reading.problems)
+        return reading.machine
+
+    def _tell(self, problems: tuple[Problem, ...]) -> None:
+        for problem in problems:
             if problem not in self._told:
                 logger.warning("%s", problem)
-        for problem in self._told.difference(reading.problems):
-            logger.info("no more: %s", problem)
-        self._told = frozenset(reading.problems)
-        return reading.machine
+        for problem in self._told:
+            if problem not in problems:
+                logger.info("no more: %s", problem)
+        self._told = problems
 
 
 def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), whole: bool = False) -> Reading:

@@ -16,6 +16,7 @@ NOT_FOUND: Final = 6
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
+DRIVER_MISMATCH: Final = 18  # the library is not the loaded driver's
 VERSION_MISMATCH: Final = 25
 UNKNOWN: Final = 999
 

@@ -1,0 +1,415 @@
+/*
+ * A libnvidia-ml.so.1 for tests: every function answers from a table, read from the file named by NVML_TABLE, or
+ * without that variable from "table" beside the library, whenever the library is initialised.
+ *
+ * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
+ * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries. What is not
+ * in the table is not supported. Compiled with -DOLD, it lacks what old drivers lack.
+ *
+ * Types and values: nvml.h, as far as nvidia-ml-py uses them.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+
+struct device {
+    char name[16];
+    long left; /* queries until it is lost; negative: never */
+};
+
+struct pci {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char text[32];
+};
+
+struct field {
+    uint32_t id, scope;
+    int64_t timestamp, latency;
+    uint32_t type, code;
+    union {
+        uint32_t number;
+        uint64_t whole;
+    } value;
+};
+
+struct fabric {
+    unsigned char cluster[16];
+    uint32_t status, clique, state;
+};
+
+struct fabric_v {
+    uint32_t version;
+    struct fabric fabric;
+    uint32_t health;
+};
+
+static char *text;
+static char **lines;
+static size_t count;
+static int users;
+static struct device devices[4096];
+static size_t known;
+
+static int order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int order_key(const void *key, const void *line)
+{
+    return strcmp(key, *(char *const *)line); /* a line's key ends at a zero, its answer follows */
+}
+
+static const char *look_up(const char *key)
+{
+    char **line = bsearch(key, lines, count, sizeof *lines, order_key);
+    return line ? *line + strlen(key) + 1 : NULL;
+}
+
+static int answer(const char *key, const char **value)
+{
+    if (!users)
+        return UNINITIALIZED;
+    *value = look_up(key);
+    if (!*value)
+        return NOT_SUPPORTED;
+    return (*value)[0] == '!' ? atoi(*value + 1) : OK;
+}
+
+static int lost(struct device *device)
+{
+    if (device->left == 0)
+        return 1;
+    if (device->left > 0)
+        device->left--;
+    return 0;
+}
+
+static int of(struct device *device, const char *function, const char *rest, const char **value)
+{
+    char key[160];
+    if (!users)
+        return UNINITIALIZED;
+    if (lost(device))
+        return GPU_IS_LOST;
+    snprintf(key, sizeof key, "%s %s%s", function, device->name, rest);
+    return answer(key, value);
+}
+
+static int of_link(struct device *device, const char *function, unsigned link, const char **value)
+{
+    char rest[16];
+    snprintf(rest, sizeof rest, " %u", link);
+    return of(device, function, rest, value);
+}
+
+static int of_two(struct device *a, struct device *b, const char *function, const char **value)
+{
+    char rest[32];
+    if (lost(b))
+        return GPU_IS_LOST;
+    snprintf(rest, sizeof rest, " %s", b->name);
+    return of(a, function, rest, value);
+}
+
+static int number(int code, const char *value, unsigned *out)
+{
+    if (code == OK)
+        *out = (unsigned)strtoul(value, NULL, 0);
+    return code;
+}
+
+static int words(int code, const char *value, char *out, unsigned length)
+{
+    if (code == OK && strlen(value) >= length)
+        return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
+    if (code == OK)
+        strcpy(out, value);
+    return code;
+}
+
+static int bus_id(int code, const char *value, struct pci *out)
+{
+    if (code != OK)
+        return code;
+    memset(out, 0, sizeof *out);
+    if (sscanf(value, "%x:%x:%x", &out->domain, &out->bus, &out->device) != 3)
+        return INVALID_ARGUMENT;
+    snprintf(out->text, sizeof out->text, "%08X:%02X:%02X.0", out->domain, out->bus, out->device);
+    return OK;
+}
+
+static int handle(const char *name, struct device **out)
+{
+    char key[64];
+    const char *left;
+    size_t i = 0;
+    while (i < known && strcmp(devices[i].name, name))
+        i++;
+    if (i == sizeof devices / sizeof *devices)
+        return INVALID_ARGUMENT;
+    if (i == known) {
+        known++;
+        snprintf(devices[i].name, sizeof devices[i].name, "%s", name);
+        snprintf(key, sizeof key, "lost %s", name);
+        left = look_up(key);
+        devices[i].left = left ? atol(left) : -1;
+    }
+    *out = &devices[i];
+    return OK;
+}
+
+static FILE *table(void)
+{
+    const char *path = getenv("NVML_TABLE");
+    char beside[4096];
+    Dl_info library;
+    if (path)
+        return fopen(path, "rb");
+    if (!dladdr((void *)table, &library))
+        return NULL;
+    path = strrchr(library.dli_fname, '/');
+    if (!path)
+        return NULL;
+    snprintf(beside, sizeof beside, "%.*s/table", (int)(path - library.dli_fname), library.dli_fname);
+    return fopen(beside, "rb");
+}
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    const char *value;
+    FILE *file = table();
+    size_t length, room = 0;
+    char *line, *middle, *end;
+    (void)flags;
+    if (!file)
+        return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
+    fseek(file, 0, SEEK_END);
+    length = (size_t)ftell(file);
+    rewind(file);
+    free(text);
+    free(lines);
+    text = calloc(length + 1, 1);
+    length = fread(text, 1, length, file);
+    fclose(file);
+    for (end = text; *end; end++)
+        room += *end == '\n';
+    lines = calloc(room + 1, sizeof *lines);
+    known = count = 0;
+    for (line = text; (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        if ((middle = strchr(line, '='))) {
+            *middle = 0;
+            lines[count++] = line;
+        }
+    }
+    qsort(lines, count, sizeof *lines, order);
+    value = look_up("nvmlInitWithFlags");
+    if (value)
+        return atoi(value + 1);
+    users++;
+    return OK;
+}
+
+int nvmlShutdown(void)
+{
+    if (!users)
+        return UNINITIALIZED;
+    users--;
+    return OK;
+}
+
+const char *nvmlErrorString(unsigned code)
+{
+    (void)code;
+    return "an error of the test library";
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned length)
+{
+    const char *value = NULL;
+    int code = answer("nvmlSystemGetDriverVersion", &value);
+    return words(code, value, out, length);
+}
+
+int nvmlDeviceGetCount_v2(unsigned *out)
+{
+    const char *value = NULL;
+    int code = answer("nvmlDeviceGetCount_v2", &value);
+    return number(code, value, out);
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
+{
+    char name[16];
+    const char *value = NULL;
+    struct device *found;
+    int code;
+    snprintf(name, sizeof name, "%u", index);
+    if (!users)
+        return UNINITIALIZED;
+    if ((code = handle(name, &found)) == OK)
+        code = of(found, "nvmlDeviceGetHandleByIndex_v2", "", &value);
+    if (code == OK)
+        *out = found;
+    return code;
+}
+
+#define TEXT(function)                                                                                                 \
+    int function(struct device *device, char *out, unsigned length)                                                    \
+    {                                                                                                                  \
+        const char *value = NULL;                                                                                      \
+        int code = of(device, #function, "", &value);                                                                  \
+        return words(code, value, out, length);                                                                        \
+    }
+
+#define NUMBER(function)                                                                                               \
+    int function(struct device *device, unsigned *out)                                                                 \
+    {                                                                                                                  \
+        const char *value = NULL;                                                                                      \
+        int code = of(device, #function, "", &value);                                                                  \
+        return number(code, value, out);                                                                               \
+    }
+
+#define TWO_NUMBERS(function)                                                                                          \
+    int function(struct device *device, unsigned *a, unsigned *b)                                                      \
+    {                                                                                                                  \
+        const char *value = NULL;                                                                                      \
+        int code = of(device, #function, "", &value);                                                                  \
+        if (code == OK && sscanf(value, "%u %u", a, b) != 2)                                                           \
+            return INVALID_ARGUMENT;                                                                                   \
+        return code;                                                                                                   \
+    }
+
+#define OF_LINK(function)                                                                                              \
+    int function(struct device *device, unsigned link, unsigned *out)                                                  \
+    {                                                                                                                  \
+        const char *value = NULL;                                                                                      \
+        int code = of_link(device, #function, link, &value);                                                           \
+        return number(code, value, out);                                                                               \
+    }
+
+TEXT(nvmlDeviceGetUUID)
+TEXT(nvmlDeviceGetName)
+NUMBER(nvmlDeviceGetMinorNumber)
+NUMBER(nvmlDeviceGetPowerManagementLimit)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth)
+TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability)
+OF_LINK(nvmlDeviceGetNvLinkState)
+
+int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* total, free, used */
+{
+    const char *value = NULL;
+    int code = of(device, "nvmlDeviceGetMemoryInfo", "", &value);
+    if (code == OK) {
+        out[0] = out[1] = strtoull(value, NULL, 0);
+        out[2] = 0;
+    }
+    return code;
+}
+
+int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci *out)
+{
+    const char *value = NULL;
+    int code = of(device, "nvmlDeviceGetPciInfo_v3", "", &value);
+    return bus_id(code, value, out);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct device *device, unsigned link, struct pci *out)
+{
+    const char *value = NULL;
+    int code = of_link(device, "nvmlDeviceGetNvLinkRemotePciInfo_v2", link, &value);
+    return bus_id(code, value, out);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(struct device *a, struct device *b, unsigned *out)
+{
+    const char *value = NULL;
+    int code = of_two(a, b, "nvmlDeviceGetTopologyCommonAncestor", &value);
+    return number(code, value, out);
+}
+
+#ifndef OLD
+
+OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
+TWO_NUMBERS(nvmlDeviceGetMigMode)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount)
+NUMBER(nvmlDeviceGetGpuInstanceId)
+NUMBER(nvmlDeviceGetComputeInstanceId)
+
+int nvmlDeviceGetP2PStatus(struct device *a, struct device *b, unsigned index, unsigned *out)
+{
+    const char *value = NULL;
+    char function[64];
+    int code;
+    snprintf(function, sizeof function, "nvmlDeviceGetP2PStatus %u", index);
+    code = of_two(a, b, function, &value);
+    return number(code, value, out);
+}
+
+int nvmlDeviceGetFieldValues(struct device *device, int wanted, struct field *fields)
+{
+    const char *value = NULL;
+    int i, code = of(device, "nvmlDeviceGetFieldValues", "", &value);
+    if (code != OK && code != NOT_SUPPORTED)
+        return code;
+    for (i = 0; i < wanted; i++) {
+        char rest[32];
+        snprintf(rest, sizeof rest, " %u %u", fields[i].id, fields[i].scope);
+        fields[i].type = 1; /* unsigned int */
+        fields[i].value.whole = 0;
+        fields[i].code = (uint32_t)of(device, "nvmlDeviceGetFieldValues", rest, &value);
+        number((int)fields[i].code, value, &fields[i].value.number);
+    }
+    return OK;
+}
+
+static int fabric_info(struct device *device, const char *function, struct fabric *out)
+{
+    const char *value = NULL;
+    char cluster[33];
+    unsigned i, byte;
+    int code = of(device, function, "", &value);
+    if (code != OK)
+        return code;
+    if (sscanf(value, "%u %u %u %32s", &out->state, &out->status, &out->clique, cluster) != 4)
+        return INVALID_ARGUMENT;
+    for (i = 0; i < 16 && sscanf(cluster + 2 * i, "%2x", &byte) == 1; i++)
+        out->cluster[i] = (unsigned char)byte;
+    return OK;
+}
+
+int nvmlDeviceGetGpuFabricInfo(struct device *device, struct fabric *out)
+{
+    return fabric_info(device, "nvmlDeviceGetGpuFabricInfo", out);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v *out)
+{
+    if (out->version != (2u << 24 | sizeof *out))
+        return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+    return fabric_info(device, "nvmlDeviceGetGpuFabricInfoV", &out->fabric);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned slot, struct device **out)
+{
+    char name[16];
+    const char *value = NULL;
+    int code = of_link(device, "nvmlDeviceGetMigDeviceHandleByIndex", slot, &value);
+    if (code == NOT_SUPPORTED)
+        return NOT_FOUND;
+    if (code != OK)
+        return code;
+    if (snprintf(name, sizeof name, "%.7s/%u", device->name, slot) >= (int)sizeof name)
+        return INVALID_ARGUMENT;
+    return handle(name, out);
+}
+
+#endif

@@ -1,0 +1,139 @@
+"""NVML without a GPU: compiles ``nvml.c`` and writes the table that it answers from."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.nccl import facts
+
+SOURCE = Path(__file__).with_name("nvml.c")
+TABLE = "NVML_TABLE"
+UNSEEN_SWITCH = "FFFFFFFF:FFFF:FF.0"
+_SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_LEVELS = {PathType.PIX: 10, PathType.PXB: 20, PathType.PHB: 30, PathType.NODE: 40, PathType.SYS: 50}
+_MAY_BE_EMPTY = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetName")
+
+Table = dict[str, str]
+
+
+@functools.cache
+def compiled(*, old: bool = False) -> Path:
+    """Return a driver root that holds the library, ``old`` one without what drivers lacked long ago.
+
+    A test without a compiler is skipped; CI must have one.
+    """
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        if os.environ.get("CI"):
+            pytest.fail("a C compiler is part of CI: the NVML binding is tested with a library made here")
+        pytest.skip("no C compiler (cc, gcc, clang) for the NVML test library")
+    root = Path(_folder().name) / ("old" if old else "new")
+    folder = root / "usr/lib64"
+    folder.mkdir(parents=True)
+    words = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    words += [*(["-DOLD"] if old else []), str(SOURCE), "-o", str(folder / "libnvidia-ml.so.1"), "-ldl"]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    return root
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for as long as the process lives."""
+    return tempfile.TemporaryDirectory(prefix="nvml-")
+
+
+def write(table: Mapping[str, str], path: Path) -> Path:
+    """Write the table for the library and return its path, for the variable ``NVML_TABLE``."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in table.items()), "utf-8")
+    return path
+
+
+def table(machine: Machine) -> Table:
+    """What NVML says on this machine. Overwrite an answer with ``!15`` to have it fail."""
+    answers = {"nvmlDeviceGetCount_v2": str(1 + max(gpu.index for gpu in machine.gpus))}
+    if machine.driver_version:
+        answers["nvmlSystemGetDriverVersion"] = machine.driver_version
+    for i, gpu in enumerate(machine.gpus):
+        at = str(gpu.index)
+        speed, width = link_words(gpu.pcie_gbps)
+        own = {
+            "nvmlDeviceGetHandleByIndex_v2": "",
+            "nvmlDeviceGetUUID": gpu.uuid,
+            "nvmlDeviceGetMinorNumber": str(gpu.minor),
+            "nvmlDeviceGetName": gpu.product,
+            "nvmlDeviceGetCudaComputeCapability": gpu.compute_capability.replace(".", " "),
+            "nvmlDeviceGetMemoryInfo": str(gpu.memory_mib << 20),
+            "nvmlDeviceGetPowerManagementLimit": str(gpu.power_watts * 1000),
+            "nvmlDeviceGetMaxPcieLinkGeneration": str(_SPEEDS[speed.split()[0]]),
+            "nvmlDeviceGetMaxPcieLinkWidth": str(width),
+            "nvmlDeviceGetMigMode": "0 0",
+            "nvmlDeviceGetGpuFabricInfoV": _fabric(machine.fabric),
+            "nvmlDeviceGetPciInfo_v3": _nvml_bus_id(gpu.pci),
+        }
+        answers |= {f"{name} {at}": answer for name, answer in own.items() if answer or name in _MAY_BE_EMPTY}
+        answers |= _c2c(at, gpu.c2c_gbps) | _links(machine, i)
+        for j, other in enumerate(machine.gpus):
+            if i != j:
+                answers[f"nvmlDeviceGetTopologyCommonAncestor {at} {other.index}"] = str(_LEVELS[machine.paths[i][j]])
+                answers[f"nvmlDeviceGetP2PStatus 2 {at} {other.index}"] = "0" if machine.links[i][j] else "5"
+    return answers
+
+
+def link_words(gbps: float) -> tuple[str, int]:
+    """The kernel's words for a PCIe link that NCCL counts as ``gbps``."""
+    speeds = [word for word in facts.LINK_SPEEDS if word.endswith("PCIe")]
+    return next((w, n) for w in speeds for n in (16, 8, 4, 2, 1) if facts.pci_gbps(w, n) == gbps)
+
+
+def add_link(answers: Table, gpu: int, link: int, remote: str) -> None:
+    """Add a link that is up to ``remote``, a bus id; ``UNSEEN_SWITCH`` is a switch."""
+    answers[f"nvmlDeviceGetNvLinkState {gpu} {link}"] = "1"
+    answers[f"nvmlDeviceGetNvLinkRemotePciInfo_v2 {gpu} {link}"] = remote
+    answers[f"nvmlDeviceGetNvLinkRemoteDeviceType {gpu} {link}"] = "2" if remote == UNSEEN_SWITCH else "0"
+
+
+def _links(machine: Machine, i: int) -> Table:
+    """The links of one GPU: first to a switch, then to its peers, then one that is down."""
+    gpu = machine.gpus[i]
+    remotes = [UNSEEN_SWITCH] * gpu.switch_links
+    for j, other in enumerate(machine.gpus):
+        direct = machine.links[i][j] - (min(gpu.switch_links, other.switch_links) if i != j else 0)
+        assert direct >= 0, "fewer links than both have to a switch"
+        remotes += [_nvml_bus_id(other.pci)] * direct
+    answers: Table = {}
+    for number, remote in enumerate(remotes):
+        add_link(answers, gpu.index, number, remote)
+    if machine.link_gbps:
+        answers[f"nvmlDeviceGetNvLinkState {gpu.index} {len(remotes)}"] = "0"
+        answers[f"nvmlDeviceGetFieldValues {gpu.index} 91 0"] = str(len(remotes) + 1)
+    return answers
+
+
+def _c2c(at: str, gbps: float) -> Table:
+    if not gbps:
+        return {}
+    lanes = 5
+    answers = {f"nvmlDeviceGetFieldValues {at} 170 0": str(lanes + 1)}
+    for lane in range(lanes + 1):  # the last is down
+        answers[f"nvmlDeviceGetFieldValues {at} 171 {lane}"] = str(int(lane < lanes))
+        answers[f"nvmlDeviceGetFieldValues {at} 172 {lane}"] = str(round(gbps * 1000 / lanes))
+    return answers
+
+
+def _fabric(fabric: str) -> str:
+    cluster, _, clique = fabric.partition(".")
+    return f"3 0 {clique or 0} {cluster.replace('-', '') or '0' * 32}"
+
+
+def _nvml_bus_id(busid: str) -> str:
+    domain, _, rest = busid.partition(":")
+    return f"{int(domain, 16):08X}:{rest.upper()}" if busid else ""

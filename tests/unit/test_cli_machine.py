@@ -1,0 +1,55 @@
+"""Commands about the machine that they run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dradriver.topology import topo_m
+from tests.fakes import nvml
+from tests.fakes.hardware import Server
+from tests.paths import REPO
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from dradriver.cli.main import main; main()", *words]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def dgx1(tmp_path: Path) -> Server:
+    return Server("dgx1-v100", tmp_path)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_topo_shows_this_machine(installed: bool, dgx1: Server) -> None:
+    library = {"LD_LIBRARY_PATH": str(nvml.compiled() / "usr/lib64")} if installed else {}
+    words = [] if installed else ["--driver-root", str(nvml.compiled())]
+    done = run("topo", *words, **dgx1.environment(), **library)
+    assert topo_m.read(done.stdout).links == dgx1.machine.links
+
+
+def test_what_cannot_be_read_is_a_warning(dgx1: Server) -> None:
+    dgx1.table["lost 3"] = "0"
+    done = run("topo", "--driver-root", str(nvml.compiled()), **dgx1.environment())
+    assert "warning: GPU 3: nvmlDeviceGetHandleByIndex: GPU is lost (15)\n" in done.stderr
+    assert [gpu.index for gpu in topo_m.read(done.stdout).gpus] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_nccl_explains_this_machine(dgx1: Server) -> None:
+    done = run("nccl", "explain", "--driver-root", str(nvml.compiled()), **dgx1.environment())
+    assert (done.returncode, "NCCL" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("words", [["topo"], ["nccl", "explain"], ["nccl", "write"]])
+def test_without_a_driver_it_says_what_to_give(words: list[str], tmp_path: Path) -> None:
+    done = run(*words, "--driver-root", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: this machine's GPUs cannot be read: dlopen: no libnvidia-ml.so.1 below ")
+    assert done.stderr.endswith("give --machine FILE|PROFILE (gputopo topo --list)\n")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,122 @@
+"""NVLink as each GPU tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dradriver.topology.machine import PathType
+from tests.fakes.hardware import Server, said, without
+
+
+@pytest.fixture
+def dgx1(tmp_path: Path) -> Server:
+    return Server("dgx1-v100", tmp_path)
+
+
+def test_links_that_are_down_do_not_count(dgx1: Server) -> None:
+    """GPU 0 and 3 are joined by two links: one of them is down on both sides, as hardware has it."""
+    for gpu, peer in ((0, 3), (3, 0)):
+        remote = dgx1.table[f"nvmlDeviceGetPciInfo_v3 {peer}"]
+        link = next(n for n in range(6) if dgx1.table[f"nvmlDeviceGetNvLinkRemotePciInfo_v2 {gpu} {n}"] == remote)
+        dgx1.table[f"nvmlDeviceGetNvLinkState {gpu} {link}"] = "0"
+        dgx1.fail(f"nvmlDeviceGetNvLinkRemotePciInfo_v2 {gpu} {link}", 3)
+    links = [list(row) for row in dgx1.machine.links]
+    links[0][3] = links[3][0] = 1
+    reading = dgx1.read()
+    assert reading.machine.links == tuple(map(tuple, links))
+    assert reading.problems == ()
+
+
+def test_where_two_sides_disagree_the_smaller_counts(dgx1: Server) -> None:
+    remote = dgx1.table["nvmlDeviceGetPciInfo_v3 0"]
+    link = next(n for n in range(6) if dgx1.table[f"nvmlDeviceGetNvLinkRemotePciInfo_v2 3 {n}"] == remote)
+    dgx1.table[f"nvmlDeviceGetNvLinkState 3 {link}"] = "0"
+    reading = dgx1.read()
+    assert reading.machine.links[0][3] == reading.machine.links[3][0] == 1
+    assert said(reading) == ["GPU 0 - GPU 3: NVLink: 2 links from one side, 1 from the other; the smaller counts"]
+
+
+def test_over_switches_a_pair_has_the_links_of_its_weaker_side(tmp_path: Path) -> None:
+    server = Server("dgx-h100", tmp_path)
+    down = [(5, link) for link in range(4)] + [(6, link) for link in range(18)]
+    server.table |= {f"nvmlDeviceGetNvLinkState {gpu} {link}": "0" for gpu, link in down}
+    machine = server.read().machine
+    assert [gpu.switch_links for gpu in machine.gpus] == [18, 18, 18, 18, 18, 14, 0, 18]
+    assert machine.links[0] == (0, 18, 18, 18, 18, 14, 0, 18)
+    assert machine.links[5] == (14, 14, 14, 14, 14, 0, 0, 14)
+    assert machine.switched
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_link_that_does_not_say_what_it_ends_in(seen: bool, tmp_path: Path) -> None:
+    """Old drivers: what is no GPU is a switch, whether /sys shows it or not."""
+    server = Server("dgx-h100", tmp_path)
+    if seen:
+        server.sys.file("sys/bus/pci/devices/0000:07:00.0/class", "0x068000")
+    for key in server.table:
+        if key.startswith("nvmlDeviceGetNvLinkRemoteDeviceType"):
+            server.table[key] = "255"
+        if seen and "RemotePciInfo" in key:
+            server.table[key] = "00000000:07:00.0"
+    assert server.read().machine == server.machine
+
+
+def test_a_link_to_a_gpu_that_is_gone_is_none_to_a_switch(dgx1: Server) -> None:
+    dgx1.table["lost 3"] = "0"
+    dgx1.table |= {key: "!13" for key in dgx1.table if key.startswith("nvmlDeviceGetNvLinkRemoteDeviceType")}
+    assert without(dgx1.read().machine) == without(dgx1.machine, 3)
+
+
+def test_links_to_a_cpu_are_none_between_gpus(dgx1: Server) -> None:
+    dgx1.table |= {f"nvmlDeviceGetNvLinkRemoteDeviceType 0 {link}": "1" for link in range(6)}
+    machine = dgx1.read().machine
+    assert not any(machine.links[0])
+    assert not machine.switched
+
+
+def test_a_pair_without_peer_access_has_no_links(tmp_path: Path) -> None:
+    """A fabric manager with partitions: all links to the switches are up, and two halves cannot reach each other."""
+    server = Server("hgx-h100", tmp_path)
+    server.table |= {f"nvmlDeviceGetP2PStatus 2 {a} {b}": "5" for a in range(4) for b in range(4, 8)}
+    reading = server.read()
+    assert reading.machine.links[0] == (0, 18, 18, 18, 0, 0, 0, 0)
+    assert len(reading.problems) == 16
+    assert "no peer access over NVLink; their 18 links do not count" in said(reading)[0]
+
+
+def test_a_link_has_the_bandwidth_of_its_rate_where_the_part_is_not_known(tmp_path: Path) -> None:
+    server = Server("a40-x8-bridge-pairs", tmp_path)
+    for index in range(8):
+        server.fail(f"nvmlDeviceGetCudaComputeCapability {index}", 999)
+        server.table[f"nvmlDeviceGetFieldValues {index} 90 0"] = "14062"
+    machine = server.read().machine
+    assert machine.link_gbps == server.machine.link_gbps == 12.0
+    assert {(gpu.compute_capability, gpu.architecture) for gpu in machine.gpus} == {("", "")}
+
+
+@pytest.mark.parametrize(
+    ("rate", "gbps"), [("20000", 18.0), ("25000", 20.0), ("25781", 20.0), ("26562", 20.6), ("53125", 40.1), ("", 20.0)]
+)
+def test_rates_of_all_parts(rate: str, gbps: float, dgx1: Server) -> None:
+    for index in range(8):
+        del dgx1.table[f"nvmlDeviceGetCudaComputeCapability {index}"]
+        if rate:
+            dgx1.table |= {f"nvmlDeviceGetFieldValues {index} 164 {link}": rate for link in range(6)}
+    assert dgx1.read().machine.link_gbps == gbps
+
+
+@pytest.mark.parametrize(("level", "path"), [("0", PathType.PIX), ("20", PathType.PXB), ("60", PathType.PIX)])
+def test_a_level_of_topology_that_is_not_known_is_read_from_sys(level: str, path: PathType, dgx1: Server) -> None:
+    dgx1.table["nvmlDeviceGetTopologyCommonAncestor 0 1"] = level
+    assert dgx1.read().machine.paths[0][1] is path
+
+
+def test_a_pcie_link_that_sys_does_not_know_is_nvmls(dgx1: Server) -> None:
+    for folder in (dgx1.sys.device(dgx1.machine.gpus[0].pci), dgx1.sys.device(dgx1.machine.gpus[0].pci).parent):
+        (folder / "max_link_speed").write_text("Unknown\n")
+    dgx1.table |= {"nvmlDeviceGetMaxPcieLinkGeneration 0": "4", "nvmlDeviceGetMaxPcieLinkWidth 0": "8"}
+    assert [gpu.pcie_gbps for gpu in dgx1.read().machine.gpus] == [12.0] * 8  # x8 Gen 4
+    dgx1.table["nvmlDeviceGetMaxPcieLinkGeneration 0"] = "9"
+    assert dgx1.read().machine.gpus[0].pcie_gbps == 6.0  # as NCCL counts words that it does not know
