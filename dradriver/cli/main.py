@@ -13,7 +13,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "simulate": "Compare placement policies on a simulated cluster.",
-    "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA.",
+    "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
 }
 
 

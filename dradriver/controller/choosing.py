@@ -12,9 +12,9 @@ from dradriver.api import annotations as words
 from dradriver.api import names, results
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
+from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.controller.capacity import request_of
 from dradriver.controller.cluster import Cluster
-from dradriver.controller.pins import Key, Pin, claim_key
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from dradriver.api import names
 from dradriver.api.objects import Node, Pod, ResourceSlice
+from dradriver.api.pins import Claim, Key, allocated, claim_key, owner, pin
 from dradriver.controller.capacity import Usage, request_of
 from dradriver.controller.inventory import Inventory
 from dradriver.controller.nodes import why_not
-from dradriver.controller.pins import Claim, Key, allocated, claim_key, owner, pin
 from dradriver.kube.reflector import Change
 
 

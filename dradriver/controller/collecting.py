@@ -7,8 +7,8 @@ import logging
 
 from dradriver.api import names
 from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, owner
 from dradriver.controller.cluster import Cluster
-from dradriver.controller.pins import Claim, owner
 from dradriver.controller.writing import MovedOnError, Writer, in_trouble
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

@@ -7,7 +7,7 @@ from typing import Any
 
 from dradriver.api import names
 from dradriver.api.objects import Node, Pod, ResourceSlice
-from dradriver.controller.pins import Claim
+from dradriver.api.pins import Claim
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Reflector

@@ -10,7 +10,7 @@ from dradriver.allocator.fleet import Fleet
 from dradriver.api import names, slices
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice
-from dradriver.controller.pins import Device, Key
+from dradriver.api.pins import Device, Key
 from dradriver.errors import DriverError
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine

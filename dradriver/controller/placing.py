@@ -8,10 +8,10 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, pin
 from dradriver.controller import metrics
 from dradriver.controller.choosing import Chooser, Wish, read_wish
 from dradriver.controller.cluster import Cluster
-from dradriver.controller.pins import Claim, pin
 from dradriver.controller.writing import Writer
 
 

@@ -15,10 +15,10 @@ import msgspec
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import results
 from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, claim_key, pin
 from dradriver.controller import metrics
 from dradriver.controller.choosing import Chooser, Wish, read_wish
 from dradriver.controller.cluster import Cluster
-from dradriver.controller.pins import Claim, claim_key, pin
 from dradriver.controller.writing import Writer
 
 

@@ -9,9 +9,9 @@ from typing import Final
 from dradriver.allocator.request import Choice
 from dradriver.api import affinity, claims, names, results
 from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, Key, kept_env
 from dradriver.controller.choosing import Wish
 from dradriver.controller.cluster import Cluster
-from dradriver.controller.pins import Claim, Key, kept_env
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.jsonpatch import Patch

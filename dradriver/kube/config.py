@@ -7,7 +7,7 @@ import binascii
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,19 @@ class ServerConfig:
         return context
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What an exec plugin answers: a token, or a client's certificate chain with its key (PEM), or all of them."""
+
+    token: str = field(default="", repr=False)
+    client_cert: bytes = b""
+    client_key: bytes = field(default=b"", repr=False)
+
+
+Plugin = Callable[[Mapping[str, Any], Mapping[str, Any], Path], Credentials]
+"""Runs an exec plugin: a user's ``exec``, the cluster's entry, and the folder that relative paths start from."""
+
+
 def load(kubeconfig: Path | None) -> ServerConfig:
     """Return the configuration of the kubeconfig where one is given, else of the pod that we run in.
 
@@ -111,55 +124,87 @@ def in_cluster() -> ServerConfig:
     )
 
 
-def from_kubeconfig(path: Path, context: str | None = None) -> ServerConfig:
+def from_kubeconfig(
+    paths: Path | Sequence[Path], context: str | None = None, *, plugin: Plugin | None = None
+) -> ServerConfig:
     """Return the configuration of a kubeconfig's context (the current one where none is named).
 
+    Of several files the first one that has an entry counts, as for kubectl; an entry's relative paths start from the
+    folder of its own file.
+
+    Args:
+        paths: One file, or several as in the variable ``KUBECONFIG``.
+        context: The context's name.
+        plugin: What runs exec plugins; without it, users who need one are refused.
+
     Raises:
-        ConfigError: The file is no kubeconfig, names something that it does not have, or wants credentials of a kind
-            that only the command line supports (exec plugins, auth providers).
+        ConfigError: A file is no kubeconfig, something is named that no file has, the plugin gave nothing, or the
+            credentials are of a kind that is not supported (auth providers, passwords).
     """
-    try:
-        document = yaml.safe_load(_read(path, "the kubeconfig"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: no YAML: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: no kubeconfig; it should hold clusters, users and contexts")
-    chosen = context or document.get("current-context")
+    files = [(path, _document(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
+    place = os.pathsep.join(str(path) for path, _ in files)
+    chosen = context or next((d["current-context"] for _, d in files if d.get("current-context")), None)
     if not chosen:
-        raise ConfigError(f"{path}: current-context is not set; name a context")
-    joint = _named(document, path, "contexts", chosen).get("context") or {}
-    cluster = _named(document, path, "clusters", joint.get("cluster")).get("cluster") or {}
-    user = _named(document, path, "users", joint.get("user")).get("user") or {} if joint.get("user") else {}
+        raise ConfigError(f"{place}: current-context is not set; name a context")
+    _, joint = _named(files, "contexts", chosen)
+    cluster_file, cluster = _named(files, "clusters", joint.get("cluster"))
+    user_file, user = _named(files, "users", joint.get("user")) if joint.get("user") else (cluster_file, {})
     for key in ("exec", "auth-provider", "username"):
-        if user.get(key):
+        if user.get(key) and (key != "exec" or plugin is None):
             raise ConfigError(
-                f"{path}: user {joint['user']} uses {key}, which is not supported here; use a client certificate or a "
-                "token, for example of `kubectl create token`"
+                f"{user_file}: user {joint['user']} uses {key}, which is not supported here; use a client certificate "
+                "or a token, for example of `kubectl create token`"
             )
     if cluster.get("proxy-url"):
-        raise ConfigError(f"{path}: cluster {joint['cluster']} uses proxy-url, which is not supported here")
+        raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} uses proxy-url, which is not supported here")
     if not cluster.get("server"):
-        raise ConfigError(f"{path}: cluster {joint['cluster']} has no server")
+        raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} has no server")
     token_file = user.get("tokenFile")
+    own = Credentials(
+        token=str(user.get("token") or ""),
+        client_cert=_data(user, user_file, "client-certificate"),
+        client_key=_data(user, user_file, "client-key"),
+    )
+    if plugin is not None and user.get("exec") and not (own.token or token_file):
+        own = plugin(user["exec"], cluster, user_file.parent)
     return ServerConfig(
         url=str(cluster["server"]).rstrip("/"),
-        ca=_data(cluster, path, "certificate-authority"),
-        token=str(user.get("token") or ""),
-        token_file=path.parent / token_file if token_file else None,
-        client_cert=_data(user, path, "client-certificate"),
-        client_key=_data(user, path, "client-key"),
+        ca=_data(cluster, cluster_file, "certificate-authority"),
+        token=own.token,
+        token_file=user_file.parent / token_file if token_file else None,
+        client_cert=own.client_cert,
+        client_key=own.client_key,
         server_name=cluster.get("tls-server-name"),
         insecure=bool(cluster.get("insecure-skip-tls-verify")),
         namespace=str(joint.get("namespace") or "default"),
     )
 
 
-def _named(document: Mapping[str, Any], path: Path, part: str, name: object) -> Mapping[str, Any]:
-    entries = [entry for entry in document.get(part) or [] if isinstance(entry, dict)]
-    for entry in entries:
-        if entry.get("name") == name:
-            return entry
-    raise ConfigError(f"{path}: {part} has no {name!r}, only {', '.join(str(entry.get('name')) for entry in entries)}")
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        document = yaml.safe_load(_read(path, "the kubeconfig"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: no kubeconfig; it should hold clusters, users and contexts")
+    return document
+
+
+def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: object) -> tuple[Path, Mapping[str, Any]]:
+    """Return the file and the content of the first entry of that name."""
+    known = []
+    for path, document in files:
+        entries = document.get(part)
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict):
+                known.append(str(entry.get("name")))
+                if entry.get("name") == name:
+                    content = entry.get(part.removesuffix("s")) or {}
+                    if not isinstance(content, dict):
+                        raise ConfigError(f"{path}: {part}: {name} holds {content!r}; it should hold fields")
+                    return path, content
+    place = os.pathsep.join(str(path) for path, _ in files)
+    raise ConfigError(f"{place}: {part} has no {name!r}, only {', '.join(known) or 'none'}")
 
 
 def _data(entry: Mapping[str, Any], path: Path, key: str) -> bytes:

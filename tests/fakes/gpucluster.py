@@ -16,7 +16,7 @@ from dradriver.allocator.request import Choice
 from dradriver.api import annotations as words
 from dradriver.api import names, slices
 from dradriver.api.objects import Node, Pod, ResourceSlice
-from dradriver.controller.pins import Claim
+from dradriver.api.pins import Claim
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.jsonpatch import Patch

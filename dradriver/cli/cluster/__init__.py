@@ -1,0 +1,1 @@
+"""``gputopo topo --cluster``: every node's machine, and who holds which GPU."""

@@ -1,0 +1,77 @@
+"""Where the user's cluster is: kubeconfig files as kubectl finds them, exec plugins, or the pod that we run in.
+
+Exec plugins are run by the official ``kubernetes`` package, which is imported only for a user who has one. Its own
+reader of kubeconfig files is not used: of several files it takes the last one's current-context where kubectl takes the
+first one's, it goes on without credentials when a plugin fails, and it writes keys to temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dradriver.cli.plain import plain
+from dradriver.kube import config
+from dradriver.kube.config import Credentials, ServerConfig
+from dradriver.kube.errors import ConfigError
+
+
+def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
+    """Return the API server of a context, the current one where none is named.
+
+    Without ``kubeconfig`` the files of the variable ``KUBECONFIG`` count, else ``~/.kube/config``, else the pod's own
+    service account.
+
+    Raises:
+        ConfigError: There is none of these, or one cannot be used; see ``config.from_kubeconfig``.
+    """
+    paths = [kubeconfig] if kubeconfig is not None else _usual_paths()
+    if paths:
+        return config.from_kubeconfig(paths, context, plugin=run_plugin)
+    if context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return config.in_cluster()
+    named = os.environ.get("KUBECONFIG")
+    missing = f"KUBECONFIG names {named}, which is not there" if named else "there is no ~/.kube/config"
+    raise ConfigError(f"no kubeconfig: {missing}; give --kubeconfig FILE or set KUBECONFIG")
+
+
+def _usual_paths() -> list[Path]:
+    named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return [path for part in named.split(os.pathsep) if part and (path := Path(part).expanduser()).exists()]
+
+
+def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path) -> Credentials:
+    """Return the credentials that a user's exec plugin answers; it may ask questions on a terminal.
+
+    Args:
+        spec: The user's ``exec``.
+        cluster: The cluster's entry, for plugins that want to know it.
+        folder: The kubeconfig's folder, where the plugin runs.
+
+    Raises:
+        ConfigError: The plugin cannot be run, failed, or answered nothing to log in with.
+    """
+    command = spec.get("command") if isinstance(spec, dict) else None
+    try:
+        from kubernetes.config.config_exception import ConfigException
+        from kubernetes.config.exec_provider import ExecProvider
+        from kubernetes.config.kube_config import ConfigNode
+    except ImportError as error:
+        raise ConfigError(f"exec plugin {command}: running it needs the Python package kubernetes") from error
+    try:
+        status = ExecProvider(ConfigNode("exec", spec), str(folder), ConfigNode("cluster", cluster)).run()
+        answer = Credentials(
+            token=str(status.get("token") or ""),
+            client_cert=str(status.get("clientCertificateData") or "").encode(),
+            client_key=str(status.get("clientKeyData") or "").encode(),
+        )
+    except (ConfigException, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        hint = f"; {spec['installHint']}" if isinstance(error, OSError) and spec.get("installHint") else ""
+        raise ConfigError(plain(f"exec plugin {command} gave no credentials: {error}{hint}")) from error
+    if not answer.token and not (answer.client_cert and answer.client_key):
+        raise ConfigError(
+            plain(f"exec plugin {command}: its answer has neither a token nor clientCertificateData with clientKeyData")
+        )
+    return answer

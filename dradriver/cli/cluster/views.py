@@ -1,0 +1,177 @@
+"""From slices and claims to what is shown: pure functions.
+
+All text from the cluster is made safe to print here, where it comes in: pods, claims and machines are named by others,
+and a terminal obeys escape sequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dradriver.allocator.choose import choose
+from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request
+from dradriver.allocator.tables import MAX_GPUS
+from dradriver.api import names, slices
+from dradriver.api.objects import Device as SliceDevice
+from dradriver.api.objects import ResourceSlice
+from dradriver.api.pins import Claim, Device, owner, pin
+from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
+from dradriver.cli.plain import plain
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.groups import group
+from dradriver.topology.machine import Machine
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+
+Held = Mapping[Device, Sequence[Holder]]
+
+
+def views(
+    found: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+) -> tuple[list[NodeView], list[str]]:
+    """Return the nodes in natural order, and a sentence on whatever could not be read or looks wrong.
+
+    Args:
+        found: Slices of any driver.
+        claims: Claims of all namespaces.
+        only: Names of the nodes that are wanted; all of them where none is named.
+    """
+    pools: dict[str, list[ResourceSlice]] = {}
+    for piece in found:
+        if piece.spec.driver == names.DRIVER:
+            pools.setdefault(piece.spec.pool.name, []).append(piece)
+    wanted = set(only) or pools.keys()
+    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in sorted(wanted - pools.keys())]
+    held = _held(claims)
+    nodes = []
+    for pool in sorted(wanted & pools.keys(), key=natural):
+        current = _current(pool, pools[pool], warnings)
+        machine = _machine(pool, current, warnings)
+        if machine is not None:
+            nodes.append(_node(pool, machine, current, held))
+            warnings += _doubts(pool, machine, held)
+    return nodes, [plain(warning) for warning in warnings]
+
+
+def natural(name: str) -> list[Any]:
+    """Return a sort key by which ``node-2`` comes before ``node-10``."""
+    return [int(part) if odd % 2 else part for odd, part in enumerate(re.split("([0-9]{1,18})", name))]
+
+
+def _held(claims: Iterable[Claim]) -> Held:
+    """Return the holders of every device: what was allocated, else what our controller pinned the claim to."""
+    held: dict[Device, list[Holder]] = {}
+    for claim in sorted(claims, key=lambda c: c.key):
+        for device, holder in _holds(claim):
+            held.setdefault(device, []).append(holder)
+    for holders in held.values():
+        holders.sort(key=lambda holder: list(Hold).index(holder.hold))
+    return held
+
+
+def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
+    namespace, name = (plain(part) for part in claim.key)
+    if claim.status.allocation is None:
+        promise, waiting = pin(claim), owner(claim)
+        if promise is not None and waiting is not None:
+            holder = Holder(namespace=namespace, claim=name, pods=(plain(waiting[0]),), hold=Hold.PROMISED)
+            for device in promise.devices:
+                yield device, holder
+        return
+    users = sorted(claim.status.reserved_for, key=lambda user: natural(user.name))
+    pods = tuple(plain(u.name if u.resource == "pods" else f"{u.resource} {u.name}") for u in users)
+    for result in claim.results:
+        hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
+        share = plain(result.share_id or "")
+        yield (
+            (result.pool, result.device),
+            Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share),
+        )
+
+
+def _current(pool: str, found: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
+    """Return the slices of the newest generation that is complete; none where there is no such one."""
+    newest = max(s.spec.pool.generation for s in found)
+    for generation in sorted({s.spec.pool.generation for s in found}, reverse=True):
+        current = [s for s in found if s.spec.pool.generation == generation]
+        said = max(s.spec.pool.resource_slice_count for s in current)
+        if len(current) == said:
+            if generation != newest:
+                warnings.append(f"node {pool}: shown as of generation {generation}")
+            return current
+        warnings.append(f"node {pool}: {len(current)} of {said} slices of generation {generation} are there")
+    return []
+
+
+def _machine(pool: str, current: Sequence[ResourceSlice], warnings: list[str]) -> Machine | None:
+    """Return the machine, its text safe to print; None where nothing can be shown of it."""
+    cause = "nothing of it can be shown" if not current else ""
+    if any(s.spec.node_name != pool for s in current):
+        cause = "its slices are not those of the node of that name"
+    machine = None
+    if not cause:
+        try:
+            machine = slices.read_machine(current)
+            cause = f"its slice has no annotation {names.MACHINE}; an older node agent may have written it"
+        except TopologyError as error:
+            cause = f"annotation {names.MACHINE}: {error}"
+    if machine is None:
+        warnings.append(f"node {pool}: {cause}; it is left out")
+        return None
+    safe: Machine = msgspec.convert(_plain(msgspec.to_builtins(machine)), Machine)
+    return safe
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _node(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: Held) -> NodeView:
+    listed = {device.name: device for piece in current for device in piece.spec.devices}
+    gpus = []
+    for gpu in machine.gpus:
+        name = slices.device_name(gpu.uuid)
+        gpus.append(GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(listed.get(name))))
+    node = NodeView(name=plain(pool), machine=machine, groups=group(machine), gpus=tuple(gpus))
+    return msgspec.structs.replace(node, nvlink_set=_nvlink_set(machine, node.free))
+
+
+def _blocked(device: SliceDevice | None) -> str:
+    if device is None:
+        return "not in the node's slices"
+    taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.effect in _BLOCKING]
+    return plain(f"tainted {', '.join(taints)}") if taints else ""
+
+
+def _nvlink_set(machine: Machine, free: Sequence[int]) -> Choice | None:
+    """Ask the allocator itself, so that what is shown is what a pod would get."""
+    if len(machine.gpus) > MAX_GPUS:
+        return None
+    for count in range(len(free), 1, -1):
+        try:
+            return choose(machine, free, Request(containers=(count,), required=(Constraint.NVLINK,)))
+        except NoPlaceError:
+            continue
+    return None
+
+
+def _doubts(pool: str, machine: Machine, held: Held) -> Iterator[str]:
+    """Say of devices what should not be: held though they are not there, or allocated twice."""
+    there = {slices.device_name(gpu.uuid) for gpu in machine.gpus}
+    for (where, device), holders in sorted(held.items(), key=lambda item: item[0]):
+        if where != pool:
+            continue
+        claims = [f"{h.namespace}/{h.claim}" for h in holders if h.hold is Hold.ALLOCATED]
+        whole = [h for h in holders if h.hold is Hold.ALLOCATED and not h.share]
+        if device not in there:
+            yield f"node {pool}: {device} is not there, but held by claim {', '.join(claims) or 'promises only'}"
+        elif whole and len(claims) > 1:
+            yield f"node {pool}: {device} is allocated to several claims: {', '.join(claims)}"

@@ -1,0 +1,78 @@
+"""``gputopo topo --cluster`` on a real Kubernetes: who holds which GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from dradriver.api import names
+from dradriver.topology import profiles
+from tests import deploy
+from tests.e2e.kubectl import Namespace, eventually, pod
+from tests.paths import REPO
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def gputopo(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = "from dradriver.cli.main import main; main()"
+    line = [sys.executable, "-c", command, "topo", "--cluster", "--kubeconfig", str(kubeconfig), *arguments]
+    return subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
+    kubeconfig = namespace.cluster.kubeconfig
+    namespace.apply(pod("holder", gpus=2, words={names.POLICY: "nvlink"}, node="node-a"))
+    namespace.wait_running("holder")
+    uuids = set(str(namespace.annotation("holder", names.ALLOCATED)).split(","))
+    claim = namespace.get("pod", "holder")["spec"]["resourceClaims"][0]["resourceClaimName"]
+
+    read = gputopo(kubeconfig, "-o", "json")
+    assert (read.returncode, read.stderr) == (0, "")
+    nodes = {node["node"]: node for node in json.loads(read.stdout)}
+    assert list(nodes) == ["node-a", "node-b"]
+    held = [gpu for gpu in nodes["node-a"]["gpus"] if gpu["holders"]]
+    assert {gpu["uuid"] for gpu in held} == uuids
+    wanted = {"hold": "allocated", "namespace": namespace.name, "claim": claim, "pods": ["holder"], "share": ""}
+    assert [gpu["holders"] for gpu in held] == [[wanted], [wanted]]
+    assert len(nodes["node-a"]["free"]) == 6
+    assert nodes["node-b"]["free"] == list(range(8))
+    machine = profiles.load(deploy.MACHINES["node-a"], seed="node-a")
+    assert [gpu["uuid"] for gpu in nodes["node-a"]["machine"]["gpus"]] == [gpu.uuid for gpu in machine.gpus]
+
+    table = gputopo(kubeconfig, "--node", "node-a").stdout
+    for gpu in held:
+        assert f"  GPU{gpu['index']}  {namespace.name}/holder  claim {claim}\n" in table
+    assert table.count("  free\n") == 6
+
+    root = ET.fromstring(gputopo(kubeconfig, "-o", "svg").stdout)
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert words.count(f"{namespace.name}/holder") == 2
+    assert words.count("free") == 14
+
+    namespace.delete("holder")
+    freed = gputopo(kubeconfig, "--node", "node-a", "-o", "json")
+    assert json.loads(freed.stdout)[0]["free"] == list(range(8))
+
+
+def test_whoever_may_not_list_claims_is_told_what_to_ask_for(namespace: Namespace, tmp_path: Path) -> None:
+    config = json.loads(namespace.cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": namespace.kubectl("create", "token", "default").stdout.strip()}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config))
+
+    refused = gputopo(file)
+    assert refused.returncode == 1
+    assert "you may not list resourceslices.resource.k8s.io in all namespaces" in refused.stderr
+    role = ("create", "clusterrole", "gputopo-test", "--verb=list")
+    resources = "resourceslices.resource.k8s.io,resourceclaims.resource.k8s.io"
+    namespace.kubectl(*role, f"--resource={resources}")
+    account = f"--serviceaccount={namespace.name}:default"
+    namespace.kubectl("create", "clusterrolebinding", "gputopo-test", "--clusterrole=gputopo-test", account)
+    try:
+        assert eventually("the role counts", lambda: gputopo(file).returncode == 0)
+    finally:
+        namespace.kubectl("delete", "clusterrolebinding,clusterrole", "gputopo-test")

@@ -1,0 +1,216 @@
+"""From slices and claims to who holds what."""
+
+from __future__ import annotations
+
+import copy
+import unicodedata
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api import names
+from dradriver.cli.cluster.model import Hold, Holder, NodeView
+from dradriver.cli.cluster.text import summary
+from dradriver.cli.cluster.views import natural, views
+from dradriver.topology import codec
+from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claims, read_slices
+
+Object = dict[str, Any]
+
+
+def shown(slices: list[Object], *claims: Object, only: tuple[str, ...] = ()) -> tuple[dict[str, NodeView], list[str]]:
+    nodes, warnings = views(read_slices(*slices), read_claims(*claims), only=only)
+    return {node.name: node for node in nodes}, warnings
+
+
+def states(node: NodeView) -> list[str]:
+    return [view.state for view in node.gpus]
+
+
+def test_each_gpu_has_its_holders_by_the_scheduler_or_by_promise() -> None:
+    nodes, warnings = shown(
+        [piece("a")],
+        allocated("gpus-1", "a", [0, 3], pods=["p10", "p2"]),
+        promised("gpus-2", "a", [1, 2], pod="next"),
+        allocated("idle", "a", [4]),
+    )
+    assert warnings == []
+    gpus = nodes["a"].gpus
+    assert gpus[0].holders == (Holder(namespace="team-a", claim="gpus-1", pods=("p2", "p10"), hold=Hold.ALLOCATED),)
+    assert gpus[2].holders == (Holder(namespace="team-a", claim="gpus-2", pods=("next",), hold=Hold.PROMISED),)
+    assert [holder.words for view in gpus for holder in view.holders] == [
+        "team-a/p2, p10",
+        "promised to team-a/next",
+        "promised to team-a/next",
+        "team-a/p2, p10",
+        "team-a/idle, a claim without pod",
+    ]
+    assert states(nodes["a"]) == ["allocated", "promised", "promised", "allocated", "allocated", "free", "free", "free"]
+    assert nodes["a"].free == [5, 6, 7]
+    assert nodes["a"].machine == machine("a")
+
+
+def test_a_claim_of_many_pods_names_three() -> None:
+    nodes, _ = shown([piece("a")], allocated("shared", "a", [0], pods=["a", "b", "c", "d", "e"]))
+    assert nodes["a"].gpus[0].holders[0].who == "team-a/a, b, c and 2 more"
+
+
+def test_monitoring_takes_nothing_and_is_marked() -> None:
+    nodes, warnings = shown(
+        [piece("a")],
+        allocated("watch", "a", range(8), pods=["dcgm"], namespace="ops", adminAccess=True),
+        allocated("gpus-1", "a", [0], pods=["p"]),
+    )
+    assert warnings == []
+    assert [holder.words for holder in nodes["a"].gpus[0].holders] == ["team-a/p", "ops/dcgm (adminAccess)"]
+    assert nodes["a"].free == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_shares_of_a_gpu_are_several_holders_and_whole_ones_are_a_warning() -> None:
+    nodes, warnings = shown(
+        [piece("a")],
+        allocated("half", "a", [0], pods=["p"], shareID="s1"),
+        allocated("other", "a", [0], pods=["q"], shareID="s2"),
+        allocated("one", "a", [1], pods=["p"]),
+        allocated("two", "a", [1], pods=["q"]),
+    )
+    assert [holder.words for holder in nodes["a"].gpus[0].holders] == ["team-a/p (share s1)", "team-a/q (share s2)"]
+    device = machine("a").gpus[1].uuid.lower()
+    assert warnings == [f"node a: {device} is allocated to several claims: team-a/one, team-a/two"]
+
+
+def test_claims_of_others_and_pins_that_prove_nothing_hold_nothing() -> None:
+    unowned = promised("gpus-1", "a", [0], pod="p")
+    del unowned["metadata"]["ownerReferences"]
+    forged = promised("gpus-2", "a", [1], pod="p")
+    del forged["metadata"]["labels"]
+    damaged = promised("gpus-3", "a", [2], pod="p")
+    damaged["metadata"]["annotations"][names.CHOICE] = "{"
+    other = allocated("theirs", "a", [3], pods=["p"], driver="gpu.example.com")
+    nodes, _ = shown([piece("a")], unowned, forged, damaged, other)
+    assert states(nodes["a"]) == ["free"] * 8
+
+
+def test_what_was_allocated_counts_and_not_what_was_promised() -> None:
+    claim = promised("gpus-1", "a", [0, 1], pod="p")
+    claim["status"] = allocated("gpus-1", "a", [6, 7], pods=["p"])["status"]
+    nodes, _ = shown([piece("a")], claim)
+    assert nodes["a"].free == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_gpu_that_is_tainted_or_not_listed_is_not_free() -> None:
+    one = piece("a")
+    devices = {device["name"]: device for device in one["spec"]["devices"]}
+    gpus = machine("a").gpus
+    devices[gpus[0].uuid.lower()]["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoExecute"}]
+    devices[gpus[1].uuid.lower()]["taints"] = [{"key": "seen", "effect": "None"}]
+    one["spec"]["devices"] = [d for d in devices.values() if d["name"] != gpus[2].uuid.lower()]
+    nodes, _ = shown([one])
+    assert [view.blocked for view in nodes["a"].gpus[:4]] == [
+        "tainted gpu.topology/xid:NoExecute",
+        "",
+        "not in the node's slices",
+        "",
+    ]
+    assert nodes["a"].free == [1, 3, 4, 5, 6, 7]
+
+
+def test_a_holder_of_a_gpu_that_is_gone_is_a_warning() -> None:
+    claim = allocated("gpus-1", "a", [0], pods=["p"])
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-gone"
+    nodes, warnings = shown([piece("a"), piece("b")], claim)
+    assert warnings == ["node a: gpu-gone is not there, but held by claim team-a/gpus-1"]
+    assert list(nodes) == ["a", "b"]
+    assert shown([piece("a"), piece("b")], claim, only=("b",))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s["metadata"]["annotations"].update({names.MACHINE: "{"}), "annotation gpu.topology/machine: "),
+        (lambda s: s["metadata"].pop("annotations"), "has no annotation gpu.topology/machine"),
+        (lambda s: s["spec"].update(nodeName="other"), "not those of the node of that name"),
+        (lambda s: s["spec"]["pool"].update(resourceSliceCount=2), "1 of 2 slices of generation 1 are there"),
+    ],
+)
+def test_a_node_that_cannot_be_read_is_said_and_hides_no_other(change: Any, says: str) -> None:
+    bad = piece("bad")
+    change(bad)
+    nodes, warnings = shown([bad, piece("good")])
+    assert list(nodes) == ["good"]
+    assert says in warnings[0]
+    assert all(warning.startswith("node bad: ") for warning in warnings)
+    assert warnings[-1].endswith("; it is left out")
+
+
+def test_the_newest_complete_generation_counts() -> None:
+    old, new = piece("a", generation=4), piece("a", "dgx-h100", generation=5)
+    new["metadata"]["name"] = "00001-other"
+    nodes, warnings = shown([new, old])
+    assert (nodes["a"].machine.name, warnings) == ("dgx-h100", [])
+    new["spec"]["pool"]["resourceSliceCount"] = 2
+    nodes, warnings = shown([new, old])
+    assert nodes["a"].machine.name == "dgx1-v100"
+    assert warnings == [
+        "node a: 1 of 2 slices of generation 5 are there",
+        "node a: shown as of generation 4",
+    ]
+    second = copy.deepcopy(new)
+    del second["metadata"]["annotations"]
+    second["spec"]["devices"] = []
+    nodes, warnings = shown([second, old, new])
+    assert (nodes["a"].machine.name, warnings) == ("dgx-h100", [])
+
+
+def test_nodes_stand_in_natural_order_and_only_those_asked_for() -> None:
+    pieces = [piece(name) for name in ("gpu-10", "gpu-9", "rack2-1", "gpu-1")]
+    pieces.append(piece("foreign") | {"spec": piece("foreign")["spec"] | {"driver": "gpu.example.com"}})
+    assert list(shown(pieces)[0]) == ["gpu-1", "gpu-9", "gpu-10", "rack2-1"]
+    nodes, warnings = shown(pieces, only=("gpu-10", "gpu-2"))
+    assert list(nodes) == ["gpu-10"]
+    assert warnings == ["node gpu-2: it has no slices of driver gpu.topology"]
+    assert natural("9" * 5000)  # longer than Python reads as one number
+
+
+def test_the_largest_set_is_what_the_allocator_would_give() -> None:
+    nodes, _ = shown([piece("a")], allocated("c", "a", [1, 2, 4, 6, 7], pods=["p"]))
+    found = nodes["a"].nvlink_set
+    assert found is not None
+    assert (found.gpus, found.busbw_gbps) == ((0, 3), 40)  # GPU 5 is free as well, with no link to them
+    full, _ = shown([piece("a")], allocated("c", "a", range(7), pods=["p"]))
+    assert full["a"].nvlink_set is None
+    pcie, _ = shown([piece("a", "rtx4090-x8")])
+    assert pcie["a"].nvlink_set is None
+    rack, _ = shown([piece("a", "gb200-nvl72-rack")])
+    assert (len(rack["a"].free), rack["a"].nvlink_set) == (72, None)
+    assert summary(rack["a"])[-1] == "not known above 16 GPUs"
+    assert summary(pcie["a"])[-1] == "none"
+
+
+HOSTILE = "x\x1b]0;owned\x07\x9b31m\u202e\r\n"
+
+
+def test_text_of_others_cannot_steer_a_terminal() -> None:
+    base = machine("a")
+    evil = msgspec.structs.replace(
+        base,
+        name=HOSTILE,
+        gpus=tuple(msgspec.structs.replace(gpu, product=HOSTILE) for gpu in base.gpus),
+        nics=(msgspec.structs.replace(base.nics[0], name="n\x1b[2J"), *base.nics[1:]),
+    )
+    one = piece("a", text=codec.encode(evil))
+    one["spec"]["devices"][0]["taints"] = [{"key": HOSTILE, "effect": "NoSchedule"}]
+    nodes, warnings = views(
+        read_slices(one, piece(HOSTILE, text="{")),
+        read_claims(
+            allocated(HOSTILE, "a", [0], pods=[HOSTILE], namespace=HOSTILE, shareID=HOSTILE),
+            promised("gpus-1", "a", [1], pod=HOSTILE),
+        ),
+    )
+    assert len(nodes) == 1
+    assert len(warnings) == 1
+    said = msgspec.json.encode([nodes[0].name, nodes[0].machine, nodes[0].gpus]).decode() + "".join(warnings)
+    assert "owned" in said
+    assert [c for c in said if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")] == []
+    assert "\\u00" not in said
