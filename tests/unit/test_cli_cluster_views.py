@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, slices
 from dradriver.cli.cluster.model import Hold, Holder, NodeView
 from dradriver.cli.cluster.text import summary
 from dradriver.cli.cluster.views import natural, views
@@ -19,8 +19,8 @@ from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claim
 Object = dict[str, Any]
 
 
-def shown(slices: list[Object], *claims: Object, only: tuple[str, ...] = ()) -> tuple[dict[str, NodeView], list[str]]:
-    nodes, warnings = views(read_slices(*slices), read_claims(*claims), only=only)
+def shown(pieces: list[Object], *claims: Object, only: tuple[str, ...] = ()) -> tuple[dict[str, NodeView], list[str]]:
+    nodes, warnings = views(read_slices(*pieces), read_claims(*claims), only=only)
     return {node.name: node for node in nodes}, warnings
 
 
@@ -114,6 +114,13 @@ def test_a_gpu_that_is_tainted_or_not_listed_is_not_free() -> None:
         "",
     ]
     assert nodes["a"].free == [1, 3, 4, 5, 6, 7]
+
+
+def test_a_gpu_in_mig_mode_is_not_free() -> None:
+    gpus = tuple(msgspec.structs.replace(gpu, mig=() if gpu.index == 2 else None) for gpu in machine("a").gpus)
+    (one,) = slices.build(msgspec.structs.replace(machine("a"), gpus=gpus), node="a", node_uid="uid-a")
+    nodes, _ = shown([one])
+    assert (nodes["a"].gpus[2].blocked, nodes["a"].free) == ("in MIG mode", [0, 1, 3, 4, 5, 6, 7])
 
 
 def test_a_holder_of_a_gpu_that_is_gone_is_a_warning() -> None:

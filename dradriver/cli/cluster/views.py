@@ -23,7 +23,7 @@ from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
 from dradriver.cli.plain import plain
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 
@@ -139,12 +139,14 @@ def _node(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: H
     gpus = []
     for gpu in machine.gpus:
         name = slices.device_name(gpu.uuid)
-        gpus.append(GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(listed.get(name))))
+        gpus.append(GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(gpu, listed.get(name))))
     node = NodeView(name=plain(pool), machine=machine, groups=group(machine), gpus=tuple(gpus))
     return msgspec.structs.replace(node, nvlink_set=_nvlink_set(machine, node.free))
 
 
-def _blocked(device: SliceDevice | None) -> str:
+def _blocked(gpu: Gpu, device: SliceDevice | None) -> str:
+    if gpu.mig is not None:
+        return "in MIG mode"
     if device is None:
         return "not in the node's slices"
     taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.effect in _BLOCKING]
