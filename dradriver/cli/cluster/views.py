@@ -139,7 +139,9 @@ def _node(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: H
     gpus = []
     for gpu in machine.gpus:
         name = slices.device_name(gpu.uuid)
-        gpus.append(GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(gpu, listed.get(name))))
+        gpus.append(
+            GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(gpu, listed.get(name)))
+        )
     node = NodeView(name=plain(pool), machine=machine, groups=group(machine), gpus=tuple(gpus))
     return msgspec.structs.replace(node, nvlink_set=_nvlink_set(machine, node.free))
 
