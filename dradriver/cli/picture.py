@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from dradriver.cli.plain import plain
+from dradriver.cli.text import what
 from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
@@ -121,8 +122,7 @@ def tables(machine: Machine, groups: Groups) -> str:
 
 
 def _title(machine: Machine) -> str:
-    products = sorted({gpu.product or "GPU" for gpu in machine.gpus})
-    return f"{machine.name or 'unnamed'}: {len(machine.gpus)} x {' / '.join(products)}"
+    return f"{machine.name or 'unnamed'}: {what(machine)}"
 
 
 def escaped(words: str) -> str:

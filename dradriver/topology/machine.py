@@ -196,6 +196,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     virtual: bool = False
 
     @property
+    def product(self) -> str:
+        """What GPUs it has: their product's name, several joined by a stroke."""
+        return " / ".join(sorted({gpu.product or "GPU" for gpu in self.gpus}))
+
+    @property
     def fabric(self) -> str:
         """The multi-node NVLink fabric of all GPUs that have joined one; empty where they joined none, or several."""
         joined = {gpu.fabric for gpu in self.gpus if gpu.fabric}

@@ -9,6 +9,7 @@ from dradriver.cli import picture
 from dradriver.cli.cluster import text
 from dradriver.cli.cluster.model import GpuView, NodeView
 from dradriver.cli.picture import HEIGHT, TOP, Drawing, escaped
+from dradriver.cli.text import what
 from dradriver.topology.topo_m import writer
 
 _CHARACTER = 7.3  # pixels of one in the pictures' font
@@ -92,7 +93,7 @@ def _title(nodes: Sequence[NodeView]) -> str:
 
 
 def _heading(node: NodeView) -> str:
-    return f"{node.name}: {len(node.gpus)} x {node.product}, {len(node.free)} free"
+    return f"{node.name}: {what(node.machine)}, {len(node.free)} free"
 
 
 def _rows(node: NodeView) -> list[tuple[str, ...]]:

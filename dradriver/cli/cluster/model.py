@@ -102,8 +102,3 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def free(self) -> list[int]:
         """The machine's own numbers of the free GPUs."""
         return [view.gpu.index for view in self.gpus if view.state == "free"]
-
-    @property
-    def product(self) -> str:
-        """What GPUs it has."""
-        return " / ".join(sorted({gpu.product or "GPU" for gpu in self.machine.gpus}))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dradriver.allocator.tables import MAX_GPUS
-from dradriver.cli import topo
+from dradriver.cli import text as machines
 from dradriver.cli.cluster.model import GpuView, Holder, NodeView
 
 SUMMARY = ("node", "product", "GPUs", "free", "largest free NVLink set")
@@ -22,13 +22,13 @@ def table(nodes: Sequence[NodeView], *, colour: bool) -> str:
         head = f"Node: {node.name}"
         parts.append(click.style(head, bold=True) if colour else head)
         parts.append("\n".join(["Held by:", *_holders(node, colour=colour)]))
-        parts.append(topo.table(node.machine, node.groups, colour=colour))
+        parts.append(machines.table(node.machine, node.groups, colour=colour))
     return "\n\n".join(parts)
 
 
 def summary(node: NodeView) -> tuple[str, ...]:
     """Return a node's cells under ``SUMMARY``."""
-    return node.name, node.product, str(len(node.gpus)), str(len(node.free)), _nvlink_set(node)
+    return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), _nvlink_set(node)
 
 
 def _nvlink_set(node: NodeView) -> str:
@@ -72,7 +72,7 @@ def document(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
             "free": node.free,
             "largest_nvlink_set": _set(node),
             "gpus": [_gpu(view) for view in node.gpus],
-            "machine": topo.as_document(node.machine, node.groups),
+            "machine": machines.document(node.machine, node.groups),
         }
         for node in nodes
     ]
