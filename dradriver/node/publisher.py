@@ -28,8 +28,11 @@ from dradriver.topology.machine import Machine
 logger = logging.getLogger(__name__)
 
 # Two instances of different versions, side by side during a rolling update, could undo each other's writes.
-MOST_WRITES: Final = 20
-WRITES_WITHIN_S: Final = 60.0
+# So the first repairs are done at once and later ones more and more slowly; what our own machine says is never delayed.
+REPAIRS_AT_ONCE: Final = 3
+REPAIRS_WITHIN_S: Final = 60.0
+_FIRST_DELAY_S: Final = 1.0
+_LAST_DELAY_S: Final = 10.0
 HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
@@ -82,7 +85,7 @@ class Publisher:
         self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
         self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
         self._tolerated: dict[str, frozenset[str]] = {}
-        self._times: collections.deque[float] = collections.deque(maxlen=MOST_WRITES)
+        self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
         self.published = False
         self.withheld: str | None = None
 
@@ -115,7 +118,6 @@ class Publisher:
         retry_s = _FIRST_RETRY_S
         while True:
             await self._kubelet_started()
-            await self._not_too_often()
             self._wake.clear()
             try:
                 await self._sync()
@@ -185,7 +187,6 @@ class Publisher:
         self._tolerated[name] = refused
 
     def _count(self, verb: str, name: str) -> None:
-        self._times.append(asyncio.get_running_loop().time())
         metrics.SLICE_WRITES.labels(verb).inc()
         logger.info("%s of slice %s done", verb, name)
 
@@ -195,11 +196,19 @@ class Publisher:
                 await self._kubelet_is_up.wait()
         self._kubelet_is_up.set()
 
-    async def _not_too_often(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while len(self._times) == MOST_WRITES and (wait := self._times[0] + WRITES_WITHIN_S - clock()) > 0:
-            logger.warning("somebody keeps changing this node's slices; waiting %.0f s", wait)
-            await asyncio.sleep(wait)
+    def _repair(self) -> None:
+        """Look again, the later the more often somebody else changed our slices lately."""
+        loop = asyncio.get_running_loop()
+        while self._disturbed and self._disturbed[0] < loop.time() - REPAIRS_WITHIN_S:
+            self._disturbed.popleft()
+        self._disturbed.append(loop.time())
+        late = len(self._disturbed) - REPAIRS_AT_ONCE
+        if late <= 0:
+            self._wake.set()
+            return
+        if late == 1:
+            logger.warning("somebody else keeps changing this node's slices (another instance of the node agent?)")
+        loop.call_later(min(_FIRST_DELAY_S * 2 ** (late - 1), _LAST_DELAY_S), self._wake.set)
 
     def _node_changed(self, change: Change[Node]) -> None:
         old, new = change.old, change.new
@@ -224,4 +233,4 @@ class Publisher:
         if change.new is None:
             self.published = False
             self._kubelet_is_up.clear()  # it deletes them when it starts, and registers plugins later
-        self._wake.set()
+        self._repair()

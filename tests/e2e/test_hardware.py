@@ -51,7 +51,7 @@ def specification(whole: Machine) -> str:
     return json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hardware(driver: Cluster) -> Iterator[Cluster]:
     """The driver on nodes with a library; afterwards it simulates again."""
     for node in driver.nodes.values():
