@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from dradriver.topology.machine import Machine
-from dradriver.topology.nccl import device_rules
+from dradriver.topology.nccl import device_rules, facts
 from dradriver.topology.nccl.device_rules import below, elements
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
@@ -32,7 +32,7 @@ _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*")
 _NUMBER = re.compile(r"-?\d{1,9}|0x[0-9a-fA-F]{1,8}")
 _NUMA = re.compile(r"-1|\d{1,6}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
-_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ")
+_VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
 _MOST_GAPS = 64
 
 
@@ -126,7 +126,7 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
             notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
-    if vendor == "GenuineIntel" and cpu.get("familyid") is not None and cpu.get("modelid") is None:
+    if vendor in ("GenuineIntel", *facts.ZHAOXIN) and cpu.get("familyid") is not None and cpu.get("modelid") is None:
         notes.add("no-model", cpu.at("familyid"))
     if cpu.get("host_hash") is not None:
         notes.add("host-hash", cpu.at("host_hash"), once="host-hash")

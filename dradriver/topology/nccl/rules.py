@@ -109,7 +109,7 @@ RULES = {
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
     ),
     "no-number": _error("{name} {text!r} is no number", "write a decimal number"),
-    "no-model": _error("familyid without modelid: NCCL refuses it on Intel", "write both or neither"),
+    "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
     "cpu-facts": _error(
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
         "write {text}, or remove the <net>",
