@@ -20,6 +20,7 @@ SAFE_ELEMENTS = 200
 MAX_ATTRIBUTES = 16
 MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
 MAX_CHILDREN = 128
+_OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
     "system": {"cpu"},
     "cpu": {"pci", "nic"},
@@ -54,7 +55,10 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
         _system(root, notes)
         if machine is not None:
             _compare(root, machine, notes)
-    found = [*document.findings, *notes.findings(), *([] if broken is None else [broken])]
+    noted = notes.findings()
+    if not document.whole:  # what is missing may stand where nobody could read on
+        noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
+    found = [*document.findings, *noted, *([] if broken is None else [broken])]
     return sorted(found, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
