@@ -89,6 +89,7 @@ def box(**fields: object) -> Machine:
         numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1), NumaNode(id=2, cpus="8-15")),
         cpu=Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=17),
         pci=TREE,
+        virtual=False,
     )
     return change(machine, **fields)
 

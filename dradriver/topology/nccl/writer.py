@@ -3,7 +3,7 @@
 The file holds every NUMA node with all that NCCL asks of a CPU, and the PCI tree with all that /sys says of it: what
 one rank would have to add, and another could not, makes NCCL see one switch as two, with a 32nd of the bandwidth in the
 worst case. It holds no ``<gpu>``, so that NVML is asked for the links, and no ``<net>``. NICs are in it as plain
-devices, and only where the PCI tree that NCCL would find is a hypervisor's invention.
+devices, and only where the PCI tree that NCCL would find may be a hypervisor's invention.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def _with_paths(machine: Machine, like: Machine) -> Machine:
 
 
 def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
-    """Return GPUs, NICs of a virtual machine, and the bridges that have one of these below, parents first."""
+    """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
     tree = machine.pci or invent(machine)
     leaves = {gpu.pci for gpu in machine.gpus}
-    if machine.virtual or not machine.pci:
+    if machine.virtual is not False or not machine.pci:
         leaves |= {nic.pci for nic in machine.nics}
     keep: set[int] = set()
     for i, device in enumerate(tree):
