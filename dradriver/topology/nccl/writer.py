@@ -19,7 +19,8 @@ from dradriver.topology import cpulist
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import facts
-from dradriver.topology.nccl.invent import invent
+from dradriver.topology.nccl.invent import invent, numaid
+from dradriver.topology.nccl.limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.tree import IDS
 
 MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
@@ -49,7 +50,7 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     for gpu in machine.gpus:
         if len(gpu.pci) != len("0000:06:00.0"):
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
-    devices = _wanted(machine)
+    devices = spread(_wanted(machine))
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
@@ -61,9 +62,14 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
             f"{elements} elements; NCCL reads 255 after merging the trees of all ranks: {MOST_ELEMENTS} is the most "
             "that is safe"
         )
+    if len(nodes) > MAX_CHILDREN:
+        raise TopologyError(
+            f"<system>: {len(nodes)} children, NUMA nodes with CPUs or devices; NCCL 2.18 to 2.20 have room for "
+            f"{MAX_CHILDREN}; set the server up with fewer (NPS, SNC)"
+        )
     lines = ['<system version="1">']
     for node in nodes:
-        tops = [i for i, d in enumerate(devices) if d.parent is None and _numaid(d) == node.id]
+        tops = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
         lines += _element("cpu", _cpu(node, machine.cpu), _children(devices, tops, 2), 1)
     return "\n".join([*lines, "</system>"]) + "\n"
 
@@ -122,14 +128,13 @@ def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
 
 def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
     """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing."""
-    known = {node.id: node for node in machine.numa}
-    for device in devices:
-        known.setdefault(_numaid(device), NumaNode(id=_numaid(device)))
+    known = {node.id: node for node in wanted_nodes(machine)}
+    used = {numaid(device) for device in devices}
+    if not known and max(used) < MAX_CHILDREN:  # the source has none: those before the last used one are there too
+        used.update(range(max(used)))
+    for numa in used:
+        known.setdefault(numa, NumaNode(id=numa))
     return [known[numa] for numa in sorted(known)]
-
-
-def _numaid(device: PciDevice) -> int:
-    return -1 if device.numa is None else device.numa  # as /sys writes it
 
 
 def _cpu(node: NumaNode, cpu: Cpu) -> list[tuple[str, str]]:
