@@ -20,6 +20,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import facts
 from dradriver.topology.nccl.invent import invent, numaid
+from dradriver.topology.nccl.like import with_paths
 from dradriver.topology.nccl.limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.tree import IDS
 
@@ -34,14 +35,16 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     Args:
         machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
             are invented that give the same paths, with bus ids that no server has.
-        like: The server that a virtual machine runs on: its paths between GPUs and NICs (by number and order) are
-            written in place of ``machine``'s.
+        like: The server that a virtual machine runs on: its paths between GPUs and the NICs beside them are written in
+            place of ``machine``'s (see ``like.with_paths``; ``like.lost`` says what of them a file cannot hold).
 
     Raises:
-        TopologyError: A fact is missing that a file needs, or the file would be larger than NCCL reads safely.
+        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or the file
+            would be larger than NCCL reads safely.
     """
+    known = {device.busid: device for device in machine.pci}
     if like is not None:
-        machine = _with_paths(machine, like)
+        machine = with_paths(machine, like=like)
     if machine.cpu is None:
         raise TopologyError(
             "cpu: the CPUs' model is not known, and NCCL refuses files without it; describe the machine by a profile "
@@ -50,7 +53,7 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     for gpu in machine.gpus:
         if len(gpu.pci) != len("0000:06:00.0"):
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
-    devices = spread(_wanted(machine))
+    devices = spread([_as_known(device, known.get(device.busid)) for device in _wanted(machine)])
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
@@ -97,16 +100,6 @@ def write_file(text: str, path: Path) -> None:
         raise TopologyError(f"{path}: cannot be written: {error}") from error
 
 
-def _with_paths(machine: Machine, like: Machine) -> Machine:
-    if len(like.gpus) != len(machine.gpus) or len(like.nics) < len(machine.nics):
-        raise TopologyError(
-            f"{like.name}: {len(like.gpus)} GPUs and {len(like.nics)} NICs; the machine that is to be like it has "
-            f"{len(machine.gpus)} and {len(machine.nics)}"
-        )
-    nic_paths = like.nic_paths[: len(machine.nics)]
-    return msgspec.structs.replace(machine, paths=like.paths, nic_paths=nic_paths, pci=(), virtual=True)
-
-
 def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
     """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
     tree = machine.pci or invent(machine)
@@ -124,6 +117,16 @@ def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
         msgspec.structs.replace(tree[i], parent=None if (up := tree[i].parent) is None else place[up])
         for i in sorted(keep)
     )
+
+
+def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
+    """Return ``device`` with what /sys says of it, where its place was taken from another machine."""
+    if known is None:
+        return device
+    device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
+    if known.link_speed not in facts.LINK_SPEEDS:
+        return device
+    return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
 
 
 def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
