@@ -86,7 +86,7 @@ def machines(draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics:
             socket_gbps=draw(st.sampled_from((6.0, 10.0, 22.0))),
             cpu=draw(cpus),
             pci=draw(pci_trees(gpus=gpus, nics=nics)),
-            virtual=draw(st.booleans()),
+            virtual=draw(st.none() | st.booleans()),
         )
     )
 

@@ -11,6 +11,7 @@ from dradriver.topology import nccl as files
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.nccl import explain as advice
+from dradriver.topology.nccl.like import lost
 from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
 
 _MOST_BYTES = 1 << 20
@@ -30,7 +31,10 @@ def write(source: str | None, driver_root: Path | None, like: str | None, output
 
     It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain.
     """
-    text = files.write(read(source, driver_root=driver_root), like=None if like is None else read_machine(like))
+    machine, server = read(source, driver_root=driver_root), None if like is None else read_machine(like)
+    text = files.write(machine, like=server)
+    for loss in [] if server is None else lost(machine, like=server):
+        click.echo(f"warning: {loss}", err=True)
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -2,7 +2,8 @@
 
 The document is the fields of ``Machine`` beside ``"version": 1``; path matrices hold the numbers of ``PathType``.
 Fields that a reader does not know are skipped, so a newer writer may add some; a change that an older reader would
-misread gets a new version.
+misread gets a new version. What is not known (``None``) is left out: older readers knew ``virtual`` as true or false
+alone, and take a field that is not there for false.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def encode(machine: Machine) -> str:
         TopologyError: The machine breaks a rule of ``check``; nothing is written that could not be read.
     """
     check(machine)
-    fields = {name: getattr(machine, name) for name in _FIELDS}
+    fields = {name: value for name in _FIELDS if (value := getattr(machine, name)) is not None}
     try:
-        return _encoder.encode(_Document(version=VERSION, **fields)).decode()
+        return _encoder.encode(fields | {"version": VERSION}).decode()
     except UnicodeEncodeError as error:
         raise TopologyError(f"a name in the machine is not Unicode text: {error}") from error
 

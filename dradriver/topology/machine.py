@@ -178,7 +178,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty where the source has none. Of
             the bridges every second level is there, counted from the device up, as NCCL counts (``xml.cc``,
             ``ncclTopoGetXmlFromSys``): a switch's upstream port is, its downstream ports and the root port are not.
-        virtual: True in a virtual machine, whose PCI tree need not be the server's.
+        virtual: True in a virtual machine, whose PCI tree need not be the server's; None where the source does not say
+            (topo -m texts and most NCCL files).
     """
 
     name: str
@@ -193,7 +194,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str = ""
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()
-    virtual: bool = False
+    virtual: bool | None = None
 
     @property
     def product(self) -> str:

@@ -72,7 +72,7 @@ def tree(machine: Machine) -> tuple[PciDevice, ...]:
             above = bridge(top, numa) if len(outer) > 1 else None
             for device in (devices[i] for i in members):
                 if device.pci:
-                    below.setdefault(above, []).append(_listed(device, flat=machine.virtual and above is None))
+                    below.setdefault(above, []).append(_listed(device, flat=bool(machine.virtual) and above is None))
     return arranged(below)
 
 

@@ -35,6 +35,8 @@ class Sys:
         self._numa_nodes()
         self._cpuinfo()
         self.file("sys/class/dmi/id/product_name", machine.name)
+        if machine.virtual is not None:
+            self.file("sys/class/dmi/id/sys_vendor", "QEMU" if machine.virtual else "A vendor")
 
     def file(self, path: str, text: str) -> Path:
         """Write one file."""

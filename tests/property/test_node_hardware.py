@@ -59,7 +59,7 @@ def servers(draw: st.DrawFn) -> Machine:
     count = draw(st.integers(1, 6))
     homes = [draw(places()) for _ in range(count)]
     cpu = draw(st.sampled_from(CPUS))
-    virtual = cpu.arch == "x86_64" and draw(st.booleans())
+    virtual = draw(st.booleans())
     capability = draw(st.sampled_from(((7, 0), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0))))
     sm = capability[0] * 10 + capability[1]
     direct = draw(link_matrices(gpus=count, most=3))

@@ -150,7 +150,7 @@ def test_fields_that_an_older_writer_did_not_know_are_not_known() -> None:
     for nic in document["nics"]:
         del nic["kind"], nic["gbps"]
     again = codec.decode(json.dumps(document))
-    assert (again.cpu, again.pci, again.virtual, again.gpus) == (None, (), False, machine.gpus)
+    assert (again.cpu, again.pci, again.virtual, again.gpus) == (None, (), None, machine.gpus)
     assert {(nic.kind, nic.gbps) for nic in again.nics} == {("", 0.0)}
 
 

@@ -214,3 +214,37 @@ def test_a_file_is_compared_with_the_machine_that_it_is_for() -> None:
     assert found["lacks-gpu"].problem.startswith("GPU1 (0000:03:00.0) is not in the file")
     assert found["numa-lacks"].problem.startswith("no <cpu> for NUMA node 2, which the machine has")
     assert rules(GOOD, machine_of(GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "text",
+        '<system version="1">text</system>',
+        swap(LINKED, '    </pci>\n  </cpu>', '    </pci> lost </cpu>'),
+        LINKED[: LINKED.index('<pci busid="0000:03')],
+        swap(GOOD, '  <cpu numaid="0"', '  text <cpu numaid="0"'),
+    ],
+    ids=["alone", "in-system", "after-devices", "cut", "before-cpus"],
+)  # fmt: skip
+def test_what_only_a_whole_file_can_break_is_not_said_of_a_broken_one(text: str) -> None:
+    whole = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
+    found = rules(text, machine_of(GOOD, lambda m: msgspec.structs.replace(m, numa=(*m.numa, NumaNode(id=2)))))
+    assert set(found) & {"text", "no-end"}
+    assert not set(found) & whole
+
+
+@pytest.mark.parametrize("vendor", ["GenuineIntel", "CentaurHauls", "  Shanghai  "])
+def test_half_a_model_is_refused_where_nccl_asks_for_it(vendor: str) -> None:
+    assert rules(swap(GOOD, "GenuineIntel", vendor).replace(' modelid="143"', "")) == ["no-model"]
+    assert rules(swap(GOOD, "GenuineIntel", "AuthenticAMD").replace(' modelid="143"', "")) == []
+
+
+def test_what_follows_the_last_tag_hides_no_fault_of_the_whole() -> None:
+    for root in ('<system version="1"></system>', '<system version="1"/>'):
+        assert set(rules(root + "text")) >= {"no-cpu", "no-gpu", "text"}
+    assert set(rules('<system version="1"')) == {"cut"}
+
+
+def test_a_broken_file_still_has_the_faults_that_stand_in_it() -> None:
+    assert rules(swap(GOOD, "  </cpu>", "  Socket 0</cpu>").replace("0000000f", "0-3")) == ["affinity", "text"]

@@ -8,6 +8,7 @@ from dradriver.topology import codec, nccl, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Cpu, NumaNode, PathType
+from dradriver.topology.nccl import facts
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "nccl_xml"
@@ -182,3 +183,13 @@ def test_a_dump_of_several_hosts_is_no_machine() -> None:
     text = SMALL.replace('numaid="0"', 'numaid="0" host_hash="0x1"').replace('numaid="1"', 'numaid="1" host_hash="0x2"')
     with pytest.raises(TopologyError, match="CPUs of 2 hosts; a machine is one"):
         nccl.read(text)
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "gbps"),
+    [(7, 0x5B, 9.0), (7, 0x3B, 6.0), (6, 0x19, 6.0)],
+)
+@pytest.mark.parametrize("vendor", ["CentaurHauls", "  Shanghai  "])
+def test_the_way_between_zhaoxins_sockets(vendor: str, family: int, model: int, gbps: float) -> None:
+    """6, and 9 for Yongfeng (``topo.h``: ZPI_BW, YONGFENG_ZPI_BW; ``topo.cc``: family 7, model 0x5B)."""
+    assert facts.socket_gbps(Cpu(arch="x86_64", vendor=vendor, family=family, model=model)) == gbps

@@ -89,6 +89,7 @@ def box(**fields: object) -> Machine:
         numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1), NumaNode(id=2, cpus="8-15")),
         cpu=Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=17),
         pci=TREE,
+        virtual=False,
     )
     return change(machine, **fields)
 
@@ -122,6 +123,14 @@ def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
     assert '  <cpu numaid="-1" arch="x86_64"' in text
 
 
+def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one() -> None:
+    tree = tuple(PciDevice(d.busid, d.parent, 2, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
+    machine = box(pci=tree, numa=())
+    text = nccl.write(machine)
+    assert [line.split('"')[1] for line in text.splitlines() if "<cpu" in line] == ["0", "1", "2"]
+    assert nccl.check(text, machine=machine) == []
+
+
 @needs_data
 def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
     flat, server = profiles.load("h100-x8-flat-vm"), profiles.load("hgx-h100")
@@ -131,8 +140,12 @@ def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
     again = nccl.read(text)
     assert [gpu.pci for gpu in again.gpus] == [gpu.pci for gpu in flat.gpus]
     assert [row.index(PathType.PIX) for row in again.nic_paths] == list(range(8))
-    with pytest.raises(TopologyError, match="dgx2-v100: 16 GPUs and 8 NICs; the machine"):
-        nccl.write(flat, like=profiles.load("dgx2-v100"))
+
+
+def chain(bridges: int) -> tuple[PciDevice, ...]:
+    """The GPU below so many bridges, one below another."""
+    above = [PciDevice(f"0000:{n:02x}:01.0", n - 1 if n else None, 0, "0x060400") for n in range(bridges)]
+    return (*above, msgspec.structs.replace(TREE[1], parent=bridges - 1))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +154,7 @@ def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
         ({"cpu": None}, "cpu: the CPUs' model is not known"),
         ({"pci": TREE[2:3]}, r"pci: the tree lacks GPU0 \(0000:02:00.0\)"),
         ({"numa": (NumaNode(id=0, cpumap=",".join(["ffffffff"] * 30)),)}, "affinity: 'ffffffff,.*269 characters"),
-        ({"numa": tuple(NumaNode(id=n) for n in range(200))}, f"203 elements; .*: {MOST_ELEMENTS} is the most"),
+        ({"pci": chain(200)}, f"205 elements; .*: {MOST_ELEMENTS} is the most"),
         ({"cpu": Cpu(arch='x86"')}, "arch: 'x86\"', 4 characters"),
     ],
 )

@@ -16,6 +16,18 @@ from dradriver.topology.machine import Cpu, NumaNode
 _MOST_BYTES: Final = 65_536  # of one file; flags of /proc/cpuinfo's first CPU stand in its first 4 KB
 _CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
 _NODE = re.compile(r"node([0-9]{1,6})")
+_AMAZON = "Amazon EC2"  # of its virtual machines and of its servers, whose product is g5g.metal or the like
+_GUEST_VENDORS = ("QEMU", "KubeVirt", "Xen", "VMware", "OpenStack", "Parallels", "innotek")
+_GUEST_PRODUCTS = (
+    "Virtual Machine",  # Hyper-V, Azure, KVM
+    "KVM",
+    "HVM domU",  # Xen
+    "Standard PC",  # QEMU
+    "Google Compute Engine",
+    "OpenStack",
+    "Alibaba Cloud ECS",
+    "VirtualBox",
+)
 _NUMBER = re.compile(r"-?[0-9]{1,12}")
 
 
@@ -64,18 +76,22 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
     return tuple(nodes)
 
 
-def cpu(root: Path) -> tuple[Cpu | None, bool]:
-    """Return the model of the first CPU, None where it is not known, and whether a hypervisor shows itself (x86)."""
+def cpu(root: Path) -> tuple[Cpu | None, bool | None]:
+    """Return the model of the first CPU, None where it is not known, and whether this is a virtual machine.
+
+    An x86 CPU has a flag for that. For others the firmware's words decide; None where it has none.
+    """
     fields: dict[str, str] = {}
     for line in text(root / "proc/cpuinfo").splitlines():
         key, colon, value = line.partition(":")
         if colon:
-            fields.setdefault(key.strip(), value.strip())
-    virtual = "hypervisor" in fields.get("flags", "").split()
+            fields.setdefault(key.strip(), value.removeprefix(" "))
     if "vendor_id" in fields:
-        family, model = (fields.get(key, "") for key in ("cpu family", "model"))
+        family, model = (fields.get(key, "").strip() for key in ("cpu family", "model"))
         numbers = {"family": _decimal(family), "model": _decimal(model)}
-        return Cpu(arch="x86_64", vendor=fields["vendor_id"][:32], **numbers), virtual
+        vendor = fields["vendor_id"][:32]  # whole: to NCCL the blanks of "  Shanghai  " are part of the name
+        return Cpu(arch="x86_64", vendor=vendor, **numbers), "hypervisor" in fields.get("flags", "").split()
+    virtual = _virtual(root)
     if "CPU implementer" in fields:
         return Cpu(arch="arm64"), virtual
     if fields.get("cpu", "").startswith("POWER"):
@@ -85,6 +101,16 @@ def cpu(root: Path) -> tuple[Cpu | None, bool]:
 
 def _decimal(digits: str) -> int:
     return int(digits) if re.fullmatch(r"[0-9]{1,6}", digits) else 0
+
+
+def _virtual(root: Path) -> bool | None:
+    """Return whether the firmware is a hypervisor's; None where it says nothing of itself."""
+    vendor, product = (text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    if vendor == _AMAZON:
+        return ".metal" not in product
+    if not vendor and not product:
+        return None
+    return vendor.startswith(_GUEST_VENDORS) or any(words in product for words in _GUEST_PRODUCTS)
 
 
 def product_name(root: Path) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 from dradriver.topology.machine import Machine
-from dradriver.topology.nccl import device_rules
+from dradriver.topology.nccl import device_rules, facts
 from dradriver.topology.nccl.device_rules import below, elements
+from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
 from dradriver.topology.nccl.xml import Element, parse
@@ -19,7 +20,8 @@ MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
 MAX_ATTRIBUTES = 16
 MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
-MAX_CHILDREN = 128
+_MAX_CHILDREN_2_21 = 128
+_OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
     "system": {"cpu"},
     "cpu": {"pci", "nic"},
@@ -32,7 +34,7 @@ _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*")
 _NUMBER = re.compile(r"-?\d{1,9}|0x[0-9a-fA-F]{1,8}")
 _NUMA = re.compile(r"-1|\d{1,6}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
-_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ")
+_VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
 _MOST_GAPS = 64
 
 
@@ -54,7 +56,10 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
         _system(root, notes)
         if machine is not None:
             _compare(root, machine, notes)
-    found = [*document.findings, *notes.findings(), *([] if broken is None else [broken])]
+    noted = notes.findings()
+    if not document.whole:  # what is missing may stand where nobody could read on
+        noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
+    found = [*document.findings, *noted, *([] if broken is None else [broken])]
     return sorted(found, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
@@ -86,8 +91,10 @@ def _shape(element: Element, notes: Notes) -> None:
     if count > most:
         blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
         notes.add("attributes", element.place, name=name, count=count, blanks=blanks, most=most)
-    if len(element.children) > MAX_CHILDREN:
-        notes.add("children", element.place, name=name, count=len(element.children))
+    children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
+    if children > MAX_CHILDREN:
+        more = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
+        notes.add("children", element.place, name=name, count=children, more=more)
     for child in element.children:
         if child.name in _CHILDREN.get(name, set()):
             _shape(child, notes)
@@ -126,7 +133,7 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
             notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
-    if vendor == "GenuineIntel" and cpu.get("familyid") is not None and cpu.get("modelid") is None:
+    if vendor in ("GenuineIntel", *facts.ZHAOXIN) and cpu.get("familyid") is not None and cpu.get("modelid") is None:
         notes.add("no-model", cpu.at("familyid"))
     if cpu.get("host_hash") is not None:
         notes.add("host-hash", cpu.at("host_hash"), once="host-hash")
@@ -152,6 +159,6 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
             if wanted and said is not None and said != wanted:
                 notes.add("not-sys", element.at(name), name=name, text=said, wanted=wanted)
     nodes = {cpu.get("numaid") for cpu in root.children if cpu.name == "cpu"}
-    missing = [str(node.id) for node in machine.numa if str(node.id) not in nodes]
+    missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))

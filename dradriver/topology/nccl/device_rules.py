@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from dradriver.topology.nccl import facts
+from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.links import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.notes import Notes
 from dradriver.topology.nccl.tree import IDS, reduced
 from dradriver.topology.nccl.xml import Element
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
-_INVENTED = "ffff:ff:"  # the bus of the switches that clouds invent: /sys has none of these
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _COUNT = re.compile(r"\d{1,9}")
@@ -71,7 +71,7 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     for second in _gpus(pci)[1:2]:
         notes.add("two-gpus", second.place)
     missing = [name for name in IDS if pci.get(name) is None]
-    if network and missing and not busid.startswith(_INVENTED):
+    if network and missing and not busid.startswith(INVENTED):
         notes.add("ids", pci.place, text=", ".join(missing))
 
 

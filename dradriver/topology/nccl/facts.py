@@ -9,6 +9,7 @@ _PER_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NC
 LINK_SPEEDS = {f"{rate} GT/s": number for rate, number in _PER_LANE.items() if rate != "64"} | {
     f"{rate if '.' in rate else rate + '.0'} GT/s PCIe": number for rate, number in _PER_LANE.items()
 }
+ZHAOXIN = ("CentaurHauls", "  Shanghai  ")  # as the CPU says it, blanks included
 ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 
 
@@ -44,6 +45,8 @@ def socket_gbps(cpu: Cpu | None) -> float:
     if cpu.vendor == "GenuineIntel" and cpu.family == 6:
         steps = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
         return next((gbps for model, gbps in steps if cpu.model >= model), 6.0)
+    if cpu.vendor in ZHAOXIN:
+        return 9.0 if (cpu.family, cpu.model) == (7, 0x5B) else 6.0  # 0x5B: Yongfeng
     return 10.0 if cpu.vendor != "GenuineIntel" else 6.0
 
 

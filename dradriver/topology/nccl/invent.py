@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType, PciDevice
 from dradriver.topology.nccl import facts
 
+INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
 _BRIDGE = "0x060400"
 _GPU = "0x030200"
 _NIC = {"infiniband": "0x020700"}
 _OF_NOBODY = "ffff:ffff:ffff:ffff"
 _LANES = 16
+_MOST_LANES = 64  # of any link: more than PCIe has, NCCL multiplies whatever it reads
 
 
 def invent(machine: Machine) -> tuple[PciDevice, ...]:
@@ -33,13 +35,13 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
         above = None
         if len(inner) > 1:
             above = len(tree)
-            tree.append(_switch(switches, None, numa, fastest))
+            tree.append(switch(switches, None, numa, fastest))
             switches += 1
         for members in inner:
             parent = above
             if len(outer) > 1:
                 parent = len(tree)
-                tree.append(_switch(switches, above, numa, fastest))
+                tree.append(switch(switches, above, numa, fastest))
                 switches += 1
             for device, kind, gbps in (devices[outer[n]] for n in members):
                 if device.pci:
@@ -48,16 +50,29 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
 
 
 def words(gbps: float) -> tuple[str, int]:
-    """Return link speed and width that NCCL counts as ``gbps``, or the nearest below: 48 is 32.0 GT/s PCIe, 16."""
+    """Return link speed and width that NCCL counts as ``gbps``, or the nearest below: 48 is 32.0 GT/s PCIe, 16.
+
+    Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
+    """
     for speed, number in facts.LINK_SPEEDS.items():
         if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:
             return speed, max(1, int(gbps * 80 / number))
-    return "64.0 GT/s PCIe", _LANES
+    return "64.0 GT/s PCIe", min(_MOST_LANES, int(gbps * 80 / 480))
 
 
-def _switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
-    busid = f"ffff:ff:{number % 32:02x}.{number // 32 % 8}"
-    return PciDevice(busid, parent, numa, _BRIDGE, _OF_NOBODY, *words(gbps))
+def switch_id(number: int) -> str:
+    """Return the bus id of an invented switch, ``number`` from 0 to 255: ``ffff:ff:00.0``, …."""
+    return f"{INVENTED}{number % 32:02x}.{number // 32 % 8}"
+
+
+def switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
+    """Return an invented switch; the arguments are those of ``switch_id``, ``PciDevice`` and ``words``."""
+    return PciDevice(switch_id(number), parent, numa, _BRIDGE, _OF_NOBODY, *words(gbps))
+
+
+def numaid(device: PciDevice) -> int:
+    """Return the number of the ``<cpu>`` that a device hangs below: -1 for no NUMA node, as /sys writes it."""
+    return -1 if device.numa is None else device.numa
 
 
 def _labels(machine: Machine, level: PathType) -> list[int]:

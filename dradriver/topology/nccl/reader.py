@@ -15,6 +15,7 @@ from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import facts
+from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.links import link_counts
 from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.xml import Element, parse
@@ -23,7 +24,6 @@ from dradriver.topology.synthetic import synthetic_uuid
 
 _NUMA = re.compile(r"\d{1,6}")
 _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
-_INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
 _PRODUCTS = {  # NVIDIA's device ids (mig-parted, config-default.yaml), names as NVML spells them
     "20b0": "NVIDIA A100-SXM4-40GB",
     "20b2": "NVIDIA A100-SXM4-80GB",
@@ -143,7 +143,7 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
             socket_gbps=facts.socket_gbps(cpu),
             cpu=cpu,
             pci=tuple(devices.pci),
-            virtual=any(device.busid.startswith(_INVENTED) for device in devices.pci),
+            virtual=any(device.busid.startswith(INVENTED) for device in devices.pci) or None,
         )
     )
 

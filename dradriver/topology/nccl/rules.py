@@ -87,8 +87,8 @@ RULES = {
         "remove what NCCL finds out by itself, and blanks before > and />",
     ),
     "children": _error(
-        "<{name}> has {count} children: NCCL before 2.29 refuses or crashes on more than 128",
-        "leave NICs out, or put switches between",
+        "<{name}> has {count} children: NCCL 2.18 to 2.20 have room for 32 and overwrite their memory{more}",
+        "put switches between, or leave NICs out",
     ),
     "misplaced": _error("<{name}> directly in <{parent}>: NCCL skips it", "put it in {wanted}"),
     "unknown": _warning("<{name}>: NCCL knows no such element and skips it", "remove it"),
@@ -109,7 +109,7 @@ RULES = {
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
     ),
     "no-number": _error("{name} {text!r} is no number", "write a decimal number"),
-    "no-model": _error("familyid without modelid: NCCL refuses it on Intel", "write both or neither"),
+    "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
     "cpu-facts": _error(
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
         "write {text}, or remove the <net>",

@@ -3,7 +3,7 @@
 The file holds every NUMA node with all that NCCL asks of a CPU, and the PCI tree with all that /sys says of it: what
 one rank would have to add, and another could not, makes NCCL see one switch as two, with a 32nd of the bandwidth in the
 worst case. It holds no ``<gpu>``, so that NVML is asked for the links, and no ``<net>``. NICs are in it as plain
-devices, and only where the PCI tree that NCCL would find is a hypervisor's invention.
+devices, and only where the PCI tree that NCCL would find may be a hypervisor's invention.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dradriver.topology import cpulist
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import facts
-from dradriver.topology.nccl.invent import invent
+from dradriver.topology.nccl.invent import invent, numaid
+from dradriver.topology.nccl.like import with_paths
+from dradriver.topology.nccl.limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.tree import IDS
 
 MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
@@ -33,14 +35,16 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     Args:
         machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
             are invented that give the same paths, with bus ids that no server has.
-        like: The server that a virtual machine runs on: its paths between GPUs and NICs (by number and order) are
-            written in place of ``machine``'s.
+        like: The server that a virtual machine runs on: its paths between GPUs and the NICs beside them are written in
+            place of ``machine``'s (see ``like.with_paths``; ``like.lost`` says what of them a file cannot hold).
 
     Raises:
-        TopologyError: A fact is missing that a file needs, or the file would be larger than NCCL reads safely.
+        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or the file
+            would be larger than NCCL reads safely.
     """
+    known = {device.busid: device for device in machine.pci}
     if like is not None:
-        machine = _with_paths(machine, like)
+        machine = with_paths(machine, like=like)
     if machine.cpu is None:
         raise TopologyError(
             "cpu: the CPUs' model is not known, and NCCL refuses files without it; describe the machine by a profile "
@@ -49,7 +53,7 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     for gpu in machine.gpus:
         if len(gpu.pci) != len("0000:06:00.0"):
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
-    devices = _wanted(machine)
+    devices = spread([_as_known(device, known.get(device.busid)) for device in _wanted(machine)])
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
@@ -61,9 +65,14 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
             f"{elements} elements; NCCL reads 255 after merging the trees of all ranks: {MOST_ELEMENTS} is the most "
             "that is safe"
         )
+    if len(nodes) > MAX_CHILDREN:
+        raise TopologyError(
+            f"<system>: {len(nodes)} children, NUMA nodes with CPUs or devices; NCCL 2.18 to 2.20 have room for "
+            f"{MAX_CHILDREN}; set the server up with fewer (NPS, SNC)"
+        )
     lines = ['<system version="1">']
     for node in nodes:
-        tops = [i for i, d in enumerate(devices) if d.parent is None and _numaid(d) == node.id]
+        tops = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
         lines += _element("cpu", _cpu(node, machine.cpu), _children(devices, tops, 2), 1)
     return "\n".join([*lines, "</system>"]) + "\n"
 
@@ -91,21 +100,11 @@ def write_file(text: str, path: Path) -> None:
         raise TopologyError(f"{path}: cannot be written: {error}") from error
 
 
-def _with_paths(machine: Machine, like: Machine) -> Machine:
-    if len(like.gpus) != len(machine.gpus) or len(like.nics) < len(machine.nics):
-        raise TopologyError(
-            f"{like.name}: {len(like.gpus)} GPUs and {len(like.nics)} NICs; the machine that is to be like it has "
-            f"{len(machine.gpus)} and {len(machine.nics)}"
-        )
-    nic_paths = like.nic_paths[: len(machine.nics)]
-    return msgspec.structs.replace(machine, paths=like.paths, nic_paths=nic_paths, pci=(), virtual=True)
-
-
 def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
-    """Return GPUs, NICs of a virtual machine, and the bridges that have one of these below, parents first."""
+    """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
     tree = machine.pci or invent(machine)
     leaves = {gpu.pci for gpu in machine.gpus}
-    if machine.virtual or not machine.pci:
+    if machine.virtual is not False or not machine.pci:
         leaves |= {nic.pci for nic in machine.nics}
     keep: set[int] = set()
     for i, device in enumerate(tree):
@@ -120,16 +119,25 @@ def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
     )
 
 
+def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
+    """Return ``device`` with what /sys says of it, where its place was taken from another machine."""
+    if known is None:
+        return device
+    device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
+    if known.link_speed not in facts.LINK_SPEEDS:
+        return device
+    return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
+
+
 def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
     """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing."""
-    known = {node.id: node for node in machine.numa}
-    for device in devices:
-        known.setdefault(_numaid(device), NumaNode(id=_numaid(device)))
+    known = {node.id: node for node in wanted_nodes(machine)}
+    used = {numaid(device) for device in devices}
+    if not known and max(used) < MAX_CHILDREN:  # the source has none: those before the last used one are there too
+        used.update(range(max(used)))
+    for numa in used:
+        known.setdefault(numa, NumaNode(id=numa))
     return [known[numa] for numa in sorted(known)]
-
-
-def _numaid(device: PciDevice) -> int:
-    return -1 if device.numa is None else device.numa  # as /sys writes it
 
 
 def _cpu(node: NumaNode, cpu: Cpu) -> list[tuple[str, str]]:

@@ -52,11 +52,19 @@ class Element(msgspec.Struct):
 
 
 class Document(msgspec.Struct):
-    """What was read: ``root`` is None for an empty file; ``broken`` is what nobody could read on after."""
+    """What was read.
+
+    Attributes:
+        root: None for an empty file.
+        findings: What NCCL would stumble over.
+        broken: What nobody could read on after.
+        whole: The outermost element was read to its end.
+    """
 
     root: Element | None = None
     findings: list[Finding] = []
     broken: Finding | None = None
+    whole: bool = False
 
 
 class _BrokenError(Exception):
@@ -74,7 +82,7 @@ def parse(text: str) -> Document:
         parser.run()
     except _BrokenError as stop:
         broken = stop.found
-    return Document(parser.root, parser.notes.findings(), broken)
+    return Document(parser.root, parser.notes.findings(), broken, parser.whole)
 
 
 class _Parser:
@@ -83,6 +91,7 @@ class _Parser:
         self.at = 0
         self.root: Element | None = None
         self.open: list[Element] = []
+        self.whole = False
         self.notes = Notes()
         self.lines = Lines(text)
 
@@ -160,6 +169,7 @@ class _Parser:
         if match[0] != f"</{name}>":
             self.note("closing-tag", self.at, text=match[0], name=name)
         self.open.pop()
+        self.whole = not self.open
         self.at = match.end()
 
     def _tag(self) -> None:
@@ -176,6 +186,7 @@ class _Parser:
             self.stop("second-root", start, name=element.name)
         self.at = name.end()
         if not self._attributes(element, start):
+            self.whole = not self.open
             return
         if len(self.open) == MAX_DEPTH:
             self.stop("deep", start, most=MAX_DEPTH)
