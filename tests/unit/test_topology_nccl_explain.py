@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -163,10 +163,10 @@ def test_no_profile_is_warned_of(name: str) -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_no_healthy_real_machine_is_warned_of(path: Path) -> None:
-    try:
-        machine = read_machine(path)
-    except TopologyError:
-        pytest.skip("not a machine")
-    assert weak(machine) == ""
+def test_no_healthy_real_machine_is_warned_of() -> None:
+    machines = {}
+    for path in REAL:
+        with contextlib.suppress(TopologyError):  # what is refused, and why, is the readers' tests' concern
+            machines[path.stem] = read_machine(path)
+    assert len(machines) >= 18
+    assert {name: weak(machine) for name, machine in machines.items() if weak(machine)} == {}
