@@ -128,6 +128,22 @@ def test_every_profile_counts_bandwidth_as_nccl_does(name: str) -> None:
     assert machine.gpus[0].architecture == facts.architecture(int(major + minor))
 
 
+# What a GPU's link can be at most below such a CPU: Gen3 12, Gen4 24, Gen5 48 (Intel's and AMD's data sheets).
+PCIE_GBPS = {
+    ("GenuineIntel", 6, 79): 12, ("GenuineIntel", 6, 85): 12, ("GenuineIntel", 6, 106): 24,
+    ("GenuineIntel", 6, 143): 48, ("GenuineIntel", 6, 207): 48,
+    ("AuthenticAMD", 23, 49): 24, ("AuthenticAMD", 25, 1): 24, ("AuthenticAMD", 25, 8): 24, ("", 0, 0): 48,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_no_profiles_gpus_have_a_faster_link_than_its_cpu(name: str) -> None:
+    machine = profiles.load(name)
+    assert machine.cpu is not None
+    most = PCIE_GBPS[machine.cpu.vendor, machine.cpu.family, machine.cpu.model]
+    assert max(gpu.pcie_gbps for gpu in machine.gpus) <= most
+
+
 def test_the_degraded_machine_keeps_its_sick_gpus_out_of_the_groups() -> None:
     groups = group(profiles.load("hgx-h100-degraded"))
     assert groups.domain[5] is None
