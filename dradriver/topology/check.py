@@ -29,8 +29,16 @@ def is_identity(text: str) -> bool:
 
 
 def is_cpu_list(text: str) -> bool:
-    """Return whether ``text`` is a CPU list as the kernel writes it: ``0-19,40-59``."""
-    return _CPUS.fullmatch(text) is not None
+    """Return whether ``text`` is a CPU list as the kernel writes it, each CPU once in rising order: ``0-19,40-59``."""
+    if not _CPUS.fullmatch(text):
+        return False
+    before = -1
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not before < int(first) <= int(last or first):
+            return False
+        before = int(last or first)
+    return True
 
 
 def is_bus_id(text: str) -> bool:
@@ -103,7 +111,7 @@ def _check_rest(machine: Machine) -> None:
         if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
             raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
         if node.cpus and not is_cpu_list(node.cpus):
-            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list: 0-19,40-59")
+            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list in rising order: 0-19,40-59")
         if node.cpumap and not _CPUMAP.fullmatch(node.cpumap):
             raise TopologyError(f"numa[{i}].cpumap: {node.cpumap!r}; write it as /sys does: 000000ff,fff00000")
     if machine.cpu is not None:
