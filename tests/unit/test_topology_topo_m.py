@@ -167,6 +167,29 @@ def test_grace_and_ambiguous_numa_affinities() -> None:
     assert [g.numa for g in topo_m.read(text.format("0-1", "N/A")).gpus] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("cpus", "nodes"),
+    [
+        (("0-7", "24-31"), [0, 3]),  # GPUs on two of four nodes
+        (("8-15", "0-7"), [1, 0]),
+        (("20-39,60-79", "20-39,60-79"), [1, 1]),  # all on the second
+        (("0-19,40-59", "20-39,60-79"), [0, 1]),
+        (("48-63,176-191", "16-31,144-159"), [3, 1]),  # a DGX A100, had its text no column
+        (("0,2,4,6", "1,3,5,7"), [0, 1]),  # CPUs numbered across the sockets
+        (("0-7", "24-27"), [0, 1]),  # nodes that are not alike: in the order of their CPUs
+        (("4-11", "12-19"), [0, 1]),
+        (("0-7", "4-11"), [None, None]),
+        (("0-7", "N/A"), [0, None]),
+    ],
+)
+def test_old_texts_tell_numa_nodes_by_their_cpus(cpus: tuple[str, str], nodes: list[int | None]) -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t{}\nGPU1\tSYS\t X \t{}\n"
+    machine = topo_m.read(text.format(*cpus))
+    assert [gpu.numa for gpu in machine.gpus] == nodes
+    told = {node: text for node, text in zip(nodes, cpus, strict=True) if node is not None}
+    assert {node.id: node.cpus for node in machine.numa} == told
+
+
 def test_a_degraded_fabric_is_still_a_fabric() -> None:
     healthy = profiles.load("dgx-h100")
     text = topo_m.write(healthy)
