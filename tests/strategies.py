@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from hypothesis import strategies as st
 
 from dradriver.topology.check import check
@@ -21,34 +23,51 @@ def places(draw: st.DrawFn, *, numa_known: bool) -> Place:
 
 
 @st.composite
-def link_matrices(draw: st.DrawFn, *, gpus: int, most: int = 4) -> Matrix:
-    """Return a symmetric matrix of direct links with up to ``most`` a pair."""
-    counts = st.sampled_from((0, 0, *range(1, most + 1)))
+def link_matrices(draw: st.DrawFn, *, gpus: int, most: int = 4, counts: Sequence[int] = ()) -> Matrix:
+    """Return a symmetric matrix of links: up to ``most`` a pair, or each pair's number one of ``counts``."""
+    number = st.sampled_from(counts or (0, 0, *range(1, most + 1)))
     matrix = [[0] * gpus for _ in range(gpus)]
     for i in range(gpus):
         for j in range(i):
-            matrix[i][j] = matrix[j][i] = draw(counts)
+            matrix[i][j] = matrix[j][i] = draw(number)
     return tuple(tuple(row) for row in matrix)
 
 
+def _each(matrix: Matrix, value: Callable[[int, int, int], int]) -> Matrix:
+    """Return the matrix with another value for each pair; 0 stays on the diagonal."""
+    return tuple(tuple(0 if i == j else value(i, j, n) for j, n in enumerate(row)) for i, row in enumerate(matrix))
+
+
 @st.composite
-def machines(draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics: int = 4) -> Machine:
-    """Return a valid machine: no links, direct links of any graph, or a switch fabric, some of it degraded."""
+def machines(
+    draw: st.DrawFn, *, max_gpus: int = 8, min_gpus: int = 1, max_nics: int = 4, mixed: bool = False
+) -> Machine:
+    """Return a valid machine: no links, direct links of any graph, or a switch fabric, some degraded or with holes.
+
+    With ``mixed`` it may also have direct links beside those to switches, as no server yet has.
+    """
     count = draw(st.integers(min_gpus, max_gpus))
     name = draw(st.sampled_from(("box", "node-a", "n0")))
     numa_known = draw(st.booleans())
     gpu_places = tuple(draw(places(numa_known=numa_known)) for _ in range(count))
     nic_places = tuple(draw(places(numa_known=numa_known)) for _ in range(draw(st.integers(0, max_nics))))
-    kind = draw(st.sampled_from(("none", "direct", "switched")))
+    kinds = ("none", "direct", "switched", "holes")
+    kind = draw(st.sampled_from((*kinds, "mixed") if mixed else kinds))
     switch_links = [0] * count
     links: Matrix = ((0,) * count,) * count
     if kind == "direct":
         links = draw(link_matrices(gpus=count))
     elif kind == "switched":
         switch_links = draw(st.lists(st.sampled_from((18, 18, 18, 17, 0)), min_size=count, max_size=count))
-        links = tuple(
-            tuple(0 if i == j else min(a, b) for j, b in enumerate(switch_links)) for i, a in enumerate(switch_links)
-        )
+        links = _each(links, lambda i, j, _: min(switch_links[i], switch_links[j]))
+    elif kind == "holes":  # peer-to-peer access fails between some pairs
+        switch_links = draw(st.lists(st.sampled_from((18, 18, 14)), min_size=count, max_size=count))
+        open_ = draw(link_matrices(gpus=count, counts=(0, 1, 1, 1, 1, 1)))
+        links = _each(open_, lambda i, j, n: n * min(switch_links[i], switch_links[j]))
+    elif kind == "mixed":
+        switch_links = draw(st.lists(st.sampled_from((6, 6, 0)), min_size=count, max_size=count))
+        direct = draw(link_matrices(gpus=count, counts=(0, 0, 1, 2)))
+        links = _each(direct, lambda i, j, n: n + min(switch_links[i], switch_links[j]))
     indices = sorted(draw(st.sets(st.integers(0, 2 * count), min_size=count, max_size=count)))
     minors = draw(st.permutations(range(count)))
     gpus = tuple(

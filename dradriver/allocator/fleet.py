@@ -10,12 +10,13 @@ from dradriver.allocator import demands, ordering, rings
 from dradriver.allocator.alike import Alike, Looked, kind_of
 from dradriver.allocator.blueprints import Blueprints, Kept
 from dradriver.allocator.choose import check, describe
-from dradriver.allocator.network import Location, Sites
+from dradriver.allocator.network import Sites
 from dradriver.allocator.numbering import mask_of_gpus, numbers
 from dradriver.allocator.ordering import Group
 from dradriver.allocator.request import Choice, NoPlaceError, Request
 from dradriver.allocator.subsets import Bools, Ints
 from dradriver.allocator.tables import of_machine
+from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 
 

@@ -17,21 +17,22 @@ from dradriver.allocator import demands, filling, tours
 from dradriver.allocator.choose import check, describe
 from dradriver.allocator.filling import Nodes
 from dradriver.allocator.fleet import Fleet, NodeMask
-from dradriver.allocator.network import Reach
+from dradriver.allocator.network import REACHES
 from dradriver.allocator.request import Choice, Constraint, GangChoice, GangRequest, NoPlaceError, Strategy
 from dradriver.allocator.subsets import Ints
+from dradriver.topology.levels import Step
 
 
 class Plan(NamedTuple):
     """How many pods on which nodes.
 
     Attributes:
-        reach: What holds the nodes together.
+        reach: What holds the nodes together, of ``REACHES``.
         at: (n,) int64, which nodes of ``Nodes``.
         pods: (n,) int64, pods on each.
     """
 
-    reach: Reach
+    reach: Step | None
     at: Ints
     pods: Ints
 
@@ -67,7 +68,7 @@ def plan(fleet: Fleet, nodes: Nodes, request: GangRequest) -> Plan | None:
     """The best way to hold all pods by reach and number of nodes, None where there is none."""
     spread = request.pod.strategy is Strategy.SPREAD
     found: Plan | None = None
-    for reach in Reach:
+    for reach in REACHES:
         here = _within(fleet, nodes, request, reach)
         if here is None:
             continue
@@ -78,15 +79,15 @@ def plan(fleet: Fleet, nodes: Nodes, request: GangRequest) -> Plan | None:
     return found
 
 
-def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Reach) -> Plan | None:
+def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Step | None) -> Plan | None:
     """The best domain of one width that holds all pods."""
     least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
     most = request.pods // least
     if request.max_nodes is not None:
         most = min(most, request.max_nodes)
-    domain = np.arange(len(nodes.capacity)) if reach is Reach.NODE else fleet.sites.domains(reach)[nodes.site]
+    domain = np.arange(len(nodes.capacity)) if reach is None else fleet.sites.domains(reach)[nodes.site]
     usable = (nodes.capacity >= least) & (domain >= 0)
-    if reach is not Reach.NODE and request.min_network_gbps:
+    if reach is not None and request.min_network_gbps:
         usable &= fleet.sites.gbps()[nodes.site] >= request.min_network_gbps
     at = np.flatnonzero(usable)
     if not len(at) or most < 1:
@@ -161,7 +162,7 @@ def _described(fleet: Fleet, nodes: Nodes, chosen: Plan, *, request: GangRequest
     return GangChoice(
         pods=tuple(pods),
         nodes=tuple(ring),
-        reach=chosen.reach.name.lower(),
+        reach=REACHES[chosen.reach],
         busbw_gbps=slowest,
         fallback=_missed(pods),
     )

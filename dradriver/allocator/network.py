@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import enum
-
-import msgspec
 import numpy as np
 
 from dradriver.allocator.subsets import Ints
+from dradriver.topology.levels import BETWEEN_SERVERS, Location, Step
 
-
-class Reach(enum.IntEnum):
-    """What holds all nodes of a gang together, narrowest first."""
-
-    NODE = 0
-    FABRIC = 1  # one multi-node NVLink fabric
-    LEAF = 2  # one leaf switch
-    SPINE = 3
-    ZONE = 4
-    CLUSTER = 5
-
-
-class Location(msgspec.Struct, frozen=True):
-    """One node's place in the network; an empty name is an unknown one.
-
-    Attributes:
-        zone: Zone or site.
-        spine: Spine switch or block, within its zone.
-        leaf: Leaf switch or rack, within its spine.
-        fabric: Multi-node NVLink fabric, wherever it is.
-        gbps: Bandwidth of the node's network, one direction, GB/s; 0 where it is unknown.
-    """
-
-    zone: str = ""
-    spine: str = ""
-    leaf: str = ""
-    fabric: str = ""
-    gbps: float = 0.0
-
-    def within(self, reach: Reach) -> tuple[str, ...] | None:
-        """The domain of this width that the node is in; None where that is unknown."""
-        if reach is Reach.CLUSTER:
-            return ()
-        name = {
-            Reach.FABRIC: self.fabric, Reach.LEAF: self.leaf, Reach.SPINE: self.spine, Reach.ZONE: self.zone,
-        }.get(reach, "")  # fmt: skip
-        if not name:
-            return None
-        above = {Reach.LEAF: (self.zone, self.spine), Reach.SPINE: (self.zone,)}.get(reach, ())
-        return (*above, name)
+# What holds all nodes of a gang together, narrowest first: one node (None), or the step between two of them at most.
+REACHES: dict[Step | None, str] = {
+    None: "node",
+    Step.NVLINK: "fabric",
+    Step.LEAF: "leaf",
+    Step.SPINE: "spine",
+    Step.ZONE: "zone",
+    Step.APART: "cluster",
+}
 
 
 class Sites:
@@ -57,7 +24,7 @@ class Sites:
     def __init__(self) -> None:
         self.locations = [Location()]
         self._number = {self.locations[0]: 0}
-        self._domains: dict[Reach, Ints] = {}
+        self._domains: dict[Step, Ints] = {}
 
     def number(self, location: Location) -> int:
         """The location's number, a new one where it was not seen before."""
@@ -66,25 +33,26 @@ class Sites:
             self.locations.append(location)
         return found
 
-    def domains(self, reach: Reach) -> Ints:
-        """Per location the number of its domain of this width, -1 where that is unknown: (locations,), int64.
+    def domains(self, step: Step) -> Ints:
+        """Per location the number of its domain, -1 where that is unknown: (locations,), int64.
 
+        The nodes of one domain are at most this step of ``BETWEEN_SERVERS`` from each other.
         Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
         """
-        known = self._domains.get(reach)
+        known = self._domains.get(step)
         if known is not None and len(known) == len(self.locations):
             return known
-        within = [location.within(reach) for location in self.locations]
+        within = [location.within(step) for location in self.locations]
         number = {name: at for at, name in enumerate(sorted({name for name in within if name is not None}))}
-        self._domains[reach] = np.array([-1 if name is None else number[name] for name in within], dtype=np.int64)
-        return self._domains[reach]
+        self._domains[step] = np.array([-1 if name is None else number[name] for name in within], dtype=np.int64)
+        return self._domains[step]
 
     def distances(self, sites: Ints) -> Ints:
-        """What holds each two nodes together, as numbers of ``Reach``: (n, n), int64, for n numbers of locations."""
-        out = np.full((len(sites), len(sites)), Reach.CLUSTER, dtype=np.int64)
-        for reach in (Reach.ZONE, Reach.SPINE, Reach.LEAF, Reach.FABRIC):
-            domain = self.domains(reach)[sites]
-            out[(domain[:, None] == domain[None, :]) & (domain >= 0)[:, None]] = reach
+        """The step between each two nodes, as its place in ``BETWEEN_SERVERS``: (n, n), int64, for n locations."""
+        out = np.full((len(sites), len(sites)), len(BETWEEN_SERVERS) - 1, dtype=np.int64)
+        for place, step in reversed([*enumerate(BETWEEN_SERVERS)]):
+            domain = self.domains(step)[sites]
+            out[(domain[:, None] == domain[None, :]) & (domain >= 0)[:, None]] = place
         return out
 
     def gbps(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -8,8 +8,9 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.errors import WordError
+from dradriver.topology.check import is_identity
 
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
 
 
 class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -56,8 +57,8 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         )
     for request, uuids in config.order.items():
         for uuid in uuids:
-            if not _UUID.fullmatch(uuid):
+            if not is_identity(uuid) or _NUMBER.fullmatch(uuid):
                 raise WordError(
-                    f"opaque parameters: order[{request!r}] has {uuid!r}; write uuids as GPU-<lower-case uuid>"
+                    f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
                 )
     return config

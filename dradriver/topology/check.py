@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, PathType
 
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
 _CLASS = re.compile(r"(0x[0-9a-f]{6})?")
@@ -21,9 +21,25 @@ _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
 
+def is_identity(text: str) -> bool:
+    """Return whether ``text`` can be a GPU's identity: in lower case a DNS label (RFC 1123), as a device's name is.
+
+    Every vendor's form is one: ``GPU-`` and a UUID, ``a5ff75a0-0000-1000-80d3-c6ef08e83a5d``, ``0x2f1c0b9a5d3e7746``.
+    """
+    return _IDENTITY.fullmatch(text) is not None
+
+
 def is_cpu_list(text: str) -> bool:
-    """Return whether ``text`` is a CPU list as the kernel writes it: ``0-19,40-59``."""
-    return _CPUS.fullmatch(text) is not None
+    """Return whether ``text`` is a CPU list as the kernel writes it, each CPU once in rising order: ``0-19,40-59``."""
+    if not _CPUS.fullmatch(text):
+        return False
+    before = -1
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not before < int(first) <= int(last or first):
+            return False
+        before = int(last or first)
+    return True
 
 
 def is_bus_id(text: str) -> bool:
@@ -66,16 +82,18 @@ def _check_gpus(machine: Machine) -> None:
         seen: dict[object, int] = {}
         for i, gpu in enumerate(machine.gpus):
             value = getattr(gpu, field)
-            if value in seen and value != "":
-                raise TopologyError(f"gpus[{i}].{field}: {value!r} is also gpus[{seen[value]}]'s; each needs its own")
-            seen[value] = i
+            key = value.lower() if isinstance(value, str) else value  # a device's name is in lower case
+            if key in seen and value != "":
+                raise TopologyError(f"gpus[{i}].{field}: {value!r} is also gpus[{seen[key]}]'s; each needs its own")
+            seen[key] = i
     for i, gpu in enumerate(machine.gpus):
         at = f"gpus[{i}]"
         if i and gpu.index <= machine.gpus[i - 1].index:
             raise TopologyError(f"{at}.index: {gpu.index} is not above the one before; sort by index")
-        if not _UUID.fullmatch(gpu.uuid):
+        if not is_identity(gpu.uuid):
             raise TopologyError(
-                f"{at}.uuid: {gpu.uuid!r}; write GPU- and a lower-case UUID, as nvidia-smi -L prints it"
+                f"{at}.uuid: {gpu.uuid!r}; write what the vendor's tool prints (nvidia-smi -L: GPU- and a UUID), "
+                "1 to 63 letters, digits and, inside, hyphens"
             )
         if gpu.pci and not is_bus_id(gpu.pci):
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
@@ -104,7 +122,7 @@ def _check_rest(machine: Machine) -> None:
         if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
             raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
         if node.cpus and not is_cpu_list(node.cpus):
-            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list: 0-19,40-59")
+            raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list in rising order: 0-19,40-59")
         if node.cpumap and not _CPUMAP.fullmatch(node.cpumap):
             raise TopologyError(f"numa[{i}].cpumap: {node.cpumap!r}; write it as /sys does: 000000ff,fff00000")
     if machine.cpu is not None:

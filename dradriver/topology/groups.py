@@ -3,8 +3,10 @@
 A scheduler can only match equal attribute values. So each GPU gets, for every size, the number of one group; groups of
 a size are disjoint, and a claim whose GPUs all show the same number has a good set.
 
-A set may be a group when a ring through all of it uses links or switches alone (for two GPUs: a link). Among the ways
-to split a domain into groups the one wins that has, in this order,
+A set may be a group when a ring through all of it uses links or switches alone (for two GPUs: a link). Where each
+pair of a domain has the links that switches give it every set has such a ring, and the GPUs of one NUMA node go
+together. A switched machine in which a pair shows none (peer-to-peer access fails), or more, is a graph as any other.
+Among the ways to split a graph into groups the one wins that has, in this order,
 
 1. the most groups;
 2. the highest sum, over the groups, of the links that the least linked GPU has inside its group: the cap on what NCCL's
@@ -56,11 +58,16 @@ def group(machine: Machine) -> Groups:
     ranked = sorted(range(count), key=lambda i: machine.gpus[i].index)
     domains = _components(ranked, lambda i, j: machine.links[i][j] > 0)
     linked = [d for d in domains if len(d) > 1]
+    fabrics = {d for d in linked if _through_switches(machine, d)}
     by_size: dict[int, tuple[int | None, ...]] = {}
     gbps: dict[int, tuple[float, ...]] = {}
     outer: list[_Set] = []
     for size in reversed(SIZES):
-        found = [s for d in linked for s in _split(machine, d, size, outer=outer)]
+        found = [
+            s
+            for d in linked
+            for s in (_split_fabric(machine, d, size) if d in fabrics else _split(machine, d, size, outer=outer))
+        ]
         found.sort(key=lambda s: machine.gpus[s[0]].index)
         by_size[size] = _numbers(found, count)
         gbps[size] = tuple(round(_ring(machine, s) * machine.link_gbps, 3) for s in found)
@@ -96,8 +103,6 @@ def _components(ranked: Sequence[int], joined: Callable[[int, int], bool]) -> li
 def _split(machine: Machine, domain: _Set, size: int, *, outer: Collection[_Set]) -> list[_Set]:
     if len(domain) < size:
         return []
-    if all(machine.gpus[i].switch_links for i in domain):
-        return _split_switched(machine, domain, size)
     if len(domain) > _EXACT:
         return _split_greedy(machine, domain, size)
     within = [sum(1 << domain.index(i) for i in o) for o in outer if set(o) <= set(domain)]
@@ -108,6 +113,15 @@ def _split(machine: Machine, domain: _Set, size: int, *, outer: Collection[_Set]
     return [tuple(domain[b] for b in places) for places in _best_split(len(domain), size, values)]
 
 
+def _through_switches(machine: Machine, members: _Set) -> bool:
+    """Return whether every pair has what the switches give it, no less and no more: then every ring is as good."""
+    own = [(machine.gpus[i].switch_links, i) for i in members]
+    own.sort()  # the lesser linked GPU of a pair comes first
+    return own[0][0] > 0 and all(
+        machine.links[i][j] == least for n, (least, i) in enumerate(own) for _, j in own[n + 1 :]
+    )
+
+
 def _packed(value: Iterable[int]) -> int:
     """Return one number that compares as ``value`` does from left to right, and adds up as its parts do."""
     packed = 0
@@ -116,7 +130,7 @@ def _packed(value: Iterable[int]) -> int:
     return packed
 
 
-def _split_switched(machine: Machine, domain: _Set, size: int) -> list[_Set]:
+def _split_fabric(machine: Machine, domain: _Set, size: int) -> list[_Set]:
     """Split a switch fabric, where every set is a ring: alike GPUs of one NUMA node first, then what is left over.
 
     All sizes cut one line of GPUs: whole eights of alike GPUs, then fours, twos and single ones. So quads consist of
@@ -140,8 +154,8 @@ def _split_switched(machine: Machine, domain: _Set, size: int) -> list[_Set]:
 
 def _ring(machine: Machine, members: _Set) -> int:
     """Return the links of the weakest step of the best ring through ``members`` (of 2, 4 or 8), 0 without a ring."""
-    if all(machine.gpus[i].switch_links for i in members):
-        return min(machine.links[i][j] for i, j in combinations(members, 2))
+    if _through_switches(machine, members):
+        return min(machine.gpus[i].switch_links for i in members)
     return Rings(machine, members).weakest(range(len(members)))
 
 

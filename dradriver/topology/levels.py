@@ -44,7 +44,8 @@ class Bandwidth(enum.StrEnum):
 class Class(msgspec.Struct, frozen=True):
     """What a step costs: ``bandwidth`` names the limit, ``latency_us`` is what one hop of a small message takes.
 
-    The latencies are NCCL's for its ring with the LL protocol (``tuning.cc``): over links, over PCIe, over the network.
+    The latencies are NCCL's for its ring with the LL protocol (``hwLat`` in ``tuning.cc``). NCCL has these three alone:
+    over links, over PCIe whatever the path, and over the network whatever the switches.
     """
 
     bandwidth: Bandwidth
@@ -74,20 +75,41 @@ _TOPOLOGY_LEVEL = {
 }
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server stands, from its node's labels; an empty name is not known and shared with nobody.
+BETWEEN_SERVERS = (Step.NVLINK, Step.LEAF, Step.SPINE, Step.ZONE, Step.APART)
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a server stands in the network, from its node's labels; an empty name is an unknown one.
 
     Attributes:
-        fabric: ``Machine.fabric``.
-        leaf: Leaf switch (top of rack).
-        spine: Spine, or block of leaf switches.
-        zone: Zone.
+        zone: Zone or site.
+        spine: Spine switch or block of leaf switches, within its zone.
+        leaf: Leaf switch or rack, within its spine.
+        fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is.
+        gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
     """
 
-    fabric: str = ""
-    leaf: str = ""
-    spine: str = ""
     zone: str = ""
+    spine: str = ""
+    leaf: str = ""
+    fabric: str = ""
+    gbps: float = 0.0
+
+    def within(self, step: Step) -> tuple[str, ...] | None:
+        """Return what the server shares with those a ``step`` of ``BETWEEN_SERVERS`` away; None where it is unknown.
+
+        A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be
+        called ``rack1``.
+        """
+        if step is Step.APART:
+            return ()
+        names = {
+            Step.NVLINK: (self.fabric,),
+            Step.LEAF: (self.zone, self.spine, self.leaf),
+            Step.SPINE: (self.zone, self.spine),
+            Step.ZONE: (self.zone,),
+        }[step]
+        return names if names[-1] else None
 
 
 def topology_level(step: Step) -> int:
@@ -117,11 +139,10 @@ def worst(machine: Machine, members: Iterable[int]) -> Step | None:
     return max((step(machine, i, j) for i, j in combinations(members, 2)), default=None)
 
 
-def between(a: Site, b: Site) -> Step:
+def between(a: Location, b: Location) -> Step:
     """Return the step between two servers: the nearest thing that both are known to share."""
-    shared = (("fabric", Step.NVLINK), ("leaf", Step.LEAF), ("spine", Step.SPINE), ("zone", Step.ZONE))
-    for name, found in shared:
-        value = getattr(a, name)
-        if value and value == getattr(b, name):
-            return found
+    for step in BETWEEN_SERVERS:
+        domain = a.within(step)
+        if domain is not None and domain == b.within(step):
+            return step
     return Step.APART

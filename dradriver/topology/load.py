@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
 from dradriver.topology.synthetic import synthetic_uuid
 
+_TOPO_M = re.compile(r"^(?:[ \t]|\x1b\[[0-9;]*[A-Za-z])*GPU\d", re.MULTILINE)  # its header, or a row
 _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
@@ -31,13 +33,13 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
         return profiles.load(source, seed=seed)
     path = Path(source)
     text = _text(path)
-    start = text.lstrip("\ufeff \t\r\n")[:1]
+    start = text.lstrip()[:1]
     try:
         if start == "{":
             return _with_seed(codec.decode(text), seed)
         if start == "<":
             return nccl.read(text, name=path.stem, seed=seed)
-        if "GPU0" not in text and ":" in text:
+        if ":" in text and not _TOPO_M.search(text):
             return schema.read(text, source=path.name, seed=seed)
         return topo_m.read(text, name=path.stem, seed=seed)
     except TopologyError as error:
@@ -49,7 +51,7 @@ def _text(path: Path) -> str:
     try:
         if path.is_file() and path.stat().st_size > _MOST_BYTES:
             raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; this describes no machine")
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except FileNotFoundError as error:
         names = ", ".join(profiles.names())
         raise TopologyError(f"{path}: no such file, and no profile either; profiles: {names}") from error

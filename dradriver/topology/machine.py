@@ -47,7 +47,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: The machine's own number of the GPU (NVML index, PCI order).
-        uuid: ``GPU-`` and a lower-case UUID: the GPU's identity.
+        uuid: The GPU's identity, in its vendor's form (NVIDIA's is ``GPU-`` and a lower-case UUID); in lower case a DNS
+            label, and nobody else's in the machine.
         minor: N of ``/dev/nvidiaN``; not always the index.
         pci: Bus id as /sys writes it: ``0000:06:00.0``; empty where the source does not say (topo -m).
         pcie_root: Root complex, ``pci0000:00``; None where it is not known.

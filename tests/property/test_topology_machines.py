@@ -15,6 +15,18 @@ from dradriver.topology.profiles import schema
 from tests.strategies import machines
 
 
+def whole(machine: Machine, members: tuple[int, ...]) -> bool:
+    """Whether a switch fabric without a hole, and nothing else, joins these GPUs."""
+    own = [gpu.switch_links for gpu in machine.gpus]
+    return all(own[i] and own[j] and machine.links[i][j] == min(own[i], own[j]) for i, j in combinations(members, 2))
+
+
+def compared(machine: Machine) -> bool:
+    """Whether all splits are compared: not in a whole fabric, where every set of one size has a ring."""
+    linked = [i for i, row in enumerate(machine.links) if any(row)]
+    return not linked or not whole(machine, tuple(linked))
+
+
 def shuffled(machine: Machine, order: list[int], *, renumber: bool) -> Machine:
     """The same GPUs at other positions; with ``renumber`` their numbers follow the new positions."""
     numbers = [gpu.index for gpu in machine.gpus]
@@ -57,14 +69,14 @@ def worth(machine: Machine, groups: Groups) -> object:
     return sums
 
 
-@given(machines(), st.randoms(use_true_random=False))
+@given(machines(mixed=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_gpus_are_read_changes_nothing(machine: Machine, rng: random.Random) -> None:
     order = rng.sample(range(len(machine.gpus)), len(machine.gpus))
     other = shuffled(machine, order, renumber=False)
     assert named(other, group(other)) == named(machine, group(machine))
 
 
-@given(machines().filter(lambda m: not m.switched), st.randoms(use_true_random=False))
+@given(machines(mixed=True).filter(compared), st.randoms(use_true_random=False))
 def test_other_numbers_change_nothing_but_names(machine: Machine, rng: random.Random) -> None:
     order = rng.sample(range(len(machine.gpus)), len(machine.gpus))
     other = shuffled(machine, order, renumber=True)
@@ -95,7 +107,18 @@ def splits(sets: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     return splits(rest) + [[first, *chosen] for chosen in splits(apart)]
 
 
-@given(machines(max_gpus=6).filter(lambda m: not m.switched))
+def most_apart(sets: list[tuple[int, ...]]) -> int:
+    """The largest number of disjoint sets."""
+    if not sets:
+        return 0
+    first, *rest = sets
+    apart = [s for s in rest if not set(s) & set(first)]
+    if len(apart) == len(rest):
+        return 1 + most_apart(rest)
+    return max(most_apart(rest), 1 + most_apart(apart))
+
+
+@given(machines(max_gpus=6, mixed=True).filter(compared))
 def test_groups_are_the_best_of_all_splits(machine: Machine) -> None:
     groups = group(machine)
     for size in (2, 4):
@@ -112,7 +135,19 @@ def test_groups_are_the_best_of_all_splits(machine: Machine) -> None:
         assert groups.gbps[size] == rings
 
 
-@given(machines())
+@given(machines(max_gpus=7, mixed=True).filter(lambda m: m.switched))
+def test_a_switched_machines_groups_have_the_rings_they_tell_of_and_are_the_most_there_can_be(machine: Machine) -> None:
+    groups = group(machine)
+    for size in (2, 4):
+        found = [tuple(i for i, n in enumerate(groups.by_size[size]) if n == k) for k in range(len(groups.gbps[size]))]
+        rings = tuple(round(best_ring(machine, s) * machine.link_gbps, 3) for s in found)
+        assert groups.gbps[size] == rings
+        assert all(rings)
+        candidates = [s for s in combinations(range(len(machine.gpus)), size) if best_ring(machine, s)]
+        assert len(found) == most_apart(candidates)
+
+
+@given(machines(mixed=True))
 def test_groups_are_disjoint_linked_and_complete(machine: Machine) -> None:
     groups = group(machine)
     assert sorted(groups.order) == list(range(len(machine.gpus)))

@@ -8,12 +8,12 @@ import pytest
 
 from dradriver.allocator.choose import choose
 from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.network import Location
 from dradriver.allocator.numbering import UnknownGpuError
 from dradriver.allocator.ordering import StaleMaskError
 from dradriver.allocator.request import Constraint, NoPlaceError, Request
 from dradriver.allocator.tables import MachineTooLargeError
 from dradriver.topology import profiles
+from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 

@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.allocator import gangs
 from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.network import Location, Reach
+from dradriver.allocator.network import REACHES
 from dradriver.allocator.request import (
     Constraint,
     GangChoice,
@@ -20,6 +20,7 @@ from dradriver.allocator.request import (
     Strategy,
 )
 from dradriver.allocator.tables import of_machine
+from dradriver.topology.levels import Location, Step, between
 from dradriver.topology.machine import PathType
 from tests.fakes import machines
 
@@ -30,15 +31,6 @@ FOUR = machines.build(
     numa=(0, 0, 1, 1),
     capability="8.0",
 )
-
-
-def distance(a: Location, b: Location) -> Reach:
-    """What holds two nodes together; two places of one node are not asked about."""
-    for reach in (Reach.FABRIC, Reach.LEAF, Reach.SPINE, Reach.ZONE):
-        domain = a.within(reach)
-        if domain is not None and domain == b.within(reach):
-            return reach
-    return Reach.CLUSTER
 
 
 def gang(pods: int, gpus: int, *, strategy: Strategy = Strategy.PACK, **limits: float | None) -> GangRequest:
@@ -94,7 +86,7 @@ def test_an_nvlink_fabric_goes_before_a_leaf() -> None:
 
 def test_leaves_of_one_name_in_two_zones_are_two() -> None:
     first, second = Location(zone="x", leaf="1"), Location(zone="y", leaf="1")
-    assert distance(first, second) is Reach.CLUSTER
+    assert between(first, second) is Step.APART
     fleet = cluster(a=(range(4), first), b=(range(4), second))
     assert gangs.place(fleet, gang(4, 2)).reach == "cluster"
 
@@ -144,9 +136,9 @@ def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None
         fleet.set_location(f"n{number:02}", Location(zone="z", spine=f"{number % 2}", leaf=f"{number % 6}"))
     choice = gangs.place(fleet, gang(24, 4))
     where = [fleet.location(name) for name in choice.nodes]
-    steps = [distance(a, b) for a, b in zip(where, (*where[1:], where[0]), strict=True)]
-    assert steps.count(Reach.LEAF) == 18
-    assert steps.count(Reach.SPINE) == 4
+    steps = [between(a, b) for a, b in zip(where, (*where[1:], where[0]), strict=True)]
+    assert steps.count(Step.LEAF) == 18
+    assert steps.count(Step.SPINE) == 4
     assert [pod.node for pod in choice.pods] == list(choice.nodes)
 
 
@@ -212,8 +204,8 @@ def exact(fleet: Fleet, request: GangRequest) -> tuple[float, ...] | None:
         real = [one for one in worth if one is not None]
         if len(real) < len(worth):
             continue
-        reach = Reach.NODE if len(used) == 1 else max(distance(a, b) for a, b in itertools.combinations(where, 2))
-        key = (-len(used), reach, -min(real)) if spread else (reach, len(used), -min(real))
+        width = -1 if len(used) == 1 else max(between(a, b) for a, b in itertools.combinations(where, 2))
+        key = (-len(used), width, -min(real)) if spread else (width, len(used), -min(real))
         best = key if best is None or key < best else best
     return best
 
@@ -245,7 +237,6 @@ def test_reach_nodes_and_slowest_pod_are_those_of_the_exact_solver(seed: int) ->
     assert choice == gangs.place(fleet, request)
     worst = min(pod.busbw_gbps for pod in choice.pods)
     spread = request.pod.strategy is Strategy.SPREAD
-    head = (-len(choice.nodes), Reach[choice.reach.upper()]) if spread else (
-        Reach[choice.reach.upper()], len(choice.nodes)
-    )  # fmt: skip
+    width = next(-1 if step is None else int(step) for step, word in REACHES.items() if word == choice.reach)
+    head: tuple[float, ...] = (-len(choice.nodes), width) if spread else (width, len(choice.nodes))
     assert (*head, pytest.approx(-worst, abs=0.01)) == best

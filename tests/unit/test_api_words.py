@@ -52,7 +52,8 @@ def test_config_round_trip() -> None:
         ({"kind": "GpuConfig"}, "write apiVersion: gpu.topology/v1alpha1, kind: ClaimConfig"),
         ({"apiVersion": "gpu.topology/v9"}, "is unknown"),
         ({"sharing": {}}, "sharing"),
-        ({"order": {"a": ["0"]}}, "write uuids as GPU-"),
+        ({"order": {"a": ["0"]}}, "write the devices' uuid attributes"),
+        ({"order": {"a": ["GPU 0"]}}, "write the devices' uuid attributes"),
         ({"order": 3}, "order"),
     ],
 )

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from dradriver.api import slices
 from dradriver.topology import codec, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PciDevice
@@ -62,7 +64,11 @@ def _put(path: list[Any], value: object) -> Callable[[Any], None]:
     [
         (_put(["version"], 2), "Invalid enum value 2 - at `$.version`"),
         (_put(["gpus", 3, "uuid"], 7), "Expected `str`, got `int` - at `$.gpus[3].uuid`"),
-        (_put(["gpus", 3, "uuid"], "GPU-x"), "gpus[3].uuid: 'GPU-x'; write GPU- and a lower-case UUID"),
+        (_put(["gpus", 3, "uuid"], "GPU_x"), "gpus[3].uuid: 'GPU_x'; write what the vendor's tool prints"),
+        (_put(["gpus", 3, "uuid"], ""), "gpus[3].uuid: ''; write what"),
+        (_put(["gpus", 3, "uuid"], "-a"), "gpus[3].uuid: '-a'; write what"),
+        (_put(["gpus", 3, "uuid"], "a" * 64), "1 to 63 letters, digits"),
+        (_put(["gpus", 3, "uuid"], "a\n"), "1 to 63 letters, digits"),
         (_put(["gpus", 3, "index"], 1), "gpus[3].index: 1 is also gpus[1]'s"),
         (_put(["gpus", 3, "index"], 9), "gpus[4].index: 4 is not above the one before"),
         (_put(["gpus", 3, "numa"], -1), "gpus[3].numa: -1; write a number from 0 up, or leave it out"),
@@ -100,6 +106,32 @@ def test_a_broken_document_is_refused_with_the_place(change: Callable[[Any], Non
 def test_what_is_no_document_is_refused(text: str | bytes) -> None:
     with pytest.raises(TopologyError, match="machine JSON, version 1: "):
         codec.decode(text)
+
+
+VENDORS = {
+    "amd": [f"a5ff75a0-0000-1000-80d3-c6ef08e83a5{n}" for n in range(8)],
+    "kfd": [f"0x2f1c0b9a5d3e774{n}" for n in range(8)],
+    "ascend": [f"B8A3C2D1-20A0E6F4-7D5B1C3E-8F9A0B1C-4D5E6F7{n}" for n in range(8)],
+    "short": list("abcdefgh"),
+    "long": [str(n) * 63 for n in range(8)],
+}
+
+
+@pytest.mark.parametrize("uuids", VENDORS.values(), ids=VENDORS)
+def test_another_vendors_machine_is_one_too(uuids: list[str]) -> None:
+    machine = profiles.load("dgx1-v100")
+    gpus = (msgspec.structs.replace(gpu, uuid=uuid) for gpu, uuid in zip(machine.gpus, uuids, strict=True))
+    other = msgspec.structs.replace(machine, gpus=tuple(gpus))
+    assert codec.decode(codec.encode(other)) == other
+    label = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+    assert all(label.fullmatch(slices.device_name(gpu.uuid)) for gpu in other.gpus)
+
+
+def test_two_ids_that_differ_in_case_alone_would_be_one_device() -> None:
+    machine = profiles.load("dgx1-v100")
+    twin = msgspec.structs.replace(machine.gpus[1], uuid=machine.gpus[0].uuid.upper())
+    with pytest.raises(TopologyError, match=r"gpus\[1\]\.uuid: 'GPU-.*' is also gpus\[0\]'s"):
+        codec.encode(msgspec.structs.replace(machine, gpus=(machine.gpus[0], twin, *machine.gpus[2:])))
 
 
 def test_fields_of_a_newer_writer_are_skipped() -> None:

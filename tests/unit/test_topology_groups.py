@@ -75,6 +75,44 @@ def test_a_gpu_that_lost_its_links_is_in_no_group_and_a_weak_one_is_counted_as_w
     assert groups.order[-1] == 5
 
 
+def _without(machine: Machine, *pairs: tuple[int, int]) -> Machine:
+    """The machine with peer-to-peer access failing between some of its GPUs."""
+    holes = {*pairs, *((j, i) for i, j in pairs)}
+    links = tuple(tuple(0 if (i, j) in holes else n for j, n in enumerate(row)) for i, row in enumerate(machine.links))
+    return msgspec.structs.replace(machine, links=links)
+
+
+def test_two_gpus_that_a_switch_does_not_join_share_no_pair() -> None:
+    groups = group(_without(profiles.load("hgx-h100"), (0, 1)))
+    assert {0, 1} not in sets(groups, 2)
+    assert len(sets(groups, 2)) == 4
+    assert sets(groups, 8) == [set(range(8))]
+    # quads and the eight have rings that go round the hole
+    assert groups.gbps == {2: (370.8,) * 4, 4: (370.8,) * 2, 8: (370.8,)}
+
+
+def test_a_gpu_that_a_switch_joins_to_one_other_alone_is_in_no_quad() -> None:
+    groups = group(_without(profiles.load("hgx-h100"), *((0, j) for j in range(2, 8))))
+    assert sets(groups, 2)[0] == {0, 1}
+    assert groups.by_size[8] == (None,) * 8
+    assert groups.by_size[4][0] is None
+    assert groups.gbps[4] == (370.8,)
+
+
+def test_a_rack_with_a_hole_keeps_to_its_other_trays() -> None:
+    groups = group(_without(profiles.load("gb200-nvl72-rack"), (0, 1)))
+    assert sets(groups, 4)[2:] == [set(range(start, start + 4)) for start in range(8, 72, 4)]
+    assert min(gbps for every in groups.gbps.values() for gbps in every) == 721.8
+    assert all(len(members) == 2 and members != {0, 1} for members in sets(groups, 2))
+
+
+def test_direct_links_beside_the_switches_count() -> None:
+    machine = machine_of({(0, 1): 8, (0, 2): 8, (1, 2): 6, (0, 3): 6, (1, 3): 8, (2, 3): 8}, 4, switch_links=6)
+    groups = group(machine)
+    assert sets(groups, 2) == [{0, 1}, {2, 3}]
+    assert groups.gbps == {2: (160.0,) * 2, 4: (160.0,), 8: ()}  # the ring 0, 1, 3, 2 has 8 links at every step
+
+
 def test_bridge_pairs_make_pairs_and_nothing_larger() -> None:
     groups = group(profiles.load("a100-pcie-x8-bridge-pairs"))
     assert groups.domain == (0, 0, 1, 1, 2, 2, 3, 3)

@@ -5,7 +5,17 @@ from itertools import combinations
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.levels import CLASSES, Bandwidth, Site, Step, between, step, step_gbps, topology_level, worst
+from dradriver.topology.levels import (
+    CLASSES,
+    Bandwidth,
+    Location,
+    Step,
+    between,
+    step,
+    step_gbps,
+    topology_level,
+    worst,
+)
 from dradriver.topology.machine import PathType
 
 
@@ -55,24 +65,33 @@ def test_the_worst_step_of_a_set() -> None:
         assert worst(machine, (i, j)) is step(machine, i, j)
 
 
-HERE = Site(fabric="f.1", leaf="l1", spine="s1", zone="z1")
+HERE = Location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
 
 
 @pytest.mark.parametrize(
     ("there", "expected"),
     [
         (HERE, Step.NVLINK),
-        (Site(fabric="f.2", leaf="l1", spine="s1", zone="z1"), Step.LEAF),
-        (Site(leaf="l2", spine="s1", zone="z1"), Step.SPINE),
-        (Site(leaf="l2", spine="s2", zone="z1"), Step.ZONE),
-        (Site(leaf="l9", spine="s9", zone="z2"), Step.APART),
-        (Site(), Step.APART),
+        (Location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), Step.NVLINK),
+        (Location(fabric="f.2", leaf="l1", spine="s1", zone="z1"), Step.LEAF),
+        (Location(leaf="l2", spine="s1", zone="z1"), Step.SPINE),
+        (Location(leaf="l2", spine="s2", zone="z1"), Step.ZONE),
+        (Location(leaf="l9", spine="s9", zone="z2"), Step.APART),
+        (Location(), Step.APART),
+        # a rack of the same name below another spine, a spine of the same name in another zone
+        (Location(leaf="l1", spine="s2", zone="z1"), Step.ZONE),
+        (Location(leaf="l1", spine="s1", zone="z2"), Step.APART),
+        (Location(leaf="l1"), Step.APART),
     ],
 )
-def test_the_way_between_two_servers(there: Site, expected: Step) -> None:
+def test_the_way_between_two_servers(there: Location, expected: Step) -> None:
     assert between(HERE, there) is between(there, HERE) is expected
     assert topology_level(between(HERE, there)) == (0 if expected is Step.NVLINK else 4)
 
 
 def test_what_is_not_known_is_not_shared() -> None:
-    assert between(Site(), Site()) is Step.APART
+    assert between(Location(), Location()) is Step.APART
+
+
+def test_a_leaf_is_shared_where_nothing_is_known_above_it() -> None:
+    assert between(Location(leaf="l1"), Location(leaf="l1")) is Step.LEAF

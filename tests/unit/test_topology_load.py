@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.paths import Place, path_matrix, pcie_path
@@ -26,6 +26,51 @@ def test_a_files_content_decides_what_it_is(tmp_path: Path, suffix: str) -> None
     assert read_machine(str(file)).links == machine.links
     assert read_machine(file).name == "box"
     file.write_text(PROFILE)
+    assert read_machine(file).name == "one"
+
+
+TOPO_M = "\tGPU{0}\tGPU{1}\tCPU Affinity\nGPU{0}\t X \tNV4\t0-1\nGPU{1}\tNV4\t X \t0-1\n"
+LEGEND = "\nLegend:\n\n  X    = Self\n  NV#  = links\n\nNIC Legend:\n"
+
+
+@pytest.mark.parametrize("text", [PROFILE, codec.encode(profiles.load("dgx1-v100")), TOPO_M.format(0, 1)])
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "box"
+    file.write_text(text)
+    plain = read_machine(file)
+    file.write_text("\ufeff" + text, "utf-8")
+    assert read_machine(file) == plain
+
+
+def test_a_byte_order_mark_before_an_nccl_file(tmp_path: Path) -> None:
+    file = tmp_path / "box"
+    machine = profiles.load("dgx-h100")
+    file.write_text("\ufeff" + nccl.write(machine), "utf-8")
+    assert len(read_machine(file).gpus) == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOPO_M.format(1, 3) + LEGEND,
+        "\n\n" + TOPO_M.format(1, 3) + LEGEND,
+        "$ nvidia-smi topo -m\n" + TOPO_M.format(0, 1).replace("\t", "    "),
+        TOPO_M.format(0, 1).replace("\tGPU0", "\t\x1b[4mGPU0", 1).replace("Affinity\n", "Affinity\x1b[0m\n"),
+        TOPO_M.format(2, 5).replace("\tGPU2", "GPU2", 1) + LEGEND,
+        "host: node-a\n" + TOPO_M.format(0, 1),
+    ],
+    ids=["subset", "blank lines", "prompt", "colour", "no tab", "a line before"],
+)
+def test_a_line_of_gpus_makes_a_topo_m_text(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "box"
+    file.write_text(text)
+    assert read_machine(file).links == ((0, 4), (4, 0))
+
+
+@pytest.mark.parametrize("comment", ["# as GPU0 and GPU1", "  # GPU0 GPU1", "nics: []  # beside GPU0"])
+def test_a_profile_may_speak_of_gpus(tmp_path: Path, comment: str) -> None:
+    file = tmp_path / "box"
+    file.write_text(comment + "\n" + PROFILE)
     assert read_machine(file).name == "one"
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
 from dradriver.topology.machine import PathType
 from dradriver.topology.nccl import facts
-from dradriver.topology.profiles import schema
+from dradriver.topology.profiles import entries, schema
 from tests.paths import REPO, SHARED_DATA
 
 GOOD = """\
@@ -128,6 +129,22 @@ def test_every_profile_counts_bandwidth_as_nccl_does(name: str) -> None:
     assert machine.gpus[0].architecture == facts.architecture(int(major + minor))
 
 
+# What a GPU's link can be at most below such a CPU: Gen3 12, Gen4 24, Gen5 48 (Intel's and AMD's data sheets).
+PCIE_GBPS = {
+    ("GenuineIntel", 6, 79): 12, ("GenuineIntel", 6, 85): 12, ("GenuineIntel", 6, 106): 24,
+    ("GenuineIntel", 6, 143): 48, ("GenuineIntel", 6, 207): 48,
+    ("AuthenticAMD", 23, 49): 24, ("AuthenticAMD", 25, 1): 24, ("AuthenticAMD", 25, 8): 24, ("", 0, 0): 48,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_no_profiles_gpus_have_a_faster_link_than_its_cpu(name: str) -> None:
+    machine = profiles.load(name)
+    assert machine.cpu is not None
+    most = PCIE_GBPS[machine.cpu.vendor, machine.cpu.family, machine.cpu.model]
+    assert max(gpu.pcie_gbps for gpu in machine.gpus) <= most
+
+
 def test_the_degraded_machine_keeps_its_sick_gpus_out_of_the_groups() -> None:
     groups = group(profiles.load("hgx-h100-degraded"))
     assert groups.domain[5] is None
@@ -159,12 +176,12 @@ WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
 @pytest.mark.parametrize(
     ("heading", "entry"),
     [
-        ("The profile", schema.Profile),
-        ("product", schema.Product),
-        ("gpus", schema.GpuEntry),
-        ("nics", schema.NicEntry),
-        ("numa", schema.NumaEntry),
-        ("cpu", schema.CpuEntry),
+        ("The profile", entries.Profile),
+        ("product", entries.Product),
+        ("gpus", entries.GpuEntry),
+        ("nics", entries.NicEntry),
+        ("numa", entries.NumaEntry),
+        ("cpu", entries.CpuEntry),
     ],
 )
 def test_the_written_schema_names_every_field_and_the_required_ones(heading: str, entry: type[msgspec.Struct]) -> None:
@@ -194,7 +211,7 @@ def test_switched_gpus_may_differ_in_their_links() -> None:
     [
         ("minor: 3", "minr: 3", "bad.yaml:5: gpus[0]: Object contains unknown field `minr`; minr is not one of pci,"),
         ("product:", "prodct:", "bad.yaml:1: $: Object contains unknown field `prodct`; prodct is not one of name,"),
-        ("memory_mib: 1024", "memory_mib: much", "bad.yaml:2: product.memory_mib: Expected `int`, got `str`"),
+        ("memory_mib: 1024", "memory_mib: much", "bad.yaml:2: product.memory_mib: 'much'; write a whole number"),
         ("pci: 0000:02:00.0", "pci: 00000000:2:0.0", "bad.yaml:6: gpus[1].pci: '00000000:2:0.0'; write it as /sys"),
         ("pci: 0000:02:00.0", "pci: 0000:01:00.0", "bad.yaml:6: gpus[1].pci: '0000:01:00.0' is also gpus[0]'s"),
         ("pci: 0000:02:00.0, ", "", "bad.yaml:6: gpus[1]: Object missing required field `pci`"),
@@ -202,11 +219,16 @@ def test_switched_gpus_may_differ_in_their_links() -> None:
         ("0-1: 4", "0-2: 4", "bad.yaml:9: links.0-2: not two GPUs; write two different numbers from 0 to 1"),
         ("0-1: 4", "0-0: 4", "bad.yaml:9: links.0-0: not two GPUs"),
         ("0-1: 4", "0-1: 4, 1-0: 2", "bad.yaml:9: links.1-0: this pair is given twice"),
-        ("0-1: 4", "0-1: -4", "bad.yaml:9: links[0][1]: -4; 0 to 1024 is allowed"),
+        ("0-1: 4", "0-1: -4", "bad.yaml:9: links.0-1: '-4'; write a whole number from 0 to 36"),
+        ("0-1: 4", "0-1: 99", "bad.yaml:9: links.0-1: '99'; write a whole number from 0 to 36"),
+        ("0-1: 4", "0-1: 4.5", "bad.yaml:9: links.0-1: '4.5'; write a whole number from 0 to 36"),
+        ("{0-1: 4}", "[4]", "bad.yaml:9: links: a list; write pairs of GPUs and their number of links"),
         ("0-1: 4", "0-1: 4, 0-1: 2", "bad.yaml:9: 0-1 is given twice"),
         ("link_gbps: 20", "link_gbps: 0", "bad.yaml:3: link_gbps: 0, but there are links"),
         ("link_gbps: 20", "link_gbps: nan", "bad.yaml:3: link_gbps: nan"),
         ("link_gbps: 20", "link_gbps: 20\nswitch_links: 6", "bad.yaml:10: links: given beside switch_links"),
+        ("s0/b, numa: 0", "s0/b, numa: 1", "bad.yaml:6: gpus[1].numa: 1, but gpus[0] is on node 0 below"),
+        ("s0/a, numa: 0}\nlinks", "s0/a, numa: 1}\nlinks", "bad.yaml:8: nics[0].numa: 1, but gpus[0] is on node 0"),
         ("numa: 0}", "numa: 0", "not YAML"),
         ("gpus:", "gpus: &a [*a]\nnics:", "bad.yaml:4"),
     ],
@@ -218,7 +240,54 @@ def test_a_bad_profile_is_refused_with_file_line_and_cure(old: str, new: str, sa
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "- a", "just words", "[" * 1200, "? [a]\n: b", "a: \0"])
+PAIRS = (resources.files(profiles) / "rtx-a6000-x4-pairs.yaml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("pci0000:40, numa: 0", "pci0000:40, numa: 7", "gpus[2].numa: 7; write a node that numa lists (0), or list"),
+        ("links:", "nics: [{name: a, numa: 3}]\nlinks:", "nics[0].numa: 3; write a node that numa lists (0)"),
+        ("links:", "nics: [{name: a, kind: infinband}]\nlinks:",
+         "nics[0].kind: 'infinband'; write efa, ethernet, infiniband or roce"),
+        ("x86_64", "aarch64", "cpu.arch: 'aarch64'; write arm64, ppc64 or x86_64"),
+        ("AuthenticAMD", "AMD", "cpu.vendor: 'AMD'; write '  Shanghai  ', AuthenticAMD, CentaurHauls or GenuineIntel"),
+        ("compute_capability: 8.6", "compute_capability: abc", "product.compute_capability: 'abc'; write it like 8.0"),
+        ("architecture: ampere", "architecture: Ampere", "product.architecture: 'Ampere'; write it like hopper"),
+        ("580.95.05", "latest", "driver_version: 'latest'; write it like 580.95.05"),
+        ("links:", "fabric: xyz\nlinks:", "fabric: 'xyz'; write it like 6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.1 (cl"),
+        ("cpus: 0-63", "cpus: 63-0", "numa[0].cpus: '63-0'; write a CPU list in rising order: 0-19,40-59"),
+        ("{id: 0, cpus: 0-63}", "{id: 0, cpus: 0-63}\n  - {id: 1, cpus: 60-99}",
+         "numa[1].cpus: 60-63 also in numa[0]'s; a CPU is on one node"),
+        ("2-3: 4", "2-3: 99", "links.2-3: '99'; write a whole number from 0 to 36"),
+        ("2-3: 4", "2-3: 20, 1-2: 20", "links.1-2: 20 make 40 links of GPU 2; 36 in all are the most"),
+        ("links: {0-1: 4, 2-3: 4}", "switch_links: 99", "switch_links: '99'; write a whole number from 0 to 36"),
+        ("power_watts: 300", "power_watts: 1e3W", "product.power_watts: '1e3W'; write a whole number"),
+        ("pcie_gbps: 24", "pcie_gbps: Gen4", "product.pcie_gbps: 'Gen4'; write a number"),
+        ("links:", "virtual: maybe\nlinks:", "virtual: 'maybe'; write true or false"),
+        ("name: rtx-a6000-x4-pairs", "name: [a]", "name: a list; write text"),
+        ("product:", "product: NVIDIA\nnumas:", "product: 'NVIDIA'; write fields: name, architecture, compute_cap"),
+        ("numa:\n", "numa: 2\nnics:\n", "numa: '2'; write a list"),
+        ("  - {pci: 0000:01:00.0, ", "  - 0000:01:00.0\n  - {pci: 0000:02:00.0, ", "gpus[0]: '0000:01:00.0'; write f"),
+    ],
+)  # fmt: skip
+def test_what_no_machine_can_have_is_refused_with_what_it_can(old: str, new: str, says: str) -> None:
+    assert old in PAIRS
+    bad = PAIRS.replace(old, new, 1)
+    with pytest.raises(TopologyError) as caught:
+        schema.read(bad, source="bad.yaml")
+    file, line, rest = str(caught.value).split(":", 2)
+    assert file == "bad.yaml"
+    assert rest.strip().startswith(says)
+    changed = {n for n, text in enumerate(bad.splitlines(), 1) if text not in PAIRS.splitlines()}
+    assert int(line) in changed
+
+
+def test_a_profile_may_leave_its_numa_nodes_out() -> None:
+    assert schema.read(GOOD, source="two.yaml").numa == ()
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a word", "[" * 1200, "? [a]\n: b", "a: \0", "'': a", "x - at `$.y: 1"])
 def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
     with pytest.raises(TopologyError, match=r"^x\.yaml:1"):
         schema.read(text, source="x.yaml")

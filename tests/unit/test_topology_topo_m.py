@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dradriver.topology import profiles, topo_m
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Machine, NumaNode, PathType
+from dradriver.topology.machine import Machine, Nic, NumaNode, PathType, PciDevice
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "topo_m"
@@ -166,6 +167,29 @@ def test_grace_and_ambiguous_numa_affinities() -> None:
     assert [g.numa for g in topo_m.read(text.format("0-1", "N/A")).gpus] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("cpus", "nodes"),
+    [
+        (("0-7", "24-31"), [0, 3]),  # GPUs on two of four nodes
+        (("8-15", "0-7"), [1, 0]),
+        (("20-39,60-79", "20-39,60-79"), [1, 1]),  # all on the second
+        (("0-19,40-59", "20-39,60-79"), [0, 1]),
+        (("48-63,176-191", "16-31,144-159"), [3, 1]),  # a DGX A100, had its text no column
+        (("0,2,4,6", "1,3,5,7"), [0, 1]),  # CPUs numbered across the sockets
+        (("0-7", "24-27"), [0, 1]),  # nodes that are not alike: in the order of their CPUs
+        (("4-11", "12-19"), [0, 1]),
+        (("0-7", "4-11"), [None, None]),
+        (("0-7", "N/A"), [0, None]),
+    ],
+)
+def test_old_texts_tell_numa_nodes_by_their_cpus(cpus: tuple[str, str], nodes: list[int | None]) -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t{}\nGPU1\tSYS\t X \t{}\n"
+    machine = topo_m.read(text.format(*cpus))
+    assert [gpu.numa for gpu in machine.gpus] == nodes
+    told = {node: text for node, text in zip(nodes, cpus, strict=True) if node is not None}
+    assert {node.id: node.cpus for node in machine.numa} == told
+
+
 def test_a_degraded_fabric_is_still_a_fabric() -> None:
     healthy = profiles.load("dgx-h100")
     text = topo_m.write(healthy)
@@ -195,6 +219,47 @@ def test_writing_and_reading_keeps_what_the_text_can_hold(name: str) -> None:
     named = {gpu.numa for gpu in machine.gpus}
     assert again.numa == tuple(node for node in machine.numa if node.id in named)
     assert [g.switch_links for g in again.gpus] == [g.switch_links for g in machine.gpus]
+
+
+def _nic_cells(machine: Machine) -> dict[tuple[int, int], str]:
+    width = len(machine.gpus)
+    rows = [line.split("\t") for line in topo_m.write(machine).splitlines() if line.startswith("NIC") and "\t" in line]
+    return {(n, m): rows[n][1 + width + m].strip() for n in range(len(rows)) for m in range(len(rows)) if n != m}
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("dgx-h100", [(1, 2), (7, 8)]), ("dgx-a100", [(8, 9)])])
+def test_two_ports_of_one_card_are_pix(name: str, pairs: list[tuple[int, int]]) -> None:
+    cells = _nic_cells(profiles.load(name))
+    assert [cells[pair] for pair in pairs] == ["PIX"] * len(pairs)  # as dgx-a100x8-nic10.txt has NIC8 and NIC9
+
+
+def test_the_pci_tree_tells_how_far_two_nics_are_apart() -> None:
+    bus = ["0000:05:00.0", "0000:06:00.0", "0000:15:00.0", "0000:25:00.0", "0000:35:00.0"]
+    tree = [PciDevice("0000:01:00.0", None, 0, "0x060400"), PciDevice("0000:02:00.0", 0, 0, "0x060400")]
+    tree += [PciDevice("0000:21:00.0", None, 0, "0x060400")]
+    tree += [PciDevice(busid, parent, 0, "0x020700") for busid, parent in zip(bus, (1, 1, 0, 2, None), strict=True)]
+    one = msgspec.structs.replace(profiles.load("rtx-a6000-x4-pairs"), pci=tuple(tree))
+    nics = tuple(Nic(name=f"mlx5_{n}", pci=busid, numa=0) for n, busid in enumerate(bus))
+    far = ((PathType.SYS,) * 4,) * len(nics)
+    cells = _nic_cells(msgspec.structs.replace(one, nics=nics, nic_paths=far))
+    assert [cells[0, m] for m in (1, 2, 3, 4)] == ["PIX", "PXB", "NODE", "NODE"]
+    assert all(cells[n, m] == cells[m, n] for n, m in cells)
+
+
+def test_a_virtual_function_is_beside_its_card() -> None:
+    one = profiles.load("rtx-a6000-x4-pairs")
+    names = [("mlx5_0", "0000:29:00.0", ""), ("mlx5_1", "0000:29:08.1", "mlx5_0"), ("mlx5_2", "0000:29:08.2", "mlx5_0")]
+    nics = (*(Nic(name=name, pci=pci, parent=parent) for name, pci, parent in names), Nic(name="bond0"), Nic(name="b1"))
+    cells = _nic_cells(msgspec.structs.replace(one, nics=nics, nic_paths=((PathType.SYS,) * 4,) * 5))
+    assert [cells[0, 1], cells[1, 2], cells[0, 3], cells[3, 4]] == ["PIX", "PIX", "SYS", "SYS"]
+
+
+@needs_data
+def test_nics_of_a_real_dgx_a100_are_as_far_apart_as_the_tool_says() -> None:
+    text = _text("dgx-a100x8-nic10.txt")
+    rows = [line.split("\t") for line in text.splitlines() if line.startswith("NIC") and "\t" in line]
+    real = {(n, m): rows[n][9 + m].strip() for n in range(10) for m in range(10) if n != m}
+    assert _nic_cells(profiles.load("dgx-a100")) == real
 
 
 def test_two_seeds_share_no_uuid() -> None:

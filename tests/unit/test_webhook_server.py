@@ -122,7 +122,7 @@ GOOD = config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
     [
         (GOOD | {"colour": "red"}, "colour"),
         (GOOD | {"apiVersion": "gpu.topology/v9"}, "write apiVersion: gpu.topology/v1alpha1"),
-        (GOOD | {"order": {"c0": ["GPU-1"]}}, "'GPU-1'"),
+        (GOOD | {"order": {"c0": ["GPU 1"]}}, "'GPU 1'"),
         (None, "object"),
     ],
     ids=["unknown field", "version", "uuid", "nothing"],

@@ -9,8 +9,8 @@ import msgspec
 from dradriver.allocator.demands import PLAIN, Demand
 from dradriver.allocator.filling import held
 from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.network import Location
 from dradriver.allocator.tables import Tables, of_machine
+from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 
 _NODES_PER_LEAF = 4

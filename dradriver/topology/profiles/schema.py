@@ -1,4 +1,4 @@
-"""The schema of a profile and its reader: product facts once, GPUs and NICs by their place, links by pair.
+"""From a profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair.
 
 Every scalar is read as text and converted to the field's type, so ``0000:06:00.0`` and ``7.0`` need no quotes. A field
 that the schema does not know, a key given twice and an alias of itself are refused, with the line.
@@ -7,87 +7,21 @@ that the schema does not know, a key given twice and an alias of itself are refu
 from __future__ import annotations
 
 import re
+from itertools import combinations
 
 import msgspec
 import yaml
 
-from dradriver.topology.check import check
+from dradriver.topology import cpulist
+from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.profiles.cures import cure
+from dradriver.topology.profiles.entries import MOST_LINKS, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
 
-
-class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts of the GPU model; the same meaning as in ``Gpu``."""
-
-    name: str
-    architecture: str = ""
-    compute_capability: str = ""
-    memory_mib: int = 0
-    power_watts: int = 0
-    pcie_gbps: float = 12.0
-    c2c_gbps: float = 0.0
-
-
-class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One GPU; its index is its position in the list. ``switch`` is the way down from the root: ``s0`` or ``s0/s1``."""
-
-    pci: str  # "" where GPUs of several hosts stand for one machine, whose bus ids are the same on each
-    root: str | None = None
-    switch: str = ""
-    numa: int | None = None
-    minor: int | None = None  # the index where left out
-    switch_links: int | None = None  # the profile's where left out
-
-
-class NicEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One NIC, placed like a GPU; ``kind`` and ``gbps`` as in ``Nic``."""
-
-    name: str
-    pci: str = ""
-    root: str | None = None
-    switch: str = ""
-    numa: int | None = None
-    kind: str = ""
-    gbps: float = 0.0
-
-
-class NumaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One NUMA node."""
-
-    id: int
-    cpus: str = ""
-
-
-class CpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The CPUs' model; the same meaning as in ``Cpu``."""
-
-    arch: str
-    vendor: str = ""
-    family: int = 0
-    model: int = 0
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole profile; ``links`` maps ``0-1`` to the number of direct links of that pair."""
-
-    name: str
-    product: Product
-    gpus: tuple[GpuEntry, ...]
-    nics: tuple[NicEntry, ...] = ()
-    numa: tuple[NumaEntry, ...] = ()
-    links: dict[str, int] = {}
-    switch_links: int = 0
-    link_gbps: float = 0.0
-    socket_gbps: float = 10.0
-    driver_version: str = ""
-    fabric: str = ""
-    cpu: CpuEntry | None = None
-    virtual: bool = False
-
-
-_ENTRIES = {"gpus": GpuEntry, "nics": NicEntry, "numa": NumaEntry, "product": Product, "cpu": CpuEntry}
+_KEY = re.compile(r"[\w-]{1,64}")
 _PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
 _MAX_DEPTH = 8
 
@@ -114,14 +48,10 @@ def read(text: str, *, source: str, seed: str = "") -> Machine:
     lines: dict[str, int] = {}
     data = _plain(node, "$", lines, source=source)
     try:
-        profile = msgspec.convert(data, Profile, strict=False)
-        return _machine(profile, seed)
+        return _machine(msgspec.convert(data, Profile, strict=False), seed)
     except msgspec.ValidationError as error:
-        message, _, at = str(error).partition(" - at `")
-        at = at.rstrip("`") or "$"
-        raise TopologyError(
-            f"{source}:{_line(lines, at)}: {at.removeprefix('$.')}: {message}{_allowed(message, at)}"
-        ) from error
+        at, says = cure(error, data)
+        raise TopologyError(f"{source}:{_line(lines, at)}: {at.removeprefix('$.')}: {says}") from None
     except TopologyError as error:
         at = "$." + str(error).partition(":")[0]
         raise TopologyError(f"{source}:{_line(lines, at)}: {error}") from None
@@ -142,8 +72,8 @@ def _plain(node: yaml.Node | None, at: str, lines: dict[str, int], *, source: st
     plain: dict[str, object] = {}
     for key, value in node.value:
         where = f"{source}:{key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode):
-            raise TopologyError(f"{where}: a key must be a word")
+        if not isinstance(key, yaml.ScalarNode) or not _KEY.fullmatch(key.value):
+            raise TopologyError(f"{where}: a key must be a word, or in links a pair of GPUs: 0-1")
         if key.value in plain:
             raise TopologyError(f"{where}: {key.value} is given twice; write it once")
         lines[f"{at}.{key.value}"] = key.start_mark.line + 1
@@ -158,15 +88,8 @@ def _line(lines: dict[str, int], at: str) -> int:
     return lines.get(at, 1)
 
 
-def _allowed(message: str, at: str) -> str:
-    if "unknown field" not in message:
-        return ""
-    unknown = message.split("`")[1]
-    entry = _ENTRIES.get(at.removeprefix("$.").partition("[")[0], Profile)
-    return f"; {unknown} is not one of {', '.join(entry.__struct_fields__)}"
-
-
 def _machine(profile: Profile, seed: str) -> Machine:
+    _check_places(profile)
     product = profile.product
     gpus = tuple(
         Gpu(
@@ -222,6 +145,7 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
     if (profile.links or any(gpu.switch_links for gpu in gpus)) and profile.link_gbps <= 0:
         raise TopologyError("link_gbps: 0, but there are links; write one link's GB/s in one direction")
     given: set[frozenset[int]] = set()
+    totals = [0] * len(gpus)
     for pair, count in profile.links.items():
         match = _PAIR.fullmatch(pair)
         i, j = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -233,4 +157,38 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
             raise TopologyError(f"links.{pair}: this pair is given twice; write it once")
         given.add(frozenset((i, j)))
         matrix[i][j] = matrix[j][i] = count
+        for gpu in (i, j):
+            totals[gpu] += count
+            if totals[gpu] > MOST_LINKS:
+                raise TopologyError(
+                    f"links.{pair}: {count} make {totals[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
+                )
     return tuple(tuple(row) for row in matrix)
+
+
+def _check_places(profile: Profile) -> None:
+    """Refuse a GPU or NIC on a NUMA node that is not listed, and a root complex or a CPU on two nodes."""
+    nodes = [node.id for node in profile.numa]
+    roots: dict[str, tuple[int, str]] = {}
+    entries: list[tuple[str, GpuEntry | NicEntry]] = [(f"gpus[{i}]", gpu) for i, gpu in enumerate(profile.gpus)]
+    entries += [(f"nics[{i}]", nic) for i, nic in enumerate(profile.nics)]
+    for at, entry in entries:
+        if entry.numa is None:
+            continue
+        if nodes and entry.numa not in nodes:
+            listed = ", ".join(map(str, nodes))
+            raise TopologyError(f"{at}.numa: {entry.numa}; write a node that numa lists ({listed}), or list it there")
+        if entry.root is None:
+            continue
+        numa, first = roots.setdefault(entry.root, (entry.numa, at))
+        if numa != entry.numa:
+            raise TopologyError(
+                f"{at}.numa: {entry.numa}, but {first} is on node {numa} below the same root {entry.root}; "
+                "a root complex is on one node"
+            )
+    masks = [cpulist.to_mask(node.cpus) if is_cpu_list(node.cpus) else "" for node in profile.numa]
+    bits = [int(mask.replace(",", "") or "0", 16) for mask in masks]
+    for (j, other), (i, own) in combinations(enumerate(bits), 2):
+        if own & other:
+            both = cpulist.from_mask(f"{own & other:x}")
+            raise TopologyError(f"numa[{i}].cpus: {both} also in numa[{j}]'s; a CPU is on one node")

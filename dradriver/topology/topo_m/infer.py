@@ -59,8 +59,10 @@ def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int |
     """Return each GPU's NUMA node from its CPU and NUMA affinity; ``said``: the text has a column for the latter.
 
     A NUMA affinity of one number is the node; of ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and
-    N/A do not say. Drivers without the column print CPU affinity alone: where those lists are disjoint each is a node,
-    numbered by its first CPU.
+    N/A do not say. Drivers without the column print CPU affinity alone: where those lists are disjoint each is a node.
+    The kernel numbers CPUs node by node, so that among nodes of alike size the first CPU tells the number, also where
+    nodes without GPUs lie between: 0-7 and 24-31 are nodes 0 and 3. Unlike nodes are numbered in the order of their
+    CPUs, which need not be theirs.
     """
     if said:
         heads = [text.split(",")[0] for text in numas]
@@ -69,6 +71,11 @@ def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int |
     ranges = sorted(part for text in lists for part in _ranges(text))
     if any(next_first <= last for (_, last), (next_first, _) in pairwise(ranges)):
         return [None] * len(cpus)
+    firsts = {text: min(_ranges(text)) for text in lists}
+    sizes = {last - first + 1 for first, last in firsts.values()}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    if size and all(first % size == 0 for first, _ in firsts.values()):
+        return [firsts[text][0] // size if text else None for text in cpus]
     return [lists.index(text) if text else None for text in cpus]
 
 

@@ -252,7 +252,11 @@ def _nic_path(cell: _Cell) -> PathType:
 
 
 def _refuse_mp(lines: Sequence[str], links: Sequence[Sequence[int]], end: int) -> None:
-    """Refuse a text whose legend knows SYS but not NV#: ``topo -mp`` prints that one."""
+    """Refuse a text whose legend knows SYS but not NV#: ``topo -mp`` prints that one.
+
+    Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without
+    NVLink, and is read as such.
+    """
     legend = {line.split("=")[0].strip(): n for n, line in enumerate(lines[end - 1 :], end) if "=" in line}
     if not any(map(any, links)) and "SYS" in legend and "NV#" not in legend:
         raise _error(legend["SYS"], 1, _MP)

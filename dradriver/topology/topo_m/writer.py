@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dradriver.topology.machine import Machine, PathType
+from collections.abc import Sequence
+
+from dradriver.topology.machine import Machine, Nic, PathType
+from dradriver.topology.paths import Place, pcie_path
 
 _LEGEND = """\
 Legend:
@@ -20,8 +23,9 @@ Legend:
 def write(machine: Machine) -> str:
     """Return the matrix with the tool's own tokens, order, tabs and legends; ``read`` gives links, paths and NICs back.
 
-    A NUMA node that is not known, or whose CPUs are not, is N/A. Between two NICs stands the nearest path that their
-    paths to the GPUs prove, because a ``Machine`` does not hold it.
+    A NUMA node that is not known, or whose CPUs are not, is N/A; so is the CPU affinity of a GPU on no known node,
+    which a ``Machine`` does not hold. Between two NICs stands the nearest path that their bus ids, the PCI tree or
+    their paths to the GPUs prove.
     """
     table = cells(machine)
     rows = [[*row[:-1], "", row[-1]] for row in table[1:]]  # two tabs before the last column, as the tool has it
@@ -48,8 +52,9 @@ def cells(machine: Machine) -> list[list[str]]:
         affinity = cpus.get(gpu.numa, "") if gpu.numa is not None else ""
         numa = "N/A" if gpu.numa is None else str(gpu.numa)
         table.append([gpus[i], *to_gpus, *to_nics, affinity or "N/A", numa, "N/A"])
+    seats = [_seat(machine, nic) for nic in machine.nics]
     for n, row in enumerate(machine.nic_paths):
-        to_nics = [_nic_cell(machine, n, m) for m in range(len(nics))]
+        to_nics = [_nic_cell(machine, seats, n, m=m) for m in range(len(nics))]
         table.append([nics[n], *(path.name for path in row), *to_nics, "", "", ""])
     return table
 
@@ -60,10 +65,26 @@ def _gpu_cell(machine: Machine, i: int, j: int) -> str:
     return f"NV{machine.links[i][j]}" if machine.links[i][j] else machine.paths[i][j].name
 
 
-def _nic_cell(machine: Machine, n: int, m: int) -> str:
+def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m: int) -> str:
     if n == m:
         return " X "
-    a, b = machine.nics[n], machine.nics[m]
-    nearest = PathType.NODE if a.numa is not None and a.numa == b.numa else PathType.SYS
+    (card, place), (other, other_place) = seats[n], seats[m]
+    if card and card == other:
+        return PathType.PIX.name
     ways = zip(machine.nic_paths[n], machine.nic_paths[m], strict=True)
-    return min(nearest, *(max(way) for way in ways)).name
+    return min(pcie_path(place, other_place), *(max(way) for way in ways)).name
+
+
+def _seat(machine: Machine, nic: Nic) -> tuple[str, Place]:
+    """Return the bus id of the NIC's card without the function, and where the PCI tree has it.
+
+    All ports and virtual functions of a card hang from one bridge. The highest bridge stands for the root, which the
+    tree does not hold.
+    """
+    pci = next((one.pci for one in machine.nics if nic.parent and one.name == nic.parent), nic.pci)
+    at = next((device.parent for device in machine.pci if device.busid == nic.pci), None)
+    bridges: list[str] = []
+    while at is not None:
+        bridges.insert(0, machine.pci[at].busid)
+        at = machine.pci[at].parent
+    return pci.rpartition(".")[0], Place(nic.numa, bridges[0] if bridges else None, tuple(bridges))

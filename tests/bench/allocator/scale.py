@@ -12,9 +12,9 @@ from typing import Any
 
 from dradriver.allocator import gangs
 from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.network import Location
 from dradriver.allocator.request import Constraint, GangRequest, NoPlaceError, Request, Strategy
 from dradriver.topology import profiles
+from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
