@@ -53,8 +53,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def write(table: Mapping[str, str], path: Path) -> Path:
     """Write the table for the library and return its path, for the variable ``NVML_TABLE``."""
-    path.write_text("".join(f"{key}={value}\n" for key, value in table.items()), "utf-8")
-    return path
+    new = path.with_suffix(".new")
+    new.write_text("".join(f"{key}={value}\n" for key, value in table.items()), "utf-8")
+    return new.replace(path)  # an agent may be reading it
 
 
 def table(machine: Machine) -> Table:

@@ -110,11 +110,11 @@ async def test_sigterm_removes_the_sockets_and_leaves_slices_and_claims() -> Non
 async def test_trap_7_when_its_sockets_vanish_the_plugin_serves_anew_and_publishes_only_then() -> None:
     async with a_node() as node, node.agent():
         await node.published()
+        await eventually(lambda: node.kubelet.registrations == 1)  # slices can come before the kubelet is done
         node.kubelet.accept = False
-        before = node.kubelet.registrations
         for path in sorted(node.root.rglob("*.sock")):
             path.unlink()
-        await eventually(lambda: node.kubelet.registrations > before)
+        await eventually(lambda: node.kubelet.registrations == 2)
         node.api.remove(RESOURCE_SLICES, node.slices[0]["metadata"]["name"])
         assert node.slices == []
         node.kubelet.accept = True
