@@ -15,7 +15,7 @@ from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
 
 MOST_DEVICES: Final = 128  # devices in a slice without taints or counters, resource/v1 types.go
-MOST_TEXT: Final = 64  # characters in a string attribute
+MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
 
 _GROUP_SIZES: Final = (2, 4, 8)
 
@@ -28,10 +28,11 @@ def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]
     is lost, and a claim would then hold another GPU than the one it was given.
 
     Raises:
-        TopologyError: The machine has more GPUs than one slice can hold.
+        TopologyError: The machine has more GPUs than one slice can hold, or breaks a rule of ``topology.check``.
     """
     if len(machine.gpus) > MOST_DEVICES:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a slice holds {MOST_DEVICES}")
+    annotation = codec.encode(machine)
     groups = group(machine)
     whole = [position for position in groups.order if machine.gpus[position].mig is None]
     devices = [_device(machine, groups, position) for position in whole]
@@ -41,7 +42,7 @@ def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]
             "kind": "ResourceSlice",
             "metadata": {
                 "name": slice_name(0, node),
-                "annotations": {names.MACHINE: codec.encode(machine)},
+                "annotations": {names.MACHINE: annotation},
                 "ownerReferences": [
                     {
                         "apiVersion": "v1",
@@ -116,7 +117,7 @@ def _device(machine: Machine, groups: Groups, position: int) -> dict[str, Any]:
         names.PCI_BUS_ID: gpu.pci,
         names.PCIE_ROOT: gpu.pcie_root,
     }
-    attributes |= {key: {"string": text[:MOST_TEXT]} for key, text in texts.items() if text}
+    attributes |= {key: {"string": _cut(text)} for key, text in texts.items() if text}
     versions = {
         "cudaComputeCapability": gpu.compute_capability,
         "driverVersion": machine.driver_version,
@@ -138,6 +139,11 @@ def _device(machine: Machine, groups: Groups, position: int) -> dict[str, Any]:
         "attributes": attributes,
         "capacity": _capacity(gpu),
     }
+
+
+def _cut(text: str) -> str:
+    """Return the whole characters at the start of ``text`` that a string attribute holds."""
+    return text.encode()[:MOST_TEXT].decode(errors="ignore")
 
 
 def _capacity(gpu: Gpu) -> dict[str, Any]:

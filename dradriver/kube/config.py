@@ -5,18 +5,36 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import yaml
 
 from dradriver.kube.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_FORMS: Final = {
+    "server": "http:// or https:// and a host, such as https://10.96.0.1:6443",
+    "certificate-authority": "the path of a PEM file",
+    "certificate-authority-data": "a PEM file in base64, on one line",
+    "client-certificate": "the path of a PEM file",
+    "client-certificate-data": "a PEM file in base64, on one line",
+    "client-key": "the path of a PEM file",
+    "client-key-data": "a PEM file in base64, on one line",
+    "namespace": "a namespace's name",
+    "tls-server-name": "the name in the server's certificate",
+    "token": "the bearer token, on one line",
+    "tokenFile": "the path of a file with the bearer token",
+}
+_SECRETS: Final = ("client-key-data", "token")
+_HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +156,15 @@ def from_kubeconfig(
         plugin: What runs exec plugins; without it, users who need one are refused.
 
     Raises:
-        ConfigError: A file is no kubeconfig, something is named that no file has, the plugin gave nothing, or the
-            credentials are of a kind that is not supported (auth providers, passwords).
+        ConfigError: A file is no kubeconfig, something is named that no file has, a field holds what it cannot, the
+            plugin gave nothing, or the credentials are of a kind that is not supported (auth providers, passwords).
     """
     files = [(path, _document(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
     place = os.pathsep.join(str(path) for path, _ in files)
     chosen = context or next((d["current-context"] for _, d in files if d.get("current-context")), None)
     if not chosen:
         raise ConfigError(f"{place}: current-context is not set; name a context")
-    _, joint = _named(files, "contexts", chosen)
+    joint_file, joint = _named(files, "contexts", chosen)
     cluster_file, cluster = _named(files, "clusters", joint.get("cluster"))
     user_file, user = _named(files, "users", joint.get("user")) if joint.get("user") else (cluster_file, {})
     for key in ("exec", "auth-provider", "username"):
@@ -157,26 +175,27 @@ def from_kubeconfig(
             )
     if cluster.get("proxy-url"):
         raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} uses proxy-url, which is not supported here")
-    if not cluster.get("server"):
+    url = _text(cluster, cluster_file, "server")
+    if not url:
         raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} has no server")
-    token_file = user.get("tokenFile")
+    token_file = _text(user, user_file, "tokenFile")
     own = Credentials(
-        token=str(user.get("token") or ""),
+        token=_text(user, user_file, "token"),
         client_cert=_data(user, user_file, "client-certificate"),
         client_key=_data(user, user_file, "client-key"),
     )
     if plugin is not None and user.get("exec") and not (own.token or token_file):
         own = plugin(user["exec"], cluster, user_file.parent)
     return ServerConfig(
-        url=str(cluster["server"]).rstrip("/"),
+        url=url.rstrip("/"),
         ca=_data(cluster, cluster_file, "certificate-authority"),
         token=own.token,
         token_file=user_file.parent / token_file if token_file else None,
         client_cert=own.client_cert,
         client_key=own.client_key,
-        server_name=cluster.get("tls-server-name"),
-        insecure=bool(cluster.get("insecure-skip-tls-verify")),
-        namespace=str(joint.get("namespace") or "default"),
+        server_name=_text(cluster, cluster_file, "tls-server-name") or None,
+        insecure=_yes(cluster, cluster_file, "insecure-skip-tls-verify"),
+        namespace=_text(joint, joint_file, "namespace") or "default",
     )
 
 
@@ -207,14 +226,44 @@ def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: obj
     raise ConfigError(f"{place}: {part} has no {name!r}, only {', '.join(known) or 'none'}")
 
 
+def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:
+    """Return what a field says, empty where it is not there; the server's address with its scheme in lower case."""
+    value = entry.get(key)
+    if value is None:
+        return ""
+    try:
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError("no line of text")
+        return _address(value) if key == "server" and value else value
+    except ValueError:
+        shown = "a value that is not shown" if key in _SECRETS else repr(value)
+        raise ConfigError(f"{path}: {key}: {shown}; write {_FORMS[key]}") from None
+
+
+def _yes(entry: Mapping[str, Any], path: Path, key: str) -> bool:
+    value = entry.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{path}: {key}: {value!r}; write true or false, without quotes")
+    return bool(value)
+
+
+def _address(text: str) -> str:
+    parts = urlsplit(text)
+    _ = parts.port  # raises ValueError where it is none
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or ""):
+        raise ValueError("no HTTP address")
+    return parts.geturl()
+
+
 def _data(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
     """Return a certificate or key that stands in the kubeconfig in base64, or in a file beside it."""
-    if inline := entry.get(key + "-data"):
+    if inline := _text(entry, path, key + "-data"):
         try:
             return base64.b64decode(inline, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ConfigError(f"{path}: {key}-data is no base64: {error}") from error
-    return _read(path.parent / entry[key], key) if entry.get(key) else b""
+    file = _text(entry, path, key)
+    return _read(path.parent / file, key) if file else b""
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -106,9 +106,7 @@ async def run(
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
-    await machines.start()
-    machine = machines.machine
-    logger.info("node %s: machine %s with %d GPUs", options.node, machine.name or "unnamed", len(machine.gpus))
+    logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
         serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
         client,
@@ -122,6 +120,7 @@ async def run(
 
 def _discovery(options: Options) -> Discovery:
     if options.discovery == "nvml":
-        return Hardware(driver_root=options.driver_root, host_root=options.host_root)
+        cdi = (options.cdi_root, options.host_root / "etc/cdi")
+        return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")

@@ -10,6 +10,7 @@ from dradriver.api import config, names, slices
 from dradriver.api.config import ClaimConfig
 from dradriver.api.objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.node.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.discovery import toolkit
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
 
@@ -17,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 # Else NVIDIA's container runtime, where it is the default one, adds every GPU of the machine.
 _HIDE: Final = ("NVIDIA_VISIBLE_DEVICES", "void")
-# The kind in the specification that the NVIDIA Container Toolkit generates, whose devices are named by uuid too.
-_NVIDIA: Final = "nvidia.com/gpu"
 _ORDER: Final = "CUDA_DEVICE_ORDER"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -60,7 +59,7 @@ def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | 
                 uuid=gpu.uuid,
                 path=f"/dev/nvidia{gpu.minor}",
                 host_path=host_path or "",
-                cdi=() if host_path else (f"{_NVIDIA}={gpu.uuid}",),
+                cdi=() if host_path else (toolkit.cdi_id(gpu.uuid),),
                 share_id=result.share_id,
                 admin=bool(result.admin_access),
             )

@@ -21,7 +21,7 @@ from dradriver.node.errors import ClaimError, SetupError
 
 logger = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)  # 2 where devices have CDI ids of others, which agents that know only 1 would forget
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
@@ -121,7 +121,8 @@ class Checkpoint:
         """
         body = msgspec.json.encode(claim)
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = _File(version=VERSION, checksum=hashlib.sha256(body).hexdigest(), claim=msgspec.Raw(body))
+        version = VERSIONS[any(device.cdi for device in claim.devices)]
+        file = _File(version=version, checksum=hashlib.sha256(body).hexdigest(), claim=msgspec.Raw(body))
         files.write(self._path(claim.uid), msgspec.json.encode(file))
 
     def remove(self, uid: str) -> None:
@@ -163,9 +164,9 @@ def checked_uid(uid: str) -> str:
 def _decode(path: Path) -> Entry:
     status = path.stat()
     file = msgspec.json.decode(path.read_bytes(), type=_File)
-    if file.version != VERSION:
+    if file.version not in VERSIONS:
         raise SetupError(
-            f"{path}: version {file.version}; this agent knows version {VERSION}: "
+            f"{path}: version {file.version}; this agent knows versions up to {VERSIONS[-1]}: "
             "install the version that wrote it, or drain the node and remove this file"
         )
     if hashlib.sha256(file.claim).hexdigest() != file.checksum:

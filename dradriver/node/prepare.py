@@ -48,7 +48,7 @@ class Preparer:
         state_dir: Path,
         cdi_root: Path,
         get_claim: GetClaim,
-        machine: Callable[[], Machine],
+        machine: Callable[[], Machine | None],
         host_path: str | None = None,
         budget_s: float = BUDGET_S,
     ) -> None:
@@ -59,7 +59,7 @@ class Preparer:
             state_dir: Holds the checkpoint and the lock; shared with other instances on this node.
             cdi_root: The runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
-            machine: Gives the machine as it is now.
+            machine: Gives the machine as it is now; None until it was read.
             host_path: What stands behind every device node; None where NVIDIA's own CDI specification brings the nodes.
             budget_s: How long a prepare goes on trying.
         """
@@ -160,7 +160,10 @@ class Preparer:
         claim = await self._read(namespace, name, until=until)
         if claim.metadata.uid != uid:
             raise ClaimError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
-        planned = plan(claim, self._machine(), node=self._node, host_path=self._host_path)
+        machine = self._machine()
+        if machine is None:
+            raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
+        planned = plan(claim, machine, node=self._node, host_path=self._host_path)
         if not planned.devices:
             return planned
         try:

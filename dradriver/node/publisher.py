@@ -51,7 +51,7 @@ class Publisher:
         client: Client,
         *,
         node: str,
-        machine: Callable[[], Machine],
+        machine: Callable[[], Machine | None],
         registered: Callable[[], bool],
         beside_device_plugin: bool = False,
     ) -> None:
@@ -60,7 +60,7 @@ class Publisher:
         Args:
             client: An entered client.
             node: This node's name.
-            machine: Gives the machine as it is now.
+            machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
@@ -84,6 +84,7 @@ class Publisher:
         )
         self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
         self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
+        self._repair_at: asyncio.TimerHandle | None = None
         self._tolerated: dict[str, frozenset[str]] = {}
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
         self.published = False
@@ -137,7 +138,8 @@ class Publisher:
 
     async def _sync(self) -> None:
         node = self._nodes.store.get(("", self._node))
-        if not self._registered() or node is None:
+        machine = self._machine()
+        if not self._registered() or node is None or machine is None:
             self.published = False
             return
         owner = None if self._beside else other_owner(node, self._slices.store.values())
@@ -148,7 +150,6 @@ class Publisher:
                 logger.info("nothing else hands out this node's GPUs")
             else:
                 logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
-        machine = self._machine()
         if owner is not None or not machine.gpus:
             wanted = []
         else:
@@ -208,7 +209,9 @@ class Publisher:
             return
         if late == 1:
             logger.warning("somebody else keeps changing this node's slices (another instance of the node agent?)")
-        loop.call_later(min(_FIRST_DELAY_S * 2 ** (late - 1), _LAST_DELAY_S), self._wake.set)
+        if self._repair_at is None or self._repair_at.when() <= loop.time():
+            delay_s = min(_FIRST_DELAY_S * 2 ** (late - 1), _LAST_DELAY_S)
+            self._repair_at = loop.call_later(delay_s, self._wake.set)
 
     def _node_changed(self, change: Change[Node]) -> None:
         old, new = change.old, change.new

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, PathType
 
@@ -60,6 +62,7 @@ def check(machine: Machine) -> Machine:
     """
     if not machine.gpus:
         raise TopologyError("gpus: empty; a machine has at least one GPU")
+    _check_texts(machine, "")
     _check_gpus(machine)
     _check_rest(machine)
     _check_pci(machine)
@@ -75,6 +78,21 @@ def check(machine: Machine) -> Machine:
             if path is PathType.SELF:
                 raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
     return machine
+
+
+def _check_texts(value: object, at: str) -> None:
+    """Refuse lone surrogates, which file names that are no UTF-8 bring along: no JSON can be made of them."""
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            _check_texts(getattr(value, field), f"{at}.{field}" if at else field)
+    elif isinstance(value, tuple):
+        for i, part in enumerate(value):
+            _check_texts(part, f"{at}[{i}]")
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise TopologyError(f"{at}: {value!r}; write text that UTF-8 can hold") from None
 
 
 def _check_gpus(machine: Machine) -> None:

@@ -4,6 +4,9 @@ The document is the fields of ``Machine`` beside ``"version": 1``; path matrices
 Fields that a reader does not know are skipped, so a newer writer may add some; a change that an older reader would
 misread gets a new version. What is not known (``None``) is left out: older readers knew ``virtual`` as true or false
 alone, and take a field that is not there for false.
+
+Older writers and readers had one ``fabric`` for the machine where each GPU has its own now. It is still written, and
+read where no GPU has one.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ VERSION: Literal[1] = 1
 
 class _Document(Machine, frozen=True, kw_only=True):
     version: Literal[1]
+    shared_fabric: str = msgspec.field(name="fabric", default="")
 
 
 _FIELDS = Machine.__struct_fields__
@@ -38,10 +42,9 @@ def encode(machine: Machine) -> str:
     """
     check(machine)
     fields = {name: value for name in _FIELDS if (value := getattr(machine, name)) is not None}
-    try:
-        return _encoder.encode(fields | {"version": VERSION}).decode()
-    except UnicodeEncodeError as error:
-        raise TopologyError(f"a name in the machine is not Unicode text: {error}") from error
+    if machine.fabric:
+        fields["fabric"] = machine.fabric
+    return _encoder.encode(fields | {"version": VERSION}).decode()
 
 
 def decode(text: str | bytes) -> Machine:
@@ -55,7 +58,11 @@ def decode(text: str | bytes) -> Machine:
         document = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise TopologyError(f"machine JSON, version {VERSION}: {error}") from error
+    machine = Machine(**{name: getattr(document, name) for name in _FIELDS})
+    if document.shared_fabric and not any(gpu.fabric for gpu in machine.gpus):
+        gpus = (msgspec.structs.replace(gpu, fabric=document.shared_fabric) for gpu in machine.gpus)
+        machine = msgspec.structs.replace(machine, gpus=tuple(gpus))
     try:
-        return check(Machine(**{name: getattr(document, name) for name in _FIELDS}))
+        return check(machine)
     except TopologyError as error:
         raise TopologyError(f"machine JSON: {error}") from None

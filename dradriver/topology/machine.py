@@ -7,6 +7,7 @@ are GB/s in one direction, as NCCL counts them (``topo.h``), not as data sheets 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -196,6 +197,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()
     virtual: bool | None = None
+
+    def subset(self, positions: Sequence[int]) -> Machine:
+        """Return the machine with these GPUs alone; they keep their numbers, and the PCI tree stays whole."""
+        return msgspec.structs.replace(
+            self,
+            gpus=tuple(self.gpus[i] for i in positions),
+            links=tuple(tuple(self.links[i][j] for j in positions) for i in positions),
+            paths=tuple(tuple(self.paths[i][j] for j in positions) for i in positions),
+            nic_paths=tuple(tuple(row[j] for j in positions) for row in self.nic_paths),
+        )
 
     @property
     def product(self) -> str:

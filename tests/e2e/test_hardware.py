@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e.kubectl import Namespace, eventually, pod
 from tests.fakes import nvml
+from tests.fakes.hardware import cdi_specification
 from tests.fakes.server import complete
 
 ROOT = "/var/lib/kubelet/test-driver"
@@ -26,6 +29,11 @@ LIBRARY = Path("usr/lib64/libnvidia-ml.so.1")
 
 def machine(node: str) -> Machine:
     return complete(profiles.load(deploy.MACHINES[node], seed=node))
+
+
+def table(node: str) -> nvml.Table:
+    """What the library answers where it can open the driver's device."""
+    return nvml.table(machine(node)) | {"device": "/dev/nvidiactl"}
 
 
 def folder(node: Node) -> Path:
@@ -37,20 +45,6 @@ def toolkit(node: Node) -> Path:
     return node.cdi_dir / "nvidia.yaml"
 
 
-def specification(whole: Machine) -> str:
-    """The container toolkit's specification, with nothing behind the device nodes."""
-
-    def device(minor: int, name: str) -> dict[str, object]:
-        return {
-            "name": name,
-            "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{minor}", "hostPath": "/dev/null"}]},
-        }
-
-    devices = [device(gpu.minor, gpu.uuid) for gpu in whole.gpus]
-    edits = {"deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": "/dev/null"}]}
-    return json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits})
-
-
 @pytest.fixture(scope="module")
 def hardware(driver: Cluster) -> Iterator[Cluster]:
     """The driver on nodes with a library; afterwards it simulates again."""
@@ -58,8 +52,10 @@ def hardware(driver: Cluster) -> Iterator[Cluster]:
         library = folder(node) / LIBRARY
         library.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(nvml.compiled() / LIBRARY, library)
-        nvml.write(nvml.table(machine(node.name)), library.with_name("table"))
-        toolkit(node).write_text(specification(machine(node.name)))
+        nvml.write(table(node.name), library.with_name("table"))
+        (folder(node) / "dev").mkdir()
+        os.mknod(folder(node) / "dev/nvidiactl", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
+        toolkit(node).write_text(cdi_specification(machine(node.name)))
     try:
         deploy.install(driver, driver_root=ROOT)
         yield driver
@@ -96,7 +92,7 @@ def test_gpus_of_a_driver_are_published_and_handed_out(hardware: Cluster, namesp
 
 def test_a_gpu_that_the_driver_lost_leaves_the_cluster_and_comes_back(hardware: Cluster, namespace: Namespace) -> None:
     node = hardware.nodes["node-b"]
-    whole = nvml.table(machine("node-b"))
+    whole = table("node-b")
     file = (folder(node) / LIBRARY).with_name("table")
     nvml.write(whole | {"lost 5": "0"}, file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from unittest.mock import patch
@@ -49,15 +50,22 @@ class Server:
 def without(machine: Machine, *indices: int) -> Machine:
     """The machine as it is when these GPUs do not answer: the others keep their numbers. It has no PCI tree."""
     left = [i for i, gpu in enumerate(machine.gpus) if gpu.index not in indices]
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(machine.gpus[i] for i in left),
-        links=tuple(tuple(machine.links[i][j] for j in left) for i in left),
-        paths=tuple(tuple(machine.paths[i][j] for j in left) for i in left),
-        nic_paths=tuple(tuple(row[j] for j in left) for row in machine.nic_paths),
-        pci=(),
-    )
+    return msgspec.structs.replace(machine.subset(left), pci=())
 
 
 def said(reading: Reading) -> list[str]:
     return [str(problem) for problem in reading.problems]
+
+
+def cdi_specification(whole: Machine) -> str:
+    """The container toolkit's specification, with nothing behind the device nodes."""
+
+    def device(minor: int, name: str) -> dict[str, object]:
+        return {
+            "name": name,
+            "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{minor}", "hostPath": "/dev/null"}]},
+        }
+
+    devices = [device(gpu.minor, gpu.uuid) for gpu in whole.gpus]
+    edits = {"deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": "/dev/null"}]}
+    return json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits})

@@ -3,8 +3,9 @@
  * without that variable from "table" beside the library, whenever the library is initialised.
  *
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
- * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries. What is not
- * in the table is not supported. Compiled with -DOLD, it lacks what old drivers lack.
+ * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries.
+ * "device=PATH": without that file there is no driver. What is not in the table is not supported. Compiled with -DOLD,
+ * it lacks what old drivers lack.
  *
  * Types and values: nvml.h, as far as nvidia-ml-py uses them.
  */
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
 
@@ -125,6 +127,11 @@ static int number(int code, const char *value, unsigned *out)
     return code;
 }
 
+static int two_numbers(int code, const char *value, unsigned *a, unsigned *b)
+{
+    return code == OK && sscanf(value, "%u %u", a, b) != 2 ? INVALID_ARGUMENT : code;
+}
+
 static int words(int code, const char *value, char *out, unsigned length)
 {
     if (code == OK && strlen(value) >= length)
@@ -213,6 +220,9 @@ int nvmlInitWithFlags(unsigned flags)
     value = look_up("nvmlInitWithFlags");
     if (value)
         return atoi(value + 1);
+    value = look_up("device");
+    if (value && access(value, R_OK))
+        return 9;
     users++;
     return OK;
 }
@@ -231,20 +241,6 @@ const char *nvmlErrorString(unsigned code)
     return "an error of the test library";
 }
 
-int nvmlSystemGetDriverVersion(char *out, unsigned length)
-{
-    const char *value = NULL;
-    int code = answer("nvmlSystemGetDriverVersion", &value);
-    return words(code, value, out, length);
-}
-
-int nvmlDeviceGetCount_v2(unsigned *out)
-{
-    const char *value = NULL;
-    int code = answer("nvmlDeviceGetCount_v2", &value);
-    return number(code, value, out);
-}
-
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
 {
     char name[16];
@@ -261,40 +257,31 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
     return code;
 }
 
+/* A function that finds its answer (`found`) and gives it back in its type (`given`). */
+#define QUERY(function, arguments, found, given)                                                                       \
+    int function arguments                                                                                             \
+    {                                                                                                                  \
+        const char *value = NULL;                                                                                      \
+        int code = found;                                                                                              \
+        return given;                                                                                                  \
+    }
+
 #define TEXT(function)                                                                                                 \
-    int function(struct device *device, char *out, unsigned length)                                                    \
-    {                                                                                                                  \
-        const char *value = NULL;                                                                                      \
-        int code = of(device, #function, "", &value);                                                                  \
-        return words(code, value, out, length);                                                                        \
-    }
-
+    QUERY(function, (struct device *device, char *out, unsigned length), of(device, #function, "", &value),            \
+          words(code, value, out, length))
 #define NUMBER(function)                                                                                               \
-    int function(struct device *device, unsigned *out)                                                                 \
-    {                                                                                                                  \
-        const char *value = NULL;                                                                                      \
-        int code = of(device, #function, "", &value);                                                                  \
-        return number(code, value, out);                                                                               \
-    }
-
+    QUERY(function, (struct device *device, unsigned *out), of(device, #function, "", &value),                         \
+          number(code, value, out))
 #define TWO_NUMBERS(function)                                                                                          \
-    int function(struct device *device, unsigned *a, unsigned *b)                                                      \
-    {                                                                                                                  \
-        const char *value = NULL;                                                                                      \
-        int code = of(device, #function, "", &value);                                                                  \
-        if (code == OK && sscanf(value, "%u %u", a, b) != 2)                                                           \
-            return INVALID_ARGUMENT;                                                                                   \
-        return code;                                                                                                   \
-    }
-
+    QUERY(function, (struct device *device, unsigned *a, unsigned *b), of(device, #function, "", &value),              \
+          two_numbers(code, value, a, b))
 #define OF_LINK(function)                                                                                              \
-    int function(struct device *device, unsigned link, unsigned *out)                                                  \
-    {                                                                                                                  \
-        const char *value = NULL;                                                                                      \
-        int code = of_link(device, #function, link, &value);                                                           \
-        return number(code, value, out);                                                                               \
-    }
+    QUERY(function, (struct device *device, unsigned link, unsigned *out), of_link(device, #function, link, &value),   \
+          number(code, value, out))
 
+QUERY(nvmlSystemGetDriverVersion, (char *out, unsigned length), answer("nvmlSystemGetDriverVersion", &value),
+      words(code, value, out, length))
+QUERY(nvmlDeviceGetCount_v2, (unsigned *out), answer("nvmlDeviceGetCount_v2", &value), number(code, value, out))
 TEXT(nvmlDeviceGetUUID)
 TEXT(nvmlDeviceGetName)
 NUMBER(nvmlDeviceGetMinorNumber)
@@ -303,6 +290,12 @@ NUMBER(nvmlDeviceGetMaxPcieLinkGeneration)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth)
 TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability)
 OF_LINK(nvmlDeviceGetNvLinkState)
+QUERY(nvmlDeviceGetPciInfo_v3, (struct device *device, struct pci *out),
+      of(device, "nvmlDeviceGetPciInfo_v3", "", &value), bus_id(code, value, out))
+QUERY(nvmlDeviceGetNvLinkRemotePciInfo_v2, (struct device *device, unsigned link, struct pci *out),
+      of_link(device, "nvmlDeviceGetNvLinkRemotePciInfo_v2", link, &value), bus_id(code, value, out))
+QUERY(nvmlDeviceGetTopologyCommonAncestor, (struct device *a, struct device *b, unsigned *out),
+      of_two(a, b, "nvmlDeviceGetTopologyCommonAncestor", &value), number(code, value, out))
 
 int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* total, free, used */
 {
@@ -313,27 +306,6 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
         out[2] = 0;
     }
     return code;
-}
-
-int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci *out)
-{
-    const char *value = NULL;
-    int code = of(device, "nvmlDeviceGetPciInfo_v3", "", &value);
-    return bus_id(code, value, out);
-}
-
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct device *device, unsigned link, struct pci *out)
-{
-    const char *value = NULL;
-    int code = of_link(device, "nvmlDeviceGetNvLinkRemotePciInfo_v2", link, &value);
-    return bus_id(code, value, out);
-}
-
-int nvmlDeviceGetTopologyCommonAncestor(struct device *a, struct device *b, unsigned *out)
-{
-    const char *value = NULL;
-    int code = of_two(a, b, "nvmlDeviceGetTopologyCommonAncestor", &value);
-    return number(code, value, out);
 }
 
 #ifndef OLD

@@ -52,9 +52,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def write(table: Mapping[str, str], path: Path) -> Path:
-    """Write the table for the library and return its path, for the variable ``NVML_TABLE``."""
+    """Write the table for the library and return its path, for ``NVML_TABLE``; ``\\udcff`` in it is the byte ff."""
     new = path.with_suffix(".new")
-    new.write_text("".join(f"{key}={value}\n" for key, value in table.items()), "utf-8")
+    new.write_text("".join(f"{key}={value}\n" for key, value in table.items()), "utf-8", "surrogateescape")
     return new.replace(path)  # an agent may be reading it
 
 

@@ -239,6 +239,44 @@ def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> 
     on_disk(machine, use)
 
 
+NONSENSE = st.one_of(
+    st.sampled_from(
+        ("4294967295", str(2**64 - 1), "-1", "100 100 100 \udcff", "\udced\udca0\udc80", "\x07", "0000:99:00.0")
+    ),
+    st.integers(100, 2**66).map(str),
+    st.text(st.characters(codec="utf-8", exclude_characters="\n\0!"), min_size=1, max_size=99),
+)
+
+
+@settings(max_examples=60)
+@given(servers(), st.data())
+def test_what_is_nonsense_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
+    def use(server: Server) -> None:
+        victim = data.draw(st.sampled_from(machine.gpus)).index
+        about = sorted(key for key in server.table if key.split()[1:] and key.split()[1].split("/")[0] == str(victim))
+        for query in data.draw(st.lists(st.sampled_from(about), min_size=1, max_size=8)):
+            if "CommonAncestor" not in query and "P2PStatus" not in query:
+                # Text is minor number 0, which another GPU may have: no two with one are handed out.
+                numbers = "MinorNumber" in query
+                server.table[query] = str(data.draw(st.integers(100, 2**66))) if numbers else data.draw(NONSENSE)
+        try:
+            read = server.read().machine
+        except DriverError:
+            assert len(machine.gpus) == 1
+            return
+        found = {gpu.uuid: i for i, gpu in enumerate(read.gpus)}
+        whole = {gpu.uuid: i for i, gpu in enumerate(machine.gpus)}
+        for a in machine.gpus:
+            for b in machine.gpus:
+                if victim not in (a.index, b.index):
+                    assert read.gpus[found[a.uuid]] == a
+                    for matrix in ("links", "paths"):
+                        mine = getattr(read, matrix)[found[a.uuid]][found[b.uuid]]
+                        assert mine == getattr(machine, matrix)[whole[a.uuid]][whole[b.uuid]]
+
+    on_disk(machine, use)
+
+
 JUNK = st.sampled_from((b"", b"\xff\xfe", b"-1", b"99999999999999999999", b"0x", b"../..", b"\xc2\xb2", b"1 2\n3"))
 
 

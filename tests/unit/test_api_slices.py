@@ -12,6 +12,7 @@ from hypothesis import given
 from dradriver.api import names, slices
 from dradriver.api.objects import ResourceSlice
 from dradriver.topology import profiles
+from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from tests.strategies import machines
 
@@ -44,7 +45,7 @@ def test_what_the_api_server_allows(machine: Machine) -> None:
             assert QUALIFIED.fullmatch(key)
             ((kind, content),) = value.items()
             assert type(content) is KINDS[kind]
-            assert not isinstance(content, str) or 0 < len(content) <= 64
+            assert not isinstance(content, str) or 0 < len(content.encode()) <= 64
 
 
 @given(machines())
@@ -83,6 +84,36 @@ def test_a_dgx_1() -> None:
     assert got["architecture"] == "volta"
     assert got["cudaComputeCapability"] == "7.0.0"
     assert got["nic"].startswith("mlx5_")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("H" * 70, "H" * 64),
+        ("é" * 45, "é" * 32),
+        ("a" + "é" * 45, "a" + "é" * 31),
+        ("aa" + "𝄞" * 20, "aa" + "𝄞" * 15),
+        ("é" * 32, "é" * 32),
+    ],
+)
+def test_long_texts_are_cut_to_64_bytes_between_characters(text: str, expected: str) -> None:
+    """The API server counts bytes, and refuses the whole slice."""
+    machine = profiles.load("dgx1-v100")
+    gpus = tuple(msgspec.structs.replace(gpu, product=text) for gpu in machine.gpus)
+    nics = tuple(msgspec.structs.replace(nic, name=f"{text}{n}") for n, nic in enumerate(machine.nics))
+    got = attributes(msgspec.structs.replace(machine, gpus=gpus, nics=nics), 0)
+
+    assert got["productName"] == expected
+    assert got["nic"].startswith(expected)
+    assert len(got["nic"].encode()) <= 64
+
+
+def test_a_machine_with_text_that_is_not_unicode_makes_no_slices() -> None:
+    machine = profiles.load("dgx1-v100")
+    odd = msgspec.structs.replace(machine.gpus[0], product="\udcff")
+
+    with pytest.raises(TopologyError, match=r"gpus\[0\]\.product: '.udcff'"):
+        build(msgspec.structs.replace(machine, gpus=(odd, *machine.gpus[1:])))
 
 
 def test_first_fit_meets_good_sets() -> None:

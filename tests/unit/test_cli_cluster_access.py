@@ -189,6 +189,13 @@ def test_an_entry_that_is_no_entry_is_named(home: Path) -> None:
         access.server(file, None)
 
 
+def test_a_broken_address_is_named_before_a_plugin_runs(home: Path) -> None:
+    file = write(home / "config", "x", user=plugin(home, credential(token="t")), server="https://[::1")
+    with pytest.raises(ConfigError, match=r"config: server: 'https://\[::1'; write http:// or https:// and a host"):
+        access.server(file, None)
+    assert not (home / "told.json").exists()
+
+
 def test_the_official_package_is_imported_for_plugins_only(home: Path) -> None:
     file = write(home / "config", "x", user={"token": base64.b64encode(b"t").decode()})
     script = (

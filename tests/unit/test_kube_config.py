@@ -68,6 +68,7 @@ def test_secrets_are_not_shown() -> None:
         ({"username": "root", "password": "x"}, {}, "uses username"),
         ({}, {"proxy-url": "http://p"}, "cluster c uses proxy-url"),
         ({}, {"server": ""}, "cluster c has no server"),
+        ({}, {"insecure-skip-tls-verify": "false"}, "'false'; write true or false, without quotes"),
         ({}, {"certificate-authority-data": "%"}, "certificate-authority-data is no base64"),
         ({}, {"certificate-authority": "no/such.pem"}, "such.pem: cannot read certificate-authority"),
     ],
@@ -77,6 +78,83 @@ def test_what_is_not_supported_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         config.load(kubeconfig(tmp_path, user=user, cluster=cluster))
+
+
+PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
+TEXTS = ("server", "token", "tls-server-name")
+
+
+@pytest.mark.parametrize("value", [5, ["a"], {"a": "b"}, False, "a\0b", "a\n"], ids=repr)
+@pytest.mark.parametrize("key", [*PATHS, *DATA, *TEXTS])
+def test_what_is_no_line_of_text_is_refused_with_its_place(tmp_path: Path, key: str, value: object) -> None:
+    clusters = ("server", "tls-server-name", "certificate-authority", "certificate-authority-data")
+    entry = {key: value}
+    file = kubeconfig(tmp_path, cluster=entry) if key in clusters else kubeconfig(tmp_path, user=entry)
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(file)
+
+    said = str(caught.value)
+    secret = key in ("token", "client-key-data")
+    assert said.startswith(f"{file}: {key}: {'a value that is not shown' if secret else repr(value)}; write ")
+    assert said.isprintable()
+
+
+def test_a_namespace_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path)
+    file.write_text(file.read_text().replace("namespace: ns", "namespace: [ns]"))
+
+    with pytest.raises(ConfigError, match=r"config: namespace: \['ns'\]; write a namespace's name"):
+        config.load(file)
+
+
+def test_secrets_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
+    for user in ({"token": ["hunter2"]}, {"token": "hunter2\n"}, {"client-key-data": ["hunter2"]}):
+        with pytest.raises(ConfigError) as caught:
+            config.load(kubeconfig(tmp_path, user=user))
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "https://[::1",
+        "https://[zz]",
+        "https://",
+        "https://:443",
+        "https://h:x",
+        "https://h:99999",
+        "https://a b",
+        "https://é.org",
+        "ftp://h",
+        "h:6443",
+        "h",
+    ],
+)
+def test_a_server_that_is_no_address_is_refused(tmp_path: Path, server: str) -> None:
+    file = kubeconfig(tmp_path, cluster={"server": server})
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(file)
+
+    assert str(caught.value).startswith(f"{file}: server: {server!r}; write http:// or https:// and a host, such as ")
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ("https://rancher.example/k8s/clusters/c-1/", "https://rancher.example/k8s/clusters/c-1"),
+        ("http://127.0.0.1:8001", "http://127.0.0.1:8001"),
+        ("HTTPS://h_1", "https://h_1"),
+    ],
+)
+def test_addresses_are_taken_as_they_are(tmp_path: Path, server: str, url: str) -> None:
+    read = config.load(kubeconfig(tmp_path, cluster={"server": server}))
+
+    assert read.url == url
+    assert (read.ssl_context() is None) == url.startswith("http:")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from typing import Any
 
 import aiohttp
@@ -15,8 +16,9 @@ from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import sockets
 from dradriver.node.errors import SetupError
+from dradriver.topology.machine import Machine
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -269,3 +271,37 @@ async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
         asked = node.put_claim(claim("c", [0]))
         assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+
+
+class Hanging:
+    """A driver that does not answer until it is released."""
+
+    slow = True
+    host_path = "/dev/null"
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def read(self) -> Machine:
+        self.released.wait(timeout=60)
+        return machine()
+
+
+async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_node() as node:
+        asked = node.put_claim(claim("c", [0]))
+        async with node.agent():
+            await node.published()
+            await node.kubelet.prepare(asked)
+        before, found = node.slices, Hanging()
+        for path in node.cdi.iterdir():
+            path.unlink()  # a reboot
+        monkeypatch.setattr("dradriver.node.agent._discovery", lambda _: found)
+        async with node.agent():
+            await eventually(lambda: node.kubelet.seen and node.specs)
+            assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""
+            assert (node.specs, node.checkpoint, node.slices) == ({}, [], before)
+            waiting = asyncio.create_task(node.kubelet.prepare(asked))
+            found.released.set()
+            assert (await waiting)[asked[2]].error == ""
+            assert node.slices == before

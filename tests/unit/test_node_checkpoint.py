@@ -75,13 +75,25 @@ def test_a_flipped_bit_and_a_renamed_file_are_damage(tmp_path: Path) -> None:
     assert checkpoint.kept() == {"u-1", "u-2"}
 
 
+def test_what_an_older_agent_would_forget_has_a_version_that_it_refuses(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(prepared())
+    assert b'"version":1' in (tmp_path / "u-1.json").read_bytes()
+    (device,) = prepared().devices
+    real = msgspec.structs.replace(device, host_path="", cdi=("nvidia.com/gpu=GPU-1",))
+    claim = msgspec.structs.replace(prepared(), devices=(real,))
+    checkpoint.write(claim)
+    assert b'"version":2' in (tmp_path / "u-1.json").read_bytes()
+    assert checkpoint.read()["u-1"].claim == claim
+
+
 def test_a_newer_agents_file_is_not_touched_and_stops_this_one(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared())
     path = tmp_path / "u-1.json"
-    newer = path.read_bytes().replace(b'"version":1', b'"version":2')
+    newer = path.read_bytes().replace(b'"version":1', b'"version":3')
     path.write_bytes(newer)
-    with pytest.raises(SetupError, match=r"version 2; this agent knows version 1.*drain the node"):
+    with pytest.raises(SetupError, match=r"version 3; this agent knows versions up to 2.*drain the node"):
         checkpoint.read()
     assert path.read_bytes() == newer
 

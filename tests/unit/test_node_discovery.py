@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology import codec
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
+from tests.paths import REPO
 
 
 def simulated(folder: Path, node: str = NODE) -> Simulated:
@@ -81,21 +84,24 @@ class Scripted:
         return answer
 
 
+def gpus(watch: MachineWatch) -> int | None:
+    return None if watch.machine is None else len(watch.machine.gpus)
+
+
 @pytest.mark.looptime
 async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
     less = without(machine(), {"2"})
-    told: list[int] = []
+    told: list[int | None] = []
     watch = MachineWatch(
         Scripted(machine(), machine(), SetupError("hiccup"), less),
         interval_s=10,
-        on_change=lambda: told.append(len(watch.machine.gpus)),
+        on_change=lambda: told.append(gpus(watch)),
     )
-    await watch.start()
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(25)
-    assert (watch.machine, told) == (machine(), [])
+    assert (watch.machine, told) == (machine(), [8])
     await asyncio.sleep(30)
-    assert (watch.machine, told) == (less, [7])
+    assert (watch.machine, told) == (less, [8, 7])
     task.cancel()
 
 
@@ -103,16 +109,27 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
 async def test_a_poke_reads_the_machine_at_once() -> None:
     changed = asyncio.Event()
     watch = MachineWatch(Scripted(machine(), without(machine(), {"2"})), interval_s=1000, on_change=changed.set)
-    await watch.start()
     task = asyncio.create_task(watch.run())
+    await asyncio.wait_for(changed.wait(), 1)
+    changed.clear()
     watch.poke()
     await asyncio.wait_for(changed.wait(), 1)
     task.cancel()
 
 
+@pytest.mark.looptime
+async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
+    watch = MachineWatch(Scripted(SetupError("not yet"), machine()), interval_s=10, on_change=lambda: None)
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(5)
+    assert watch.machine is None
+    await asyncio.sleep(10)
+    assert watch.machine == machine()
+    task.cancel()
+
+
 async def test_an_agent_that_can_read_no_more_ends() -> None:
     watch = MachineWatch(Scripted(machine(), RestartError("new driver")), interval_s=0.001, on_change=lambda: None)
-    await watch.start()
     with pytest.raises(RestartError, match="new driver"):
         await watch.run()
 
@@ -121,7 +138,10 @@ class Hanging(Scripted):
     """A driver that hangs from its second reading on, until it is released."""
 
     slow = True
-    released = threading.Event()
+
+    def __init__(self, *answers: Machine | DriverError) -> None:
+        super().__init__(*answers)
+        self.released = threading.Event()
 
     def read(self) -> Machine:
         if len(self.answers) == 1:
@@ -135,11 +155,36 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
     monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
     found, changed = Hanging(machine(), without(machine(), {"2"})), asyncio.Event()
     watch = MachineWatch(found, interval_s=0.001, on_change=changed.set)
-    await watch.start()
     caplog.set_level(logging.WARNING)
     task = asyncio.create_task(watch.run())
-    await eventually(lambda: "has not answered" in caplog.text)
+    await eventually(lambda: "has not answered" in caplog.text and watch.machine is not None)
     assert watch.machine == machine()
+    changed.clear()
     found.released.set()
     await asyncio.wait_for(changed.wait(), 10)
+    assert gpus(watch) == 7
     task.cancel()
+
+
+HANGS = """
+import time
+from dradriver.kube.process import run
+from dradriver.node.discovery.watch import MachineWatch
+
+class Hanging:
+    slow, host_path = True, None
+    def read(self):
+        print("hangs", flush=True)
+        time.sleep(60)
+
+raise SystemExit(run(MachineWatch(Hanging(), interval_s=1, on_change=print).run()))
+"""
+
+
+def test_a_driver_that_hangs_does_not_keep_the_process_from_its_end() -> None:
+    words = [sys.executable, "-c", HANGS]
+    with subprocess.Popen(words, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hangs\n"
+        process.terminate()
+        assert process.wait(timeout=20) == 0

@@ -14,10 +14,11 @@ import pytest
 
 from dradriver.api import slices
 from dradriver.api.objects import ResourceSlice
+from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.errors import RestartError
 from tests.fakes import nvml
-from tests.fakes.hardware import Server, without
+from tests.fakes.hardware import Server, cdi_specification, without
 from tests.fakes.node import a_node, claim, eventually, result
 
 LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH = 12, 9, 18
@@ -81,9 +82,28 @@ def test_a_driver_that_is_replaced_needs_a_process_with_its_own_library(dgx1: Se
         found.read()
 
 
+def test_a_machine_that_cannot_be_looked_at_has_no_gpus(
+    dgx1: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/sys/bus/pci/devices")
+
+    monkeypatch.setattr(nics, "read_nics", refuse)
+    assert hardware(dgx1).read().gpus == ()
+    assert "machine: no GPUs: [Errno 13] Permission denied: '/sys/bus/pci/devices'" in caplog.text
+
+
+def test_the_cpu_is_the_agents_own_where_the_hosts_proc_is_not_mounted(dgx1: Server) -> None:
+    """A container's /proc/cpuinfo is the host's, so that only the host's /sys must be there."""
+    (dgx1.sys.root / "proc/cpuinfo").unlink()
+    assert hardware(dgx1).read().cpu == sysfs.cpu(dgx1.sys.root, proc_root=Path("/"))[0]
+    assert dgx1.read().machine.cpu is None  # a reading that names its root has that root's alone
+
+
 async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_own_specification(dgx1: Server) -> None:
     device = slices.device_name(dgx1.machine.gpus[2].uuid)
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
+    file = dgx1.sys.file("etc/cdi/nvidia.yaml", cdi_specification(dgx1.machine))
     async with a_node() as node, node.agent(**how):
         await node.published()
         assert slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == dgx1.machine
@@ -99,3 +119,14 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_ow
         dgx1.table["lost 2"] = "0"
         dgx1.environment()
         await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
+        file.unlink()
+        await eventually(lambda: node.slices == [])
+
+
+def test_a_gpu_that_no_specification_names_is_left_out(dgx1: Server, caplog: pytest.LogCaptureFixture) -> None:
+    folder = dgx1.sys.root / "etc/cdi"
+    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root, cdi=(folder,))
+    assert found.read().gpus == ()
+    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(dgx1.machine.subset([0, 1, 2, 3, 5, 6, 7])))
+    assert without(found.read()) == without(dgx1.machine, 4)
+    assert caplog.text.count("run nvidia-ctk cdi generate") == 8

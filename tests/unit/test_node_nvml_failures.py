@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import hardware
 from dradriver.node.discovery.nvml import NvmlError
+from dradriver.topology.machine import Machine, MigDevice
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 
@@ -147,12 +145,26 @@ def test_a_machine_whose_gpus_are_all_lost_is_no_machine(dgx1: Server) -> None:
         dgx1.read()
 
 
-@pytest.mark.parametrize("query", ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3"])
+@pytest.mark.parametrize("query", ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber"])
 def test_two_gpus_of_one_name_are_not_both_handed_out(query: str, dgx1: Server) -> None:
     dgx1.table[f"{query} 5"] = dgx1.table[f"{query} 2"]
     reading = dgx1.read()
     assert [gpu.index for gpu in reading.machine.gpus] == [0, 1, 2, 3, 4, 6, 7]
-    assert "GPU 5: GPU: left out; it has uuid, minor number or bus id of GPU 2" in said(reading)
+    assert "GPU 5: GPU: left out; it has uuid or minor number of GPU 2" in said(reading)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(5, 2), (2, 5)])
+def test_two_gpus_at_one_bus_id_are_both_there_and_neither_has_a_place(wrong: int, right: int, dgx1: Server) -> None:
+    dgx1.table[f"nvmlDeviceGetPciInfo_v3 {wrong}"] = dgx1.table[f"nvmlDeviceGetPciInfo_v3 {right}"]
+    reading = dgx1.read()
+    assert without(reading.machine, 2, 5) == without(dgx1.machine, 2, 5)
+    assert [gpu.uuid for gpu in reading.machine.gpus] == [gpu.uuid for gpu in dgx1.machine.gpus]
+    assert [(gpu.pci, gpu.numa) for gpu in reading.machine.gpus if gpu.index in (2, 5)] == [("", None)] * 2
+    shared = dgx1.machine.gpus[right].pci
+    assert said(reading)[:2] == [
+        f"GPU {index}: nvmlDeviceGetPciInfo_v3: '{shared}' is said by more than one GPU; it counts for none"
+        for index in (2, 5)
+    ]
 
 
 def test_uuids_are_lower_case_and_what_is_none_is_left_out(dgx1: Server) -> None:
@@ -164,11 +176,92 @@ def test_uuids_are_lower_case_and_what_is_none_is_left_out(dgx1: Server) -> None
 
 
 def test_a_name_that_is_no_text_costs_the_name_only(dgx1: Server) -> None:
-    dgx1.table["nvmlDeviceGetName 1"] = "?"
-    environment = dgx1.environment()
-    file = Path(environment[nvml.TABLE])
-    file.write_bytes(file.read_bytes().replace(b"Name 1=?", b"Name 1=\xff\xfe"))
-    with patch.dict(os.environ, environment):
-        reading = hardware.read(driver_root=nvml.compiled(), host_root=dgx1.sys.root)
+    dgx1.table["nvmlDeviceGetName 1"] = "\udcff\udcfe"
+    reading = dgx1.read()
     assert [gpu.product == "" for gpu in reading.machine.gpus] == [False, True] + [False] * 6
     assert "no UTF-8 text" in said(reading)[0]
+
+
+WHOLE = 2**64 - 1
+NUMBERS = ("4294967295", str(WHOLE), "-1", "100000", "4294967295 4294967295", "-1 77", "42 2 4294967295 zz")
+TEXTS = ("Tesla\x07 \x1b[31mV100", "\udced\udca0\udc80", "x" * 99, "\u202eevil", "")
+MIG = (
+    MigDevice(0, "MIG-00000000-aaaa-5555-8888-000000000002", 1, 0, "3g.40gb", 40448),
+    MigDevice(2, "MIG-00000002-aaaa-5555-8888-000000000002", 3, 0, "1g.10gb", 9984),
+)
+
+
+def in_mig_mode(machine: Machine) -> Machine:
+    gpus = [msgspec.structs.replace(gpu, mig=MIG) if gpu.index == 1 else gpu for gpu in machine.gpus]
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+@pytest.mark.parametrize("answer", NUMBERS + TEXTS)
+@pytest.mark.parametrize("name", ["dgx1-v100", "gb200-nvl72-tray"])  # links to GPUs, to switches and to a CPU
+def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answer: str, tmp_path: Path) -> None:
+    whole = Server(name, tmp_path / "whole").machine
+    server = Server(in_mig_mode(whole), tmp_path)
+    queries = [
+        key for key in server.table if key.split()[1:2] in (["1"], ["1/0"]) and " " not in key.partition(" 1 ")[2]
+    ]
+    queries += [key for key in server.table if key.startswith("nvmlDeviceGetFieldValues 1 ") and key.endswith(" 0")]
+    queries = [key for key in queries if not key.split()[-1].isdigit() or int(key.split()[-1]) < 2]
+    assert len(queries) > 20
+    for query in queries:
+        before = server.table[query]
+        server.table[query] = answer
+        reading = server.read()
+        assert without(reading.machine, 1) == without(server.machine, 1), query
+        server.table[query] = before
+
+
+@pytest.mark.parametrize(
+    ("query", "answer", "value"),
+    [
+        ("nvmlDeviceGetMemoryInfo 1", str(WHOLE), str(WHOLE)),
+        ("nvmlDeviceGetPowerManagementLimit 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetMinorNumber 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetCudaComputeCapability 1", "-1 0", "-1"),
+        ("nvmlDeviceGetCudaComputeCapability 1", "9 100", "100"),
+        ("nvmlDeviceGetMaxPcieLinkGeneration 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetMaxPcieLinkWidth 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetNvLinkState 1 0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetNvLinkRemoteDeviceType 1 0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetFieldValues 1 91 0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetFieldValues 1 170 0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetFieldValues 1 172 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetMigMode 1", "7 1", "7"),
+        ("nvmlDeviceGetMaxMigDeviceCount 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetGpuInstanceId 1/0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetComputeInstanceId 1/0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetMemoryInfo 1/0", str(WHOLE), str(WHOLE)),
+        ("nvmlDeviceGetName 1", "a\tb", "'a\\tb'"),
+        ("nvmlDeviceGetName 1/0", "a\x1b MIG b", "'a\\x1b MIG b'"),
+    ],
+)
+def test_nonsense_is_told_of_with_the_query_and_the_value(query: str, answer: str, value: str, tmp_path: Path) -> None:
+    server = Server(in_mig_mode(Server("gb200-nvl72-tray", tmp_path / "whole").machine), tmp_path)
+    server.table[query] = answer
+    told = [problem for problem in server.read().problems if query.split()[0].removesuffix("_v2") in problem.what]
+    assert [problem.where.startswith("GPU 1") for problem in told] == [True]
+    assert told[0].said.startswith(f"{value} is no")
+
+
+def test_memory_that_cannot_be_costs_the_memory_only(dgx1: Server) -> None:
+    dgx1.table["nvmlDeviceGetMemoryInfo 0"] = str(WHOLE)
+    machine = dgx1.read().machine
+    first = msgspec.structs.replace(dgx1.machine.gpus[0], memory_mib=0)
+    assert machine.gpus == (first, *dgx1.machine.gpus[1:])
+
+
+def test_a_number_of_gpus_that_cannot_be_is_no_machine_and_no_endless_loop(dgx1: Server) -> None:
+    dgx1.table["nvmlDeviceGetCount_v2"] = "4294967295"
+    with pytest.raises(NvmlError, match="nvmlDeviceGetCount: 4294967295 is no"):
+        dgx1.read()
+
+
+def test_an_answer_about_peer_access_that_cannot_be_costs_no_link(dgx1: Server) -> None:
+    dgx1.table["nvmlDeviceGetP2PStatus 2 0 1"] = "4294967295"
+    reading = dgx1.read()
+    assert reading.machine == dgx1.machine
+    assert [problem.where for problem in reading.problems] == ["GPU 0 - GPU 1"]

@@ -126,6 +126,12 @@ def test_what_sys_does_not_have_hangs_nowhere(busid: str, tree: Tree) -> None:
     assert pci.listed([busid]) == ()
 
 
+def test_a_sys_that_cannot_be_looked_at_has_nothing(tmp_path: Path) -> None:
+    pci = PciTree(tmp_path / ("x" * 300))  # stat fails, and not because there is none
+    assert pci.seat("0000:1b:00.0") is None
+    assert pci.above(tmp_path / ("x" * 300) / "device") == ""
+
+
 @pytest.mark.parametrize(
     ("device", "port", "speed", "width"),
     [
@@ -204,6 +210,22 @@ def test_names_are_in_natural_order(tree: Tree) -> None:
     for n, name in enumerate(("mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_0")):
         tree.rdma(name, f"pci0000:15/0000:15:01.0/0000:2{n}:00.0")
     assert [nic.name for nic in tree.nics()] == ["mlx5_0", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
+
+
+def test_names_that_are_no_text_are_left_out(tree: Tree) -> None:
+    """They could neither be published nor written into a file."""
+    tree.rdma("mlx5_0", NIC)
+    for n, name in enumerate((b"mlx\xff", b"mlx\x07")):
+        tree.rdma(os.fsdecode(name), f"pci0000:15/0000:15:01.0/0000:2{n}:00.0")
+    assert [nic.name for nic in tree.nics()] == ["mlx5_0"]
+
+
+def test_text_that_can_be_no_path_leads_nowhere(tree: Tree) -> None:
+    tree.rdma("mlx5_0", NIC)
+    tree.write(f"{NIC}/infiniband/mlx5_0/ports/1/gid_attrs/ndevs", **{"0": "bond\x000"})
+    tree.write("virtual/net/bond0/bonding", slaves="ens\x001 ens2")
+    tree.link("class/net/bond0", tree.root / "sys/devices/virtual/net/bond0")
+    assert [(nic.name, nic.members) for nic in tree.nics()] == [("mlx5_0", ())]
 
 
 def test_a_virtual_function_names_its_physical_one(tree: Tree) -> None:
@@ -331,6 +353,8 @@ def test_every_numa_node_is_there_with_or_without_cpus(tree: Tree) -> None:
         NumaNode(id=2, cpumap="00000000"),
         NumaNode(id=10),
     )
+    tree.write("system/node/node010")
+    assert [node.id for node in sysfs.numa_nodes(tree.root)] == [0, 2, 10]
 
 
 def test_the_product_is_the_firmwares_word(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from dradriver.api import slices
 from dradriver.topology import codec, profiles
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PciDevice
+from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
 
 
 @pytest.mark.parametrize("name", profiles.names())
@@ -186,6 +187,48 @@ def test_fields_that_an_older_writer_did_not_know_are_not_known() -> None:
     assert {(nic.kind, nic.gbps) for nic in again.nics} == {("", 0.0)}
 
 
+CLIQUE = "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.1"
+
+
+def _joined(*fabrics: str) -> Machine:
+    """A DGX-1 whose first GPUs have joined these fabrics; the others none."""
+    machine = profiles.load("dgx1-v100")
+    all_ = (*fabrics, *[""] * (len(machine.gpus) - len(fabrics)))
+    gpus = (msgspec.structs.replace(gpu, fabric=fabric) for gpu, fabric in zip(machine.gpus, all_, strict=True))
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+class _OlderMachine(msgspec.Struct):
+    """What the first writers and readers knew of a fabric: the machine's own field."""
+
+    fabric: str = ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "older"),
+    [
+        (_joined(*[CLIQUE] * 8), CLIQUE),
+        (_joined(CLIQUE, "", CLIQUE), CLIQUE),
+        (_joined(CLIQUE, CLIQUE[:-1] + "2"), ""),
+        (_joined(), ""),
+    ],
+    ids=["all", "some", "several", "none"],
+)
+def test_older_readers_find_the_fabric_and_newer_ones_each_gpus_own(machine: Machine, older: str) -> None:
+    text = codec.encode(machine)
+    assert msgspec.json.decode(text, type=_OlderMachine).fabric == older
+    assert ("fabric" in json.loads(text)) == bool(older)
+    assert codec.decode(text) == machine
+
+
+def test_an_older_writers_fabric_is_every_gpus() -> None:
+    document = json.loads(codec.encode(_joined()))
+    for gpu in document["gpus"]:
+        del gpu["fabric"]
+    assert codec.decode(json.dumps(document | {"fabric": ""})) == _joined()
+    assert codec.decode(json.dumps(document | {"fabric": CLIQUE})) == _joined(*[CLIQUE] * 8)
+
+
 def _with_nic(machine: Machine, name: str) -> Machine:
     return msgspec.structs.replace(machine, nics=(Nic(name=name),), nic_paths=(machine.nic_paths[0],))
 
@@ -194,3 +237,28 @@ def _with_nic(machine: Machine, name: str) -> Machine:
 def test_nothing_is_written_that_could_not_be_read(name: str) -> None:
     with pytest.raises(TopologyError):
         codec.encode(_with_nic(profiles.load("dgx1-v100"), name))
+
+
+MIG = MigDevice(0, "MIG-5c7e0d3a-1f2b-4a6c-8d9e-0f1a2b3c4d5e", 1, 0, "1g\udcff", 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("nics", (Nic(name="mlx\udcff"),), r"nics[0].name: 'mlx\udcff'; write text that UTF-8 can hold"),
+        ("nics", (Nic(name="b", members=("eth0", "\ud800")),), r"nics[0].members[1]: '\ud800'"),
+        ("gpus", (Gpu(index=0, uuid="a", minor=0, pci="", product="\udc80"),), r"gpus[0].product: '\udc80'"),
+        ("gpus", (Gpu(index=0, uuid="a", minor=0, pci="", mig=(MIG,)),), r"gpus[0].mig[0].profile: '1g\udcff'"),
+        ("cpu", Cpu(arch="\udcff"), r"cpu.arch: '\udcff'"),
+        ("driver_version", "\udcff", r"driver_version: '\udcff'"),
+    ],
+)
+def test_text_that_is_not_unicode_is_refused_with_the_place(field: str, value: object, says: str) -> None:
+    fields: dict[str, Any] = {"name": "n", "gpus": (Gpu(index=0, uuid="a", minor=0, pci=""),), field: value}
+    rows = ((PathType.SYS,),) * len(fields.get("nics", ()))
+    machine = Machine(links=((0,),), paths=((PathType.SELF,),), nic_paths=rows, **fields)
+    for reader in (check, codec.encode):
+        with pytest.raises(TopologyError) as caught:
+            reader(machine)
+        assert str(caught.value).startswith(says)
+        assert str(caught.value).isprintable()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from dradriver.node.discovery import library
 from dradriver.node.discovery.nvml import (
     FUNCTION_NOT_FOUND,
     LIBRARY,
@@ -23,17 +24,6 @@ from dradriver.node.discovery.nvml import (
 )
 from dradriver.topology.machine import PathType
 
-# Where the driver's installers put libraries, below the root of whatever file system holds the driver.
-_FOLDERS: Final = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-    "usr/lib/wsl/lib",
-)
 _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch
     0: PathType.PIX,
     10: PathType.PIX,
@@ -44,18 +34,20 @@ _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share
 }
 _FABRIC_READY: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
-
-def find_library(driver_root: Path) -> Path:
-    """Return the library below the root of a file system that holds the driver, such as ``/run/nvidia/driver``.
-
-    Raises:
-        NvmlError: It is in none of the places where the driver's installers put it.
-    """
-    for folder in _FOLDERS:
-        path = driver_root / folder / LIBRARY
-        if path.exists():
-            return path
-    raise NvmlError("dlopen", LIBRARY_NOT_FOUND, f"no {LIBRARY} below {driver_root}; looked in {', '.join(_FOLDERS)}")
+# The largest answers that are believed, far above any part: what is beyond is nonsense of a broken GPU or library.
+_MOST_GPUS: Final = 1024
+_MOST_BYTES: Final = 1 << 44
+_MOST_MILLIWATTS: Final = 100_000_000
+_MOST_MBPS: Final = 10_000_000
+_MOST_MINOR: Final = (1 << 20) - 1  # Linux
+_MOST_GENERATION: Final = 16
+_MOST_LANES: Final = 64
+_MOST_LINKS: Final = 128
+_MOST_SLOTS: Final = 64
+_MOST_INSTANCE: Final = 0xFFFF
+_MOST_REMOTE_TYPE: Final = 255
+_MOST_P2P_STATUS: Final = 6  # NVML_P2P_STATUS_UNKNOWN
+_MOST_MAJOR: Final = 99
 
 
 @contextlib.contextmanager
@@ -71,20 +63,14 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
     """
     import pynvml
 
-    if driver_root is not None and str(driver_root) != "/":
-        # The binding opens the library by its soname, and the linker answers with one of that soname that is loaded.
-        path = find_library(driver_root)
-        try:
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise NvmlError("dlopen", LIBRARY_NOT_FOUND, f"{path}: {error}") from error
-    library = _Binding(pynvml)
-    library.ask("nvmlInit")
+    library.load(driver_root)
+    nvml = _Binding(pynvml)
+    nvml.ask("nvmlInit")
     try:
-        yield library
+        yield nvml
     finally:
         with contextlib.suppress(NvmlError):
-            library.ask("nvmlShutdown")
+            nvml.ask("nvmlShutdown")
 
 
 class _Binding:
@@ -109,71 +95,83 @@ class _Binding:
         except UnicodeError as error:
             raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
 
-    def _field(self, gpu: Handle, field: int, scope: int = 0) -> int:
+    def _number(self, query: str, *arguments: object, most: int) -> int:
+        return _bounded(query, int(self.ask(query, *arguments)), most)
+
+    def _text(self, query: str, *arguments: object) -> str:
+        text = str(self.ask(query, *arguments))
+        if not text.isprintable():
+            raise NvmlError(query, UNKNOWN, f"{text!r} is no printable text")
+        return text
+
+    def _field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
         (answer,) = self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope)])
         if answer.nvmlReturn:
             raise NvmlError(f"nvmlDeviceGetFieldValues({field})", int(answer.nvmlReturn), "no value")
-        return int(answer.value.uiVal)
+        return _bounded(f"nvmlDeviceGetFieldValues({field})", int(answer.value.uiVal), most)
 
     def driver_version(self) -> str:
-        return str(self.ask("nvmlSystemGetDriverVersion"))
+        return self._text("nvmlSystemGetDriverVersion")
 
     def count(self) -> int:
-        return int(self.ask("nvmlDeviceGetCount"))
+        return self._number("nvmlDeviceGetCount", most=_MOST_GPUS)
 
     def gpu(self, index: int) -> Handle:
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     def uuid(self, gpu: Handle) -> str:
-        kind, dash, number = str(self.ask("nvmlDeviceGetUUID", gpu)).partition("-")
+        kind, dash, number = self._text("nvmlDeviceGetUUID", gpu).partition("-")
         return kind.upper() + dash + number.lower()
 
     def minor(self, gpu: Handle) -> int:
-        return int(self.ask("nvmlDeviceGetMinorNumber", gpu))
+        return self._number("nvmlDeviceGetMinorNumber", gpu, most=_MOST_MINOR)
 
     def bus_id(self, gpu: Handle) -> str:
         return _bus_id(self.ask("nvmlDeviceGetPciInfo_v3", gpu))
 
     def product(self, gpu: Handle) -> str:
-        return str(self.ask("nvmlDeviceGetName", gpu))
+        return self._text("nvmlDeviceGetName", gpu)
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        major, minor = self.ask("nvmlDeviceGetCudaComputeCapability", gpu)
-        return int(major), int(minor)
+        query = "nvmlDeviceGetCudaComputeCapability"
+        major, minor = self.ask(query, gpu)
+        return _bounded(query, int(major), _MOST_MAJOR), _bounded(query, int(minor), 9)
 
     def memory_mib(self, gpu: Handle) -> int:
-        return int(self.ask("nvmlDeviceGetMemoryInfo", gpu).total) >> 20
+        query = "nvmlDeviceGetMemoryInfo"
+        return _bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
 
     def power_watts(self, gpu: Handle) -> int:
-        return int(self.ask("nvmlDeviceGetPowerManagementLimit", gpu)) // 1000
+        return self._number("nvmlDeviceGetPowerManagementLimit", gpu, most=_MOST_MILLIWATTS) // 1000
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
-        generation = int(self.ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu))
-        return generation, int(self.ask("nvmlDeviceGetMaxPcieLinkWidth", gpu))
+        generation = self._number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)
+        return generation, self._number("nvmlDeviceGetMaxPcieLinkWidth", gpu, most=_MOST_LANES)
 
     def link_count(self, gpu: Handle) -> int:
-        return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_LINK_COUNT)
+        return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
 
     def link_active(self, gpu: Handle, link: int) -> bool:
-        return bool(self.ask("nvmlDeviceGetNvLinkState", gpu, link))
+        return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        return int(self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
+        return self._number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
 
     def link_remote(self, gpu: Handle, link: int) -> str:
         return _bus_id(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
         try:
-            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_GET_SPEED, link)
+            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
         except NvmlError:  # before driver 515 there is one speed for all links
-            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON)
+            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
 
     def c2c_gbps(self, gpu: Handle) -> float:
         binding = self._binding
-        lanes = range(self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_COUNT))
-        active = [n for n in lanes if self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_STATUS, n) == 1]
-        return sum(self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_MAX_BW, n) for n in active) / 1000
+        lanes = range(self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS))
+        active = [n for n in lanes if self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_STATUS, n, most=1)]
+        rates = [self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_MAX_BW, n, most=_MOST_MBPS) for n in active]
+        return sum(rates) / 1000
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
@@ -182,7 +180,8 @@ class _Binding:
         return _ANCESTORS[level]
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
-        return int(self.ask("nvmlDeviceGetP2PStatus", a, b, self._binding.NVML_P2P_CAPS_INDEX_NVLINK)) == 0
+        what = self._binding.NVML_P2P_CAPS_INDEX_NVLINK
+        return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
 
     def fabric(self, gpu: Handle) -> str:
         info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()
@@ -201,18 +200,30 @@ class _Binding:
         return f"{'-'.join(parts)}.{info.cliqueId}"
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        current, pending = self.ask("nvmlDeviceGetMigMode", gpu)
-        return bool(current), bool(pending)
+        query = "nvmlDeviceGetMigMode"
+        current, pending = self.ask(query, gpu)
+        return bool(_bounded(query, int(current), 1)), bool(_bounded(query, int(pending), 1))
 
     def mig_slots(self, gpu: Handle) -> int:
-        return int(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu))
+        return self._number("nvmlDeviceGetMaxMigDeviceCount", gpu, most=_MOST_SLOTS)
 
     def mig_device(self, gpu: Handle, slot: int) -> Handle:
         return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot))
 
     def mig_ids(self, device: Handle) -> tuple[int, int]:
-        instance = int(self.ask("nvmlDeviceGetGpuInstanceId", device))
-        return instance, int(self.ask("nvmlDeviceGetComputeInstanceId", device))
+        instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
+        return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
+
+
+def _bounded(query: str, value: int, most: int) -> int:
+    """Return an answer that can be.
+
+    Raises:
+        NvmlError: It cannot.
+    """
+    if not 0 <= value <= most:
+        raise NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
+    return value
 
 
 def _bus_id(info: Any) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 
 from dradriver.node.discovery import mig
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Problem, Questions
-from dradriver.topology.check import MAX_LINKS, is_bus_id
+from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import MigDevice
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -80,12 +81,20 @@ def read_gpus(nvml: Nvml, problems: list[Problem]) -> tuple[GpuFacts, ...]:
         if gpu is None or asked.lost:
             asked.note("GPU", "left out; it cannot be handed out like this")
             continue
-        twin = next((g for g in found if g.uuid == gpu.uuid or g.minor == gpu.minor or "" != g.pci == gpu.pci), None)
+        twin = next((g for g in found if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
-            asked.note("GPU", f"left out; it has uuid, minor number or bus id of GPU {twin.index}")
+            asked.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
             continue
         found.append(gpu)
-    return tuple(found)
+    said = Counter(gpu.pci for gpu in found if gpu.pci)
+    return tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in found)
+
+
+def _placeless(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
+    """Return a GPU without the bus id that another has too: one of them is wrong, and nothing tells which."""
+    text = f"{gpu.pci!r} is said by more than one GPU; it counts for none"
+    problems.append(Problem(f"GPU {gpu.index}", "nvmlDeviceGetPciInfo_v3", text))
+    return msgspec.structs.replace(gpu, pci="")
 
 
 def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
@@ -136,7 +145,7 @@ def _links(nvml: Nvml, gpu: Handle, asked: Questions) -> list[tuple[int, Link]]:
     # Without a count the links are tried one by one, and those that are not there say "invalid argument".
     quiet = UNSUPPORTED | {INVALID_ARGUMENT} if count is None else UNSUPPORTED
     found = []
-    for number in range(_MOST_LINKS if count is None else min(count, MAX_LINKS)):
+    for number in range(_MOST_LINKS if count is None else count):
         at = f"link {number}"
         if not asked.ask(nvml.link_active, gpu, number, default=False, quiet=quiet, at=at):
             continue

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import msgspec
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import binding, links, nics, sysfs
+from dradriver.node.discovery import binding, devices, library, links, nics, sysfs, toolkit
 from dradriver.node.discovery.gpus import GpuFacts, read_gpus
 from dradriver.node.discovery.nvml import DRIVER_MISMATCH, Nvml, NvmlError
 from dradriver.node.discovery.pci import PciTree
@@ -21,6 +22,7 @@ from dradriver.topology.paths import Place, pcie_path
 
 logger = logging.getLogger(__name__)
 
+_TOOLKIT = "run nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml on the node"
 _TRIES = 3  # GPUs that get lost while they are asked, one after the other
 _GENERATIONS = ("2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
 
@@ -41,14 +43,23 @@ class Hardware:
     """This node's own GPUs, for the node agent.
 
     Without a driver that answers there is no GPU: drivers come late (an operator installs them), are replaced, and
-    nothing can be handed out meanwhile.
+    nothing can be handed out meanwhile. Nor is a GPU there that no container can be given.
     """
 
     host_path = None
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
-    def __init__(self, *, driver_root: Path | None = None, host_root: Path = Path("/")) -> None:
-        """Read with the driver below ``driver_root`` (None: the linker knows), /sys and /proc below ``host_root``."""
+    def __init__(
+        self, *, driver_root: Path | None = None, host_root: Path = Path("/"), cdi: tuple[Path, ...] | None = None
+    ) -> None:
+        """Keep what is needed; nothing is read yet.
+
+        Args:
+            driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
+            host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
+            cdi: Where CDI specifications are: a GPU that none of NVIDIA's names is left out. None leaves none out.
+        """
+        self._cdi = cdi
         self._driver_root = driver_root
         self._host_root = host_root
         self._told: tuple[Problem, ...] = ()
@@ -60,16 +71,35 @@ class Hardware:
         Raises:
             RestartError: The driver was replaced, and this process holds the library of the old one.
         """
+        if self._host_root != Path("/"):
+            devices.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
+        proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
         try:
-            reading = read(driver_root=self._driver_root, host_root=self._host_root)
-        except DriverError as error:
-            if self._worked and isinstance(error, NvmlError) and error.code == DRIVER_MISMATCH:
+            reading = read(driver_root=self._driver_root, host_root=self._host_root, proc_root=proc_root)
+        except (DriverError, OSError) as error:
+            if isinstance(error, NvmlError) and error.code == DRIVER_MISMATCH and self._replaced():
                 raise RestartError(f"the driver was replaced, start again with its new library: {error}") from error
             self._tell((Problem("machine", "no GPUs", str(error)),))
             return Machine(name=sysfs.product_name(self._host_root), gpus=(), links=(), paths=())
         self._worked = True
-        self._tell(reading.problems)
-        return reading.machine
+        machine, unnamed = self._usable(reading.machine)
+        self._tell((*reading.problems, *unnamed))
+        return machine
+
+    def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
+        if self._cdi is None:
+            return machine, []
+        named = toolkit.named(self._cdi)
+        told = f"no specification in {', '.join(map(str, self._cdi))} names it; left out, {_TOOLKIT}"
+        unnamed = [Problem(f"GPU {gpu.index}", toolkit.KIND, told) for gpu in machine.gpus if gpu.uuid not in named]
+        return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid in named]), unnamed
+
+    def _replaced(self) -> bool:
+        """Return whether another process would do better: this one's library worked once, or is not the installed one.
+
+        While a host's upgrade is half done its new library finds the old driver; no start helps before it is done.
+        """
+        return self._worked or library.replaced(driver_root=self._driver_root)
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
@@ -81,22 +111,23 @@ class Hardware:
         self._told = problems
 
 
-def read(*, driver_root: Path | None = None, host_root: Path = Path("/")) -> Reading:
+def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_root: Path | None = None) -> Reading:
     """Return this machine.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
-        host_root: Where the host's /sys and /proc are.
+        host_root: Where the host's /sys is.
+        proc_root: Where /proc is; None for ``host_root``.
 
     Raises:
         DriverError: There is no NVIDIA driver, or no GPU that answers.
     """
     with binding.opened(driver_root=driver_root) as nvml:
-        return discover(nvml, root=host_root)
+        return discover(nvml, root=host_root, proc_root=proc_root)
 
 
-def discover(nvml: Nvml, *, root: Path) -> Reading:
-    """Return the machine that an open NVML and the /sys and /proc below ``root`` describe.
+def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None) -> Reading:
+    """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` (or ``root``) describe.
 
     Raises:
         DriverError: No GPU answers.
@@ -107,7 +138,7 @@ def discover(nvml: Nvml, *, root: Path) -> Reading:
         if not gpus:
             told = "; ".join(map(str, problems)) or "NVML counts none"
             raise SetupError(f"no GPU on this node can be used: {told}")
-        reading = _describe(nvml, gpus, problems, root)
+        reading = _describe(nvml, gpus, problems, root=root, proc_root=proc_root)
         if all(_answers(nvml, gpu) for gpu in gpus):
             break
     return reading
@@ -121,7 +152,9 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
         return False
 
 
-def _describe(nvml: Nvml, gpus: tuple[GpuFacts, ...], problems: list[Problem], root: Path) -> Reading:
+def _describe(
+    nvml: Nvml, gpus: tuple[GpuFacts, ...], problems: list[Problem], *, root: Path, proc_root: Path | None
+) -> Reading:
     asked = Questions("machine", problems)
     tree = PciTree(root)
     for gpu in gpus:
@@ -133,7 +166,7 @@ def _describe(nvml: Nvml, gpus: tuple[GpuFacts, ...], problems: list[Problem], r
     matrix = links.link_matrix(nvml, gpus, switched, problems)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
     _note_fabrics(gpus, problems)
-    cpu, virtual = sysfs.cpu(root)
+    cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
     machine = Machine(
         name=sysfs.product_name(root),
         gpus=tuple(_gpu(gpu, tree, count) for gpu, count in zip(gpus, switched, strict=True)),

@@ -7,8 +7,6 @@ from dradriver.node.discovery.questions import NEWER, Questions
 from dradriver.topology.check import is_mig_uuid
 from dradriver.topology.machine import MigDevice
 
-_MOST_SLOTS = 64  # far above any part
-
 
 def read(nvml: Nvml, gpu: Handle, asked: Questions) -> tuple[MigDevice, ...] | None:
     """Return the MIG devices by slot; None where MIG mode is off or the product has none."""
@@ -20,7 +18,7 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> tuple[MigDevice, ...] | N
     slots = asked.ask(nvml.mig_slots, gpu, default=0)
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     found = []
-    for slot in range(min(slots, _MOST_SLOTS)):
+    for slot in range(slots):
         at = f"MIG {slot}"
         device = asked.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
         if device is None:

@@ -67,7 +67,7 @@ class PciTree:
         return self._seats[busid]
 
     def _read_seat(self, busid: str) -> Seat | None:
-        if not is_bus_id(busid) or not (self._devices / busid).exists():
+        if not is_bus_id(busid) or not os.path.exists(self._devices / busid):
             return None
         parts = Path(os.path.realpath(self._devices / busid)).parts
         roots = [i for i, part in enumerate(parts) if _ROOT.fullmatch(part)]
@@ -82,7 +82,7 @@ class PciTree:
 
     def above(self, folder: Path) -> str:
         """Return the bus id of the PCI device behind something in /sys (``class/net/eth0/device``); empty for none."""
-        if not folder.exists():
+        if not os.path.exists(folder):
             return ""
         return next((part for part in reversed(Path(os.path.realpath(folder)).parts) if is_bus_id(part)), "")
 

@@ -64,10 +64,5 @@ def without(machine: Machine, lost: Container[str]) -> Machine:
     left = [i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in lost and str(gpu.index) not in lost]
     if len(left) == len(machine.gpus):
         return machine
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(msgspec.structs.replace(machine.gpus[i], index=n) for n, i in enumerate(left)),
-        links=tuple(tuple(machine.links[i][j] for j in left) for i in left),
-        paths=tuple(tuple(machine.paths[i][j] for j in left) for i in left),
-        nic_paths=tuple(tuple(row[j] for j in left) for row in machine.nic_paths),
-    )
+    gpus = tuple(msgspec.structs.replace(machine.gpus[i], index=n) for n, i in enumerate(left))
+    return msgspec.structs.replace(machine.subset(left), gpus=gpus)

@@ -13,6 +13,7 @@ from typing import Final
 from dradriver.topology.check import is_cpu_list
 from dradriver.topology.machine import Cpu, NumaNode
 
+CPUINFO: Final = "proc/cpuinfo"  # below a root; a container's is the host's
 _MOST_BYTES: Final = 65_536  # of one file; flags of /proc/cpuinfo's first CPU stand in its first 4 KB
 _CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
 _NODE = re.compile(r"node([0-9]{1,6})")
@@ -36,7 +37,7 @@ def text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a part of the path came from another file and can be none
         return ""
 
 
@@ -47,10 +48,13 @@ def number(path: Path) -> int | None:
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder in natural order (``mlx5_2`` before ``mlx5_10``); none where it cannot be read."""
+    """Return the names in a folder in natural order (``mlx5_2`` before ``mlx5_10``); none where it cannot be read.
+
+    A name that is no printable text (``listdir`` has a surrogate for a byte that is no UTF-8) is left out.
+    """
     try:
-        return sorted(os.listdir(folder), key=_natural)
-    except OSError:
+        return sorted(filter(str.isprintable, os.listdir(folder)), key=_natural)
+    except (OSError, ValueError):
         return []
 
 
@@ -61,7 +65,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
     """Return all NUMA nodes by id, those without CPUs included."""
     folder = root / "sys/devices/system/node"
-    ids = sorted(int(found[1]) for name in entries(folder) if (found := _NODE.fullmatch(name)))
+    ids = sorted({int(found[1]) for name in entries(folder) if (found := _NODE.fullmatch(name))})
     nodes = []
     for node in ids:
         cpus = text(folder / f"node{node}/cpulist")
@@ -76,13 +80,17 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
     return tuple(nodes)
 
 
-def cpu(root: Path) -> tuple[Cpu | None, bool | None]:
+def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool | None]:
     """Return the model of the first CPU, None where it is not known, and whether this is a virtual machine.
 
     An x86 CPU has a flag for that. For others the firmware's words decide; None where it has none.
+
+    Args:
+        root: Where the host's /sys is.
+        proc_root: Where /proc is; None for ``root``.
     """
     fields: dict[str, str] = {}
-    for line in text(root / "proc/cpuinfo").splitlines():
+    for line in text((proc_root or root) / CPUINFO).splitlines():
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip(), value.removeprefix(" "))

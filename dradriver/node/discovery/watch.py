@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from dradriver.errors import DriverError
 from dradriver.node import metrics
@@ -16,6 +17,8 @@ from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
 
 
@@ -23,7 +26,7 @@ class MachineWatch:
     """The machine as it was last read.
 
     Attributes:
-        machine: The last that could be read; without GPUs before ``start``.
+        machine: The last that could be read; None before the first.
     """
 
     def __init__(self, discovery: Discovery, *, interval_s: float, on_change: Callable[[], None]) -> None:
@@ -32,29 +35,20 @@ class MachineWatch:
         self._interval_s = interval_s
         self._on_change = on_change
         self._again = asyncio.Event()
-        self.machine = Machine(name="", gpus=(), links=(), paths=())
-
-    async def start(self) -> None:
-        """Read the machine for the first time.
-
-        Raises:
-            DriverError: It cannot be read.
-        """
-        self.machine = await self._read()
-        self._note()
+        self.machine: Machine | None = None
 
     async def run(self) -> None:
-        """Read it every interval and after every ``poke``, for ever.
+        """Read it now, every interval and after every ``poke``, for ever.
 
         Raises:
             RestartError: Only another process can read it again.
         """
         while True:
+            await self._look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._again.wait()
             self._again.clear()
-            await self._look()
 
     def poke(self) -> None:
         """Have the machine read again now."""
@@ -64,12 +58,15 @@ class MachineWatch:
         """Read it. A driver that hangs cannot be interrupted, so it is waited for, aloud."""
         if not self._discovery.slow:
             return self._discovery.read()
-        reading = asyncio.get_running_loop().run_in_executor(None, self._discovery.read)
+        reading = beside(self._discovery.read)
         waited_s = 0.0
-        while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
-            waited_s += PATIENCE_S
-            logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
-        return reading.result()
+        try:
+            while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
+                waited_s += PATIENCE_S
+                logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
+            return reading.result()
+        finally:
+            reading.cancel()
 
     async def _look(self) -> None:
         try:
@@ -79,12 +76,39 @@ class MachineWatch:
         except DriverError as error:
             logger.error("the machine cannot be read now, its last state stands: %s", error)
             return
-        if machine != self.machine:
-            before, self.machine = self.machine, machine
-            self._note()
+        if machine == self.machine:
+            return
+        before, self.machine = self.machine, machine
+        metrics.GPUS.set(len(machine.gpus))
+        if before is None:
+            logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
+        else:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))
             logger.warning("the machine changed; lost %s, found %s", sorted(was - now), sorted(now - was))
-            self._on_change()
+        self._on_change()
 
-    def _note(self) -> None:
-        metrics.GPUS.set(len(self.machine.gpus))
+
+def beside(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Return the future result of work in a thread that holds up nobody's end, unlike those of an executor."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("T", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as caught:  # handed to whoever waits
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
