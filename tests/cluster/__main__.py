@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
             return 0 if cluster.is_up() else 1
         case "build":
             requirements.prepare(cluster.version)
+            requirements.prepare_compiler()
             for target in build.targets(cluster.version):
                 print(target.folder)
         case "load" if rest:

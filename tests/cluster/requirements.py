@@ -29,6 +29,11 @@ _PACKAGES: dict[str, Callable[[], bool]] = {
     "util-linux": lambda: bool(_program("nsenter")) and bool(_program("unshare")),
     "mount": lambda: bool(_program("mount")),
 }
+# The same for the tests' NVML library.
+_COMPILER: dict[str, Callable[[], bool]] = {
+    "gcc": lambda: any(map(_program, ("cc", "gcc", "clang"))),
+    "libc6-dev": lambda: Path("/usr/include/stdio.h").exists(),
+}
 
 
 def busybox() -> Path:
@@ -71,8 +76,12 @@ def why_not() -> str | None:
 
 
 def missing_packages() -> list[str]:
-    """Returns the Debian packages that are needed and not there."""
-    return [package for package, present in _PACKAGES.items() if not present()]
+    """Returns the Debian packages that the cluster needs and that are not there."""
+    return _missing(_PACKAGES)
+
+
+def _missing(packages: dict[str, Callable[[], bool]]) -> list[str]:
+    return [package for package, present in packages.items() if not present()]
 
 
 def prepare(version: str) -> None:
@@ -84,13 +93,23 @@ def prepare(version: str) -> None:
     """
     if reason := why_not():
         raise Unavailable(reason)
-    _install_packages(cache_folder() / "packages.log")
+    _install_packages(_PACKAGES, cache_folder() / "packages.log")
     for target in build.targets(version):
         target.ensure()
 
 
-def _install_packages(log: Path) -> None:
-    missing = missing_packages()
+def prepare_compiler() -> None:
+    """Installs a C compiler where there is none; without apt-get the tests that want one say so.
+
+    Raises:
+        Unavailable: apt-get did not bring it.
+    """
+    if _program("apt-get"):
+        _install_packages(_COMPILER, cache_folder() / "compiler.log")
+
+
+def _install_packages(packages: dict[str, Callable[[], bool]], log: Path) -> None:
+    missing = _missing(packages)
     if not missing:
         return
     print(f"installing {', '.join(missing)}", flush=True)
@@ -107,7 +126,7 @@ def _install_packages(log: Path) -> None:
             if done.returncode != 0:
                 last = last_lines(log, 1)
                 raise Unavailable(f"{' '.join(command[:2])} failed: {last} (log: {log})")
-    if still := missing_packages():
+    if still := _missing(packages):
         raise Unavailable(f"needs {', '.join(still)}; apt-get did not bring it (log: {log})")
 
 
