@@ -183,11 +183,16 @@ class Pod(_Object, frozen=True):
 
 
 class Taint(_Object, frozen=True):
-    """A node's taint."""
+    """A node's or a device's taint."""
 
     key: str = ""
     value: str = ""
     effect: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it keeps away whoever does not tolerate it."""
+        return self.effect in ("NoSchedule", "NoExecute")
 
 
 class NodeSpec(_Object, frozen=True):

@@ -17,8 +17,6 @@ from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
-_BLOCKING = ("NoSchedule", "NoExecute")
-
 
 class _Pool:
     """One node's complete newest generation: its machine and the devices that may be given away."""
@@ -151,4 +149,4 @@ class Inventory:
 
 def _blocked(device: SliceDevice) -> bool:
     """Our claims tolerate no taint, so the scheduler would refuse a pin to such a device."""
-    return any(taint.effect in _BLOCKING for taint in device.taints)
+    return any(taint.blocks for taint in device.taints)

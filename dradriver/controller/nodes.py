@@ -8,7 +8,6 @@ from typing import Final
 from dradriver.api import affinity
 from dradriver.api.objects import Node, NodeRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 
-_BLOCKING: Final = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _LARGEST: Final = 2**63
 
@@ -25,7 +24,7 @@ def why_not(node: Node, pod: Pod) -> str | None:
         return NOT_READY
     if node.spec.unschedulable and not tolerates(pod.spec.tolerations, _UNSCHEDULABLE):
         return CORDONED
-    if any(t.effect in _BLOCKING and not tolerates(pod.spec.tolerations, t) for t in node.spec.taints):
+    if any(t.blocks and not tolerates(pod.spec.tolerations, t) for t in node.spec.taints):
         return TAINTED
     if not selects(pod, node):
         return UNSELECTED

@@ -12,8 +12,9 @@ import pytest
 from dradriver.api import names, slices
 from dradriver.cli.cluster.model import Hold, Holder, NodeView
 from dradriver.cli.cluster.text import summary
-from dradriver.cli.cluster.views import natural, views
+from dradriver.cli.cluster.views import views
 from dradriver.topology import codec
+from dradriver.topology.natural import natural
 from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claims, read_slices
 
 Object = dict[str, Any]

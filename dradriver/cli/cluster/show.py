@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from dradriver.cli.cluster import access, reading, text
-from dradriver.cli.cluster.views import natural, views
+from dradriver.cli.cluster.views import views
+from dradriver.topology.natural import natural
 
 
 def show(*, kubeconfig: str | None, context: str | None, nodes: Sequence[str], output: str, colour: bool) -> None:

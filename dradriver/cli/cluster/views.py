@@ -6,7 +6,6 @@ and a terminal obeys escape sequences.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,7 @@ from dradriver.cli.plain import plain
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Gpu, Machine
-
-_BLOCKING = ("NoSchedule", "NoExecute")
+from dradriver.topology.natural import natural
 
 Held = Mapping[Device, Sequence[Holder]]
 
@@ -55,11 +53,6 @@ def views(
             nodes.append(_node(pool, machine, current, held))
             warnings += _doubts(pool, machine, held)
     return nodes, [plain(warning) for warning in warnings]
-
-
-def natural(name: str) -> list[Any]:
-    """Return a sort key by which ``node-2`` comes before ``node-10``."""
-    return [int(part) if odd % 2 else part for odd, part in enumerate(re.split("([0-9]{1,18})", name))]
 
 
 def _held(claims: Iterable[Claim]) -> Held:
@@ -151,7 +144,7 @@ def _blocked(gpu: Gpu, device: SliceDevice | None) -> str:
         return "in MIG mode"
     if device is None:
         return "not in the node's slices"
-    taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.effect in _BLOCKING]
+    taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]
     return plain(f"tainted {', '.join(taints)}") if taints else ""
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from dradriver.topology.check import is_cpu_list
 from dradriver.topology.machine import Cpu, NumaNode
+from dradriver.topology.natural import natural
 
 CPUINFO: Final = "proc/cpuinfo"  # below a root; a container's is the host's
 _MOST_BYTES: Final = 65_536  # of one file; flags of /proc/cpuinfo's first CPU stand in its first 4 KB
@@ -53,13 +54,9 @@ def entries(folder: Path) -> list[str]:
     A name that is no printable text (``listdir`` has a surrogate for a byte that is no UTF-8) is left out.
     """
     try:
-        return sorted(filter(str.isprintable, os.listdir(folder)), key=_natural)
+        return sorted(filter(str.isprintable, os.listdir(folder)), key=natural)
     except (OSError, ValueError):
         return []
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:

@@ -1,0 +1,11 @@
+"""The order in which people count."""
+
+from __future__ import annotations
+
+import re
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which ``mlx5_2`` comes before ``mlx5_10``."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
