@@ -37,9 +37,10 @@ WISHES: Final = (
 )  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.
+REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py
 CONTAINERS: Final = PREFIX + "containers"  # JSON: GPUs of each container, once the limits are gone
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
-NOTES: Final = (CONTAINERS, AFFINITY)
+NOTES: Final = (REQUEST, CONTAINERS, AFFINITY)
 
 # Annotations that say what was chosen.
 ALLOCATED: Final = PREFIX + "allocated"
