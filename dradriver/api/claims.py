@@ -11,6 +11,7 @@ import msgspec
 from dradriver.allocator.request import Choice
 from dradriver.api import config, names
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod, ResourceClaim
 
 
@@ -18,9 +19,9 @@ def pinned(
     pod: Pod,
     choice: Choice,
     *,
-    requests: Sequence[str],
-    uuids: Mapping[int, str],
+    uuids: Mapping[str, Sequence[str]],
     keep_env: Sequence[str] = (),
+    ledger: Ledger = OURS,
 ) -> dict[str, Any]:
     """Return the claim of a pod: one ``exactly`` request for each GPU container, pinned to the chosen GPUs.
 
@@ -31,13 +32,12 @@ def pinned(
     Args:
         pod: The pod that will own the claim; it names the claim.
         choice: The chosen set.
-        requests: Container names, one for each entry of ``choice.containers``.
-        uuids: Each GPU's uuid by the machine's own number.
+        uuids: The chosen GPUs by container's name, in the order of ``choice.containers``.
         keep_env: Variables of the author's that no edit may replace.
+        ledger: Whose devices they are.
     """
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
-    picks = {name: [uuids[i] for i in part] for name, part in zip(requests, choice.containers, strict=True)}
-    opaque = config.make(order=picks, keep_env=list(keep_env))
+    opaque = config.make(order={name: list(part) for name, part in uuids.items()}, keep_env=list(keep_env))
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -62,28 +62,28 @@ def pinned(
                     {
                         "name": name,
                         "exactly": {
-                            "deviceClassName": names.DEVICE_CLASS,
+                            "deviceClassName": ledger.device_class,
                             "allocationMode": "ExactCount",
-                            "count": len(picked),
-                            "selectors": [{"cel": {"expression": uuid_selector(picked)}}],
+                            "count": len(part),
+                            "selectors": [{"cel": {"expression": uuid_selector(part, ledger)}}],
                         },
                     }
-                    for name, picked in picks.items()
+                    for name, part in uuids.items()
                 ],
-                "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
+                "config": [{"opaque": {"driver": ledger.driver, "parameters": opaque}}],
             }
         },
     }
 
 
-def uuid_selector(uuids: Sequence[str]) -> str:
+def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:
     """Return a CEL expression that holds for exactly the devices with these uuids.
 
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
     """
     listed = json.dumps(sorted(uuids), ensure_ascii=True)
-    return f'device.attributes["{names.ATTRIBUTE_DOMAIN}"].?uuid.orValue("") in {listed}'
+    return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
 
 
 def read_choice(claim: ResourceClaim) -> Choice | None:

@@ -130,6 +130,7 @@ class PodSpec(_Object, frozen=True):
     overhead: dict[str, str] = {}
     resources: ResourceRequirements = ResourceRequirements()  # of the pod as a whole, instead of its containers'
     scheduling_gates: list[Gate] = []
+    scheduler_name: str = ""
     resource_claims: list[PodClaim] = []
     priority: int | None = None
 
@@ -272,6 +273,7 @@ class AllocationResult(_Object, frozen=True):
     pool: str = ""
     device: str = ""
     share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: dict[str, str] = {}  # of a device that several claims share; empty: the whole device
     admin_access: bool | None = None  # for monitoring: takes no device from anybody
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.request import Choice
-from dradriver.api import claims, config, names, slices
+from dradriver.api import claims, config, slices
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import DeviceConfig, Pod, ResourceClaim
 
 Key = tuple[str, str]
@@ -17,8 +19,21 @@ Key = tuple[str, str]
 Device = tuple[str, str]
 """Pool and name of a device. The name is the GPU's identity, so it outlives the GPU's absence."""
 
+Amount = tuple[tuple[str, str], ...] | None
+"""What is taken of a device: quantities by capacity's name, or None for the whole device."""
+
+
+class _Exactly(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    count: int = 1
+
+
+class _Request(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    name: str = ""
+    exactly: _Exactly | None = None
+
 
 class _Devices(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    requests: list[_Request] = []
     config: list[DeviceConfig] = []
 
 
@@ -46,34 +61,59 @@ class Pin(msgspec.Struct, frozen=True):
 
     Attributes:
         choice: The choice, by the machine's numbers of that time.
-        devices: The chosen GPUs' devices.
-        uuids: The chosen GPUs, in the order of the claim's requests.
+        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers``.
     """
 
     choice: Choice
-    devices: frozenset[Device]
-    uuids: tuple[str, ...]
+    uuids: dict[str, tuple[str, ...]]
+
+    @property
+    def devices(self) -> frozenset[Device]:
+        """The chosen GPUs' devices."""
+        return devices_of(self.choice.node, self.uuids)
+
+    def numbers(self) -> dict[int, str]:
+        """Return the chosen GPUs' uuids by the machine's numbers of that time."""
+        return {
+            number: uuid
+            for numbers, uuids in zip(self.choice.containers, self.uuids.values(), strict=True)
+            for number, uuid in zip(numbers, uuids, strict=True)
+        }
 
 
-def pin(claim: Claim) -> Pin | None:
+def devices_of(node: str, uuids: Mapping[str, tuple[str, ...]]) -> frozenset[Device]:
+    """Return the devices of a node's GPUs, given by request."""
+    return frozenset((node, slices.device_name(uuid)) for part in uuids.values() for uuid in part)
+
+
+def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
     """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
     try:
         choice = claims.read_choice(claim)
-        opaque = [
-            c.opaque for c in claim.spec.devices.config if c.opaque is not None and c.opaque.driver == names.DRIVER
-        ]
+        opaque = [c.opaque for c in claim.spec.devices.config if c.opaque and c.opaque.driver == ledger.driver]
         if choice is None or len(opaque) != 1:
             return None
         order = config.read(opaque[0].parameters).order
     except (WordError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
-    uuids = tuple(uuid for part in order.values() for uuid in part)
-    return Pin(choice=choice, devices=frozenset((choice.node, slices.device_name(uuid)) for uuid in uuids), uuids=uuids)
+    # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
+    asked = {request.name: request.exactly.count for request in claim.spec.devices.requests if request.exactly}
+    uuids = {name: tuple(order.get(name, ())) for name in asked}
+    counts = [len(part) for part in uuids.values()]
+    if len(order) != len(asked) or [*asked.values()] != counts or counts != [len(part) for part in choice.containers]:
+        return None
+    return Pin(choice=choice, uuids=uuids)
 
 
-def allocated(claim: Claim) -> frozenset[Device]:
+def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Amount]:
     """Return this driver's devices that the scheduler gave the claim; one for monitoring takes none from anybody."""
-    return frozenset((result.pool, result.device) for result in claim.results if not result.admin_access)
+    if claim.status.allocation is None:
+        return {}
+    return {
+        (result.pool, result.device): tuple(sorted(result.consumed_capacity.items())) or None
+        for result in claim.status.allocation.devices.results
+        if result.driver == ledger.driver and not result.admin_access
+    }
 
 
 def owner(claim: Claim) -> tuple[str, str] | None:

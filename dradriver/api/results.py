@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dradriver.allocator.request import Choice
 from dradriver.api import names
-from dradriver.topology.machine import Machine
 
 
-def written(choice: Choice, machine: Machine) -> dict[str, str | None]:
-    """Return the annotations that tell a pod's author what the pod got; None for those to take away."""
-    uuids = uuid_of(machine)
+def written(choice: Choice, uuids: Mapping[int, str]) -> dict[str, str | None]:
+    """Return the annotations that tell a pod's author what the pod got; None for those to take away.
+
+    Args:
+        choice: What was chosen.
+        uuids: The chosen GPUs' uuids by the machine's own number.
+    """
     alone = len(choice.gpus) == 1  # nobody to talk to
     return {
         names.ALLOCATED: ",".join(uuids[index] for index in choice.gpus),
@@ -22,11 +27,6 @@ def written(choice: Choice, machine: Machine) -> dict[str, str | None]:
         names.NODE: choice.node,
         names.REASON: None,
     }
-
-
-def uuid_of(machine: Machine) -> dict[int, str]:
-    """Return each GPU's uuid by the machine's own number."""
-    return {gpu.index: gpu.uuid for gpu in machine.gpus}
 
 
 def gbps(value: float) -> str:

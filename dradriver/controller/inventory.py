@@ -4,149 +4,175 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from dradriver.allocator.fleet import Fleet
-from dradriver.api import names, slices
-from dradriver.api.objects import Device as SliceDevice
-from dradriver.api.objects import ResourceSlice
-from dradriver.api.pins import Device, Key
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator import Fleet
+from dradriver.api import slices
+from dradriver.api.pins import Amount, Device, Key
+from dradriver.controller.holds import Holds
+from dradriver.controller.nodes.table import NodeTable
+from dradriver.controller.records import SliceRecord
 from dradriver.errors import DriverError
-from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
 
-class _Pool:
-    """One node's complete newest generation: its machine and the devices that may be given away."""
+class _Pool(msgspec.Struct):
+    """One node's complete newest generation.
 
-    def __init__(self, machine: Machine, usable: frozenset[str]) -> None:
-        self.machine = machine
-        self.usable = usable
+    Attributes:
+        devices: Device name and uuid of each GPU by the machine's own number.
+        usable: Names of the devices that may be given away.
+        machine: The machine.
+        row: The node's row that the fleet has it under; None while it has not.
+    """
+
+    devices: dict[int, tuple[str, str]]
+    usable: frozenset[str]
+    machine: Machine
+    row: int | None = None
 
 
 class Inventory:
     """All GPUs by identity.
 
-    A device is taken while any claim holds it, listed or not: a GPU that vanished and came back still belongs to the
-    claim that had it.
+    A GPU is taken while any claim holds it or a part of it, listed or not.
+
+    Attributes:
+        holds: Who holds what.
     """
 
-    def __init__(self) -> None:
-        self._slices: dict[str, dict[str, ResourceSlice]] = {}
+    def __init__(self, nodes: NodeTable) -> None:
+        """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
+        self.holds = Holds()
+        self._nodes = nodes
+        self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._pools: dict[str, _Pool] = {}
-        self._held: dict[Key, frozenset[Device]] = {}
-        self._holders: dict[Device, set[Key]] = {}
         self._fleet = Fleet()
         self._dirty: set[str] = set()
+        self._free = np.zeros(64, dtype=np.int64)
 
     @property
     def fleet(self) -> Fleet:
         """The allocator's arrays, up to date."""
-        for pool in sorted(self._dirty):
-            self._refresh(pool)
-        self._dirty.clear()
+        if self._dirty:
+            for pool in sorted(self._dirty):
+                self._refresh(pool)
+            self._dirty.clear()
         return self._fleet
 
-    def set_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> bool:
-        """Take in a slice's change. Returns whether it is one of this driver's."""
-        relevant = [s for s in (old, new) if s is not None and s.spec.driver == names.DRIVER]
-        if old is not None and old in relevant:
-            self._slices.get(old.spec.pool.name, {}).pop(old.metadata.name, None)
-        if new is not None and new in relevant:
-            self._slices.setdefault(new.spec.pool.name, {})[new.metadata.name] = new
-        for pool in {s.spec.pool.name for s in relevant}:
-            self._read(pool)
-        return bool(relevant)
+    def free(self) -> NDArray[np.int64]:
+        """Return the number of free GPUs of each node, by row."""
+        _ = self.fleet
+        return self._free
 
-    def hold(self, key: Key, devices: frozenset[Device]) -> bool:
-        """Record the devices that a claim holds from now on; none when it is gone. Returns whether that is news."""
-        before = self._held.get(key, frozenset())
-        if before == devices:
-            return False
-        for device in before - devices:
-            self._holders[device].discard(key)
-            if not self._holders[device]:
-                del self._holders[device]
-        for device in devices - before:
-            self._holders.setdefault(device, set()).add(key)
-        if devices:
-            self._held[key] = devices
-        else:
-            del self._held[key]
-        self._dirty.update(pool for pool, _ in before ^ devices)
-        return True
+    def set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> set[str]:
+        """Take in a slice's change. Returns the pools that it concerns."""
+        if old is not None:
+            self._slices.get(old.pool, {}).pop(old.metadata.name, None)
+        if new is not None:
+            self._slices.setdefault(new.pool, {})[new.metadata.name] = new
+        pools = {piece.pool for piece in (old, new) if piece is not None}
+        for pool in pools:
+            self._read(pool)
+        return pools
+
+    def set_node(self, name: str) -> None:
+        """Take in that a node came or went: without a row of its own it has no place in the arrays."""
+        self._offer(name)
+
+    def hold(self, claim: Key, devices: Mapping[Device, Amount]) -> set[Device]:
+        """Record all that a claim holds from now on. Returns the devices that it is news for."""
+        news = self.holds.hold(claim, devices)
+        for pool, device in news:
+            self._dirty.add(pool)
+            if not self.holds.holders((pool, device)):
+                self._nodes.helped(pool)
+        return news
 
     @contextlib.contextmanager
-    def without(self, key: Key) -> Iterator[None]:
+    def without(self, claim: Key) -> Iterator[None]:
         """Count what a claim holds as free inside the block, to see where its pod could go instead.
 
         Never await inside: everybody else would see those devices as free.
         """
-        devices = self._held.get(key, frozenset())
-        self.hold(key, frozenset())
+        devices = dict(self.holds.of(claim))
+        self._dirty.update(pool for pool, _ in self.holds.hold(claim, {}))
         try:
             yield
         finally:
-            self.hold(key, devices)
+            self._dirty.update(pool for pool, _ in self.holds.hold(claim, devices))
 
-    def holders(self, device: Device) -> frozenset[Key]:
-        """Return the claims that hold a device: one, or several where pins were promised twice."""
-        return frozenset(self._holders.get(device, ()))
-
-    def machine(self, pool: str) -> Machine | None:
-        """Return a node's machine, or None while its pool is not complete."""
+    def uuids(self, pool: str) -> dict[int, str]:
+        """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
         found = self._pools.get(pool)
-        return found.machine if found is not None else None
+        return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
 
     def usable(self, device: Device) -> bool | None:
         """Return whether a device is listed and untainted; None while its pool is not complete."""
         pool = self._pools.get(device[0])
         return device[1] in pool.usable if pool is not None else None
 
-    def _read(self, pool: str) -> None:
-        self._dirty.add(pool)
-        self._pools.pop(pool, None)
-        found = list(self._slices.get(pool, {}).values())
+    def _read(self, name: str) -> None:
+        self._pools.pop(name, None)
+        found = self._current(name)
+        if found:
+            machine = next((piece.machine for piece in found if piece.machine is not None), None)
+            if isinstance(machine, str):
+                logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
+            elif machine is not None:
+                devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
+                usable = frozenset().union(*(piece.usable for piece in found))
+                self._pools[name] = _Pool(devices, usable, machine)
+        self._offer(name)
+
+    def _current(self, name: str) -> list[SliceRecord]:
+        """The pool's newest generation; the scheduler gives away nothing of an incomplete one, so neither may a pin."""
+        found = list(self._slices.get(name, {}).values())
         if not found:
-            self._slices.pop(pool, None)
-            return
-        newest = max(s.spec.pool.generation for s in found)
-        current = [s for s in found if s.spec.pool.generation == newest]
-        # The scheduler gives away nothing of an incomplete pool, so neither may a pin.
-        if len(current) != current[0].spec.pool.resource_slice_count:
-            return
-        if any(s.spec.node_name != pool for s in current):
-            logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", pool)
-            return
-        try:
-            machine = slices.read_machine(current)
-        except TopologyError as error:
-            logger.warning("pool %s: %s; its GPUs are not placed", pool, error)
-            return
-        if machine is not None:
-            usable = frozenset(d.name for s in current for d in s.spec.devices if not _blocked(d))
-            self._pools[pool] = _Pool(machine, usable)
+            self._slices.pop(name, None)
+            return []
+        newest = max(piece.generation for piece in found)
+        current = sorted((p for p in found if p.generation == newest), key=lambda p: p.metadata.name)
+        if len(current) != current[0].count:
+            return []
+        if any(piece.node != name for piece in current):
+            logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
+            return []
+        return current
+
+    def _offer(self, name: str) -> None:
+        self._dirty.add(name)
+        self._nodes.offer(name, name in self._pools)
 
     def _refresh(self, name: str) -> None:
-        pool = self._pools.get(name)
-        if pool is None:
+        pool, row = self._pools.get(name), self._nodes.row(name)
+        if row is not None:
+            if row >= len(self._free):
+                self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
+            self._free[row] = 0
+        if pool is None or row is None:
             self._fleet.remove(name)
             return
         free = [
-            gpu.index
-            for gpu in pool.machine.gpus
-            if (device := slices.device_name(gpu.uuid)) in pool.usable and (name, device) not in self._holders
+            number
+            for number, (device, _) in pool.devices.items()
+            if device in pool.usable and not self.holds.holders((name, device))
         ]
         try:
-            self._fleet.set_node(name, pool.machine, free)
+            if pool.row == row:
+                self._fleet.set_free(name, free)
+            else:
+                self._fleet.set_node(name, pool.machine, free, row=row)
+                pool.row = row
+            self._free[row] = len(free)
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
             self._fleet.remove(name)
             del self._pools[name]
-
-
-def _blocked(device: SliceDevice) -> bool:
-    """Our claims tolerate no taint, so the scheduler would refuse a pin to such a device."""
-    return any(taint.blocks for taint in device.taints)
+            self._nodes.offer(name, False)

@@ -1,145 +1,423 @@
-"""The one worker: a pass over all pods that wait, whenever something changed that can make a place for one."""
+"""Queue, decide, commit: looks at pods that changed, gives places to those that wait, and keeps writers busy."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
-from dradriver.api.objects import Pod
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
-from dradriver.controller.choosing import Chooser
-from dradriver.controller.cluster import Cluster
 from dradriver.controller.collecting import Collector
-from dradriver.controller.placing import Placer
-from dradriver.controller.renewing import Renewer
-from dradriver.controller.writing import MovedOnError, Writer, in_trouble
+from dradriver.controller.commit import MovedOnError, UnsureError, Writer
+from dradriver.controller.decide import decide, keep
+from dradriver.controller.entries import Entry
+from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.pace import Pace
+from dradriver.controller.picture import Picture
+from dradriver.controller.placement import Placement
+from dradriver.controller.queue import Queue, Rows
+from dradriver.controller.reasons import Reasons, Recorder
+from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, refusal, review
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 10.0
-MOST_REASONS: Final = 100  # reasons written in one pass: thousands of waiting pods must not flood the API server
-_FIRST_BACKOFF_S: Final = 0.1
-_LONGEST_BACKOFF_S: Final = 30.0
+SLICE_S: Final = 0.01  # of work before others get the loop
+SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
+OBJECT_BACKOFF_S: Final = 1.0
+PROMISE_BACKOFF_S: Final = 5.0
+MOVED_S: Final = 0.1  # usually an event comes first
+RECHECK_S: Final = 0.5
+_LOOK: Final = 64  # blocked kinds that are asked between two looks at the clock
 
 
 class Worker:
-    """Places, renews and collects, one thing at a time and always in the same order.
+    """Decides by itself, one entry at a time and the oldest first; writes for many at once.
 
-    One worker is enough: a placement is two writes, and kube-scheduler binds no faster. Oldest pods come first; a pod
-    that finds no place does not hold up the ones behind it.
+    Whatever goes wrong with one entry (its words, a refusal, a webhook, a bug) costs that entry a pause and a reason,
+    and nobody else anything. Only trouble with the server stops all.
+
+    Attributes:
+        picture: The cluster, for reflectors to fill.
     """
 
     def __init__(
-        self, client: Client, *, patience_s: float = 5.0, grace_s: float = 10.0, debounce_s: float = 0.01
+        self,
+        client: Client,
+        *,
+        promise_s: float = PROMISE_S,
+        unschedulable_s: float = UNSCHEDULABLE_S,
+        grace_s: float = 10.0,
+        record: Recorder | None = None,
     ) -> None:
-        """Make a worker with an empty picture of the cluster, for reflectors to fill.
+        """Make a worker with an empty picture of the cluster.
 
         Args:
             client: The API server.
-            patience_s: How long a lifted pod may be unschedulable before its claim is moved to another of its nodes.
+            promise_s: How long a promise may last that the scheduler does not keep.
+            unschedulable_s: How long once the scheduler says that it finds no room.
             grace_s: How long a claim may outlive its pod.
-            debounce_s: How long to wait for more after something changed.
+            record: Writes an Event about a pod that waits.
         """
         self._woken = asyncio.Event()
-        self.cluster = Cluster(self._woken.set)
-        self._chooser = Chooser(self.cluster)
-        writer = Writer(client, self.cluster)
-        self._writer = writer
-        self._placer = Placer(self.cluster, self._chooser, writer)
-        self._renewer = Renewer(self.cluster, self._chooser, writer, patience_s=patience_s)
-        self._collector = Collector(client, self.cluster, writer, grace_s=grace_s)
-        self._debounce_s = debounce_s
-        self._sweep_at = 0.0
-        self._reasons = 0
-        self._again_s: float | None = None
+        self._touched: dict[Key, None] = {}
+        self.picture = Picture(self._touch, self._woken.set)
+        self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
+        self._limiter = Limiter(self._make_room)
+        self._writer = Writer(client, self.picture)
+        self.reasons = Reasons(self._writer, pods=self.picture.pods.get, quiet=self._quiet, record=record)
+        self._collector = Collector(client, self.picture, self._writer, grace_s=grace_s)
+        self._promise_s = promise_s
+        self._unschedulable_s = unschedulable_s
+        self._entries: dict[Key, Entry] = {}
+        self._timers: list[tuple[float, Key]] = []
+        self._deferred: dict[Key, None] = {}  # wait for a writer
+        self._clogged: dict[str, dict[Key, None]] = {}  # wait for slow writes, by namespace
+        self._pace = Pace()
+        self._crowded: dict[str, dict[Key, None]] = {}  # wait for a scheduler, by its name
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Work until cancelled. What fails is tried again, with growing pauses while the API server is away."""
-        backoff_s = _FIRST_BACKOFF_S
-        self._sweep_at = 0.0
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.reasons.run())
+                group.create_task(self._sweep())
+                group.create_task(self._recheck())
+                self._touched.update(dict.fromkeys(self.picture.pods))
+                while True:
+                    self._woken.clear()
+                    await self.turn()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(self._timers[0][0] if self._timers else None):
+                            await self._woken.wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def turn(self) -> None:
+        """Look at all that changed and give places while there are places and writers."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while True:
+            now = loop.time()
+            if now - begun > SLICE_S:
+                await asyncio.sleep(0)
+                begun = now = loop.time()
+            while self._timers and self._timers[0][0] <= now:
+                self._touch(heapq.heappop(self._timers)[1])
+            if not self._touched and self._deferred and self._limiter.room():
+                self._touch(_first(self._deferred))
+            if self._touched:
+                self._guarded(_first(self._touched))
+            elif not (self._queue.look(_LOOK) or self._next()):
+                break
+        metrics.WAITING.set(len(self._queue))
+
+    async def rest(self) -> None:
+        """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""
+        while True:
+            await self.turn()
+            if self._tasks:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            elif not self._touched and not await self.reasons.flush(float("inf"), 1000):
+                return
+
+    async def sweep(self) -> None:
+        """Delete what has been an orphan for long, and end assumptions that the server does not share."""
+        await self._collector.sweep()
+
+    # Looking at one entry.
+
+    def _touch(self, key: Key) -> None:
+        self._touched[key] = None
+        self._woken.set()
+
+    def _make_room(self) -> None:
+        for namespace in [n for n in self._clogged if not self._limiter.clogged(n)]:
+            self._touched.update(self._clogged.pop(namespace))
+        self._woken.set()
+
+    def _defer(self, key: Key) -> None:
+        """Look again when a writer has time for it."""
+        if self._limiter.clogged(key[0]):
+            self._clogged.setdefault(key[0], {})[key] = None
+        else:
+            self._deferred[key] = None
+
+    def _quiet(self) -> bool:
+        return self._limiter.idle and not self._touched
+
+    def _guarded(self, key: Key) -> None:
+        try:
+            self._look(key)
+        except Exception:  # a bug in what one pod meets must not stop the others
+            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
+            if (entry := self._entries.get(key)) is not None:
+                self._queue.drop(key)
+                self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
+
+    def _look(self, key: Key) -> None:
+        pod, entry = self.picture.pods.get(key), self._entries.get(key)
+        if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
+            self._forget(key)
+            return
+        if entry is None or entry.uid != pod.metadata.uid:
+            self._forget(key)
+            entry = Entry(key, pod)
+            if not pod.spec.node_name:
+                self._entries[key] = entry
+        elif entry.busy:
+            return  # its writer looks again when it is done
+        elif entry.update(pod):
+            entry.forgive()
+        now = asyncio.get_running_loop().time()
+        self._count(entry, now)
+        if now < entry.not_before:
+            self._queue.drop(key)
+            self._at(entry.not_before, key)
+            return
+        if entry.unsure:
+            self._write(entry, self._ask(entry))
+            return
+        step = review(
+            entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s
+        )
+        match step:
+            case Place():
+                self._want(entry)
+                return
+            case Keep():
+                self._keep(entry, step)
+            case Withdraw():
+                self._write(entry, self._withdraw(entry, step))
+            case Settle():
+                if not step.texts:
+                    self._forget(key)
+                else:
+                    self._entries[key] = entry
+                    self._write(entry, self._settle(entry, step.texts))
+            case Wait():
+                if step.texts:
+                    self._write(entry, self._settle(entry, step.texts))
+                elif step.until is not None:
+                    self._at(step.until, key)
+                if step.reason is not None:
+                    self.reasons.want(pod, step.reason)
+        self._queue.drop(key)
+
+    def _want(self, entry: Entry) -> None:
+        try:
+            reason = self._queue.put(entry)
+        except WordError as error:
+            self._queue.drop(entry.key)
+            self.reasons.want(entry.pod, str(error))
+            return
+        if reason:
+            self.reasons.want(entry.pod, reason)
+
+    def _keep(self, entry: Entry, step: Keep) -> None:
+        try:
+            placement = keep(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
+        except WordError as error:
+            self._write(entry, self._withdraw(entry, Withdraw(step.claim, step.cause, str(error))))
+            return
+        if placement is None:
+            self._write(entry, self._withdraw(entry, Withdraw(step.claim, step.cause)))
+        else:
+            self._write(entry, self._lift(entry, placement))
+
+    def _forget(self, key: Key) -> None:
+        self._queue.drop(key)
+        self.reasons.forget(key)
+        entry = self._entries.pop(key, None)
+        if entry is not None and entry.unsure and (claim := claim_key(entry.pod)) is not None:
+            self.picture.release(claim)  # if it is there all the same, the reflector shows it
+        self._answered(key, bound=False)
+
+    def _count(self, entry: Entry, now: float) -> None:
+        """Keep up to date who waits for a scheduler."""
+        pod = entry.pod
+        if pod.spec.node_name or pod.gated or self.picture.claim_of(pod) is None or refusal(pod) is not None:
+            self._answered(entry.key, bound=bool(pod.spec.node_name))
+        else:
+            self._pace.lifted(entry.key, pod.spec.scheduler_name)
+
+    def _answered(self, key: Key, *, bound: bool) -> None:
+        scheduler = self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
+        if scheduler is not None and scheduler in self._crowded:
+            crowd = self._crowded[scheduler]
+            self._touch(_first(crowd))
+            if not crowd:
+                del self._crowded[scheduler]
+
+    def _at(self, when: float, key: Key) -> None:
+        heapq.heappush(self._timers, (when, key))
+
+    # Giving places.
+
+    def _next(self) -> bool:
+        """Give the next entry its place. Returns whether there may be another one to serve."""
+        if not self._limiter.room():
+            return False
+        found = self._queue.next()
+        if found is None:
+            return False
+        entry, rows = found
+        if self._limiter.clogged(entry.key[0]):
+            self._queue.leave(entry)
+            self._defer(entry.key)
+            return True
+        scheduler = entry.pod.spec.scheduler_name
+        if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
+            self._queue.leave(entry)
+            self._crowded.setdefault(scheduler, {})[entry.key] = None
+            return True
+        try:
+            placement = self._decide(entry, rows)
+        except NoPlaceError as error:
+            for other in self._queue.block(entry, "" if rows is not None else str(error)):
+                self.reasons.want(other.pod, str(error))
+            return True
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
+            self._queue.leave(entry)
+            self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
+            return True
+        self._queue.leave(entry)
+        self.picture.promise(entry.wish.claim, placement)
+        self._write(entry, self._place(entry, placement))
+        return True
+
+    def _decide(self, entry: Entry, rows: Rows | None) -> Placement:
+        if entry.tried:
+            try:
+                return decide(self.picture, entry.wish, avoid=entry.tried, only=rows)
+            except NoPlaceError:
+                entry.tried.clear()  # all have had their turn
+        return decide(self.picture, entry.wish, only=rows)
+
+    # Writing.
+
+    def _write(self, entry: Entry, action: Coroutine[Any, Any, None]) -> None:
+        """Let a writer do it, or wait for one."""
+        if not self._limiter.room() or self._limiter.clogged(entry.key[0]):
+            action.close()
+            self._defer(entry.key)
+            return
+        entry.busy = True
+        task = asyncio.get_running_loop().create_task(self._run(entry, action))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, entry: Entry, action: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with self._limiter.slot(entry.key[0]):
+                await action
+            self._limiter.succeeded()
+            entry.moved = 0
+        except MovedOnError as error:
+            logger.info("pod %s/%s: %s; looking again", *entry.key, error)
+            self._limiter.succeeded()
+            entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
+            entry.moved += 1
+        except UnsureError as error:
+            logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
+            entry.unsure = True
+            entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+        except (ApiError, Unreachable) as error:
+            logger.warning("pod %s/%s: %s", *entry.key, error)
+            if of_server(error):
+                self._limiter.failed(error)
+                entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+            else:
+                if isinstance(error, ApiError) and error.status < 500:
+                    self._limiter.succeeded()
+                text = error.message if isinstance(error, ApiError) and error.message else str(error)
+                self._fail(entry, text, first_s=OBJECT_BACKOFF_S)
+        except DriverError as error:
+            self._fail(entry, str(error), first_s=OBJECT_BACKOFF_S)
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
+            self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
+        finally:
+            entry.busy = False
+            self._touch(entry.key)
+
+    def _fail(self, entry: Entry, reason: str, *, first_s: float) -> None:
+        entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
+        self._at(entry.not_before, entry.key)
+        if (pod := self.picture.pods.get(entry.key)) is not None and pod.metadata.uid == entry.uid:
+            self.reasons.want(pod, reason)
+
+    async def _place(self, entry: Entry, placement: Placement) -> None:
+        began = asyncio.get_running_loop().time()
+        pod, wish = entry.pod, entry.wish
+        try:
+            if pod.gated:
+                await self._writer.place(pod, wish, placement)
+            else:
+                await self._writer.place_again(pod, wish, placement)
+        except UnsureError:
+            raise
+        except BaseException:
+            self.picture.release(wish.claim)
+            raise
+        self._lifted(entry, placement, began)
+
+    async def _lift(self, entry: Entry, placement: Placement) -> None:
+        began = asyncio.get_running_loop().time()
+        await self._writer.lift(entry.pod, placement)
+        self._lifted(entry, placement, began)
+
+    def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:
+        self.reasons.forget(entry.key)
+        if entry.pod.gated:
+            metrics.PLACEMENTS.labels(placement.choice.level.value).inc()
+            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
+
+    async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
+        await self._writer.withdraw(step.claim)
+        metrics.WITHDRAWALS.labels(step.cause.value).inc()
+        if step.claim.pin is not None and step.reason:
+            node = step.claim.pin.choice.node
+            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *entry.key, node, step.reason)
+            entry.tried.append(node)
+            self._fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
+
+    async def _settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
+        await self._writer.annotate(entry.pod, texts)
+
+    async def _ask(self, entry: Entry) -> None:
+        await self._writer.look(entry.wish.claim)
+        entry.unsure = False
+
+    async def _recheck(self) -> None:
+        """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            if self._queue.recheck(self.picture.version, asyncio.get_running_loop().time()):
+                self._woken.set()
+
+    async def _sweep(self) -> None:
         while True:
             try:
-                wait_s = await self.step()
-                backoff_s = _FIRST_BACKOFF_S
+                await self._collector.sweep()
             except (ApiError, Unreachable) as error:
-                logger.warning("trying again in %g s: %s", backoff_s, error)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
-            await asyncio.sleep(self._debounce_s)
+                logger.warning("claims without pods: %s; trying again", error)
+            await asyncio.sleep(SWEEP_S)
 
-    async def step(self) -> float:
-        """Do all there is to do now. Returns the seconds after which to look again even if nothing happens.
 
-        Raises:
-            ApiError: The server is not able to answer, or this controller lacks a right.
-            Unreachable: There is no server.
-        """
-        self._woken.clear()
-        self._chooser.begin()
-        self._reasons, self._again_s = 0, None
-        cluster = self.cluster
-        self._renewer.keep({cluster.pods[key].metadata.uid for key in cluster.lifted})
-        # Lifted pods first: what they are owed must not be promised to others.
-        for pod in list(cluster.in_order(cluster.lifted)):
-            await self._attempt(pod, cluster.lifted, self._look)
-        for pod in list(cluster.in_order(cluster.waiting)):
-            await self._attempt(pod, cluster.waiting, self._placer.place)
-        now = asyncio.get_running_loop().time()
-        if now >= self._sweep_at:
-            await self._collector.sweep()
-            self._sweep_at = now + SWEEP_S
-        metrics.WAITING.set(len(cluster.waiting))
-        self._look_after(self._sweep_at - now)
-        assert self._again_s is not None
-        return max(0.0, self._again_s)
-
-    async def _attempt(self, pod: Pod, among: set[tuple[str, str]], action: Callable[[Pod], Awaitable[None]]) -> None:
-        key = pod.metadata.namespace, pod.metadata.name
-        now = self.cluster.pods.get(key)
-        if key not in among or now is None:
-            return  # placed, bound or deleted while the pods before it were worked on
-        try:
-            await action(now)
-        except MovedOnError as error:
-            logger.info("pod %s/%s: %s; looking again", *key, error)
-            self._look_after(1.0)  # at the latest: the change itself wakes the worker
-        except ApiError as error:
-            if in_trouble(error):
-                raise
-            # A quota, an admission policy or validation refused this pod's claim; the next pod may fare better.
-            logger.warning("pod %s/%s: %s", *key, error)
-            self._look_after(_LONGEST_BACKOFF_S)
-            await self._tell(now, error.message or str(error))
-        except Unreachable:
-            raise
-        except DriverError as error:
-            await self._tell(now, str(error))
-
-    async def _look(self, pod: Pod) -> None:
-        wait_s = await self._renewer.look(pod)
-        if wait_s is not None:
-            self._look_after(wait_s)
-
-    async def _tell(self, pod: Pod, reason: str) -> None:
-        if self._reasons >= MOST_REASONS:
-            self._look_after(1.0)
-            return
-        try:
-            self._reasons += await self._writer.tell(pod, reason)
-        except ApiError as error:
-            if in_trouble(error):
-                raise
-            logger.warning("pod %s/%s: no reason written: %s", pod.metadata.namespace, pod.metadata.name, error)
-            self._look_after(_LONGEST_BACKOFF_S)
-
-    def _look_after(self, wait_s: float) -> None:
-        self._again_s = wait_s if self._again_s is None else min(self._again_s, wait_s)
+def _first(keys: dict[Key, None]) -> Key:
+    key = next(iter(keys))
+    del keys[key]
+    return key

@@ -1,0 +1,233 @@
+"""The writes: claims and pods. Each is safe to repeat, and each is refused by the server if the object moved on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from dradriver.api import affinity, claims, names
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, Key
+from dradriver.controller.entries import Wish
+from dradriver.controller.picture import Picture
+from dradriver.controller.placement import Placement
+from dradriver.controller.records import ClaimRecord, claim_record
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.api.jsonpatch import Patch
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON: Final = 1024
+
+
+class MovedOnError(DriverError):
+    """Another writer was first. A reflector will show what it wrote; then the pod is looked at again."""
+
+    reason = "MovedOn"
+
+
+class UnsureError(DriverError):
+    """The answer to a claim's creation was lost: it may be there."""
+
+    reason = "AnswerLost"
+
+
+class Writer:
+    """Writes decisions to the API server, and into the live picture at once."""
+
+    def __init__(self, client: Client, picture: Picture) -> None:
+        self._client = client
+        self._picture = picture
+
+    async def place(self, pod: Pod, wish: Wish, placement: Placement) -> None:
+        """Create a gated pod's claim and lift its gate.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses; the claim is gone again where it was made.
+            Unreachable: No answer; the same.
+        """
+        claim = await self._create(pod, wish, placement)
+        try:
+            await self.lift(pod, placement)
+        except MovedOnError:
+            raise
+        except (ApiError, Unreachable):
+            await self.withdraw(claim)  # a pod that cannot be lifted keeps nothing from others
+            raise
+
+    async def place_again(self, pod: Pod, wish: Wish, placement: Placement) -> None:
+        """Create the claim of a lifted pod that has none.
+
+        Raises:
+            MovedOnError: There is one already, or the pod is another by now.
+            UnsureError: The claim may be there.
+            ApiError: The server refuses.
+            Unreachable: No answer; nothing was created.
+        """
+        # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
+        if await self.look(wish.claim) is not None:
+            raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
+        # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
+        await self.annotate(pod, placement.texts)
+        await self._create(pod, wish, placement)
+
+    async def look(self, key: Key) -> ClaimRecord | None:
+        """Ask the server for a claim and bring it into the picture; None where it has none."""
+        namespace, name = key
+        try:
+            found = claim_record(await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            self._picture.release(key)
+            return None
+        self._picture.assume_claim(found)
+        return found
+
+    async def withdraw(self, claim: ClaimRecord) -> None:
+        """Delete a claim as it was seen.
+
+        Raises:
+            MovedOnError: It is another one by now, or was changed: the scheduler may be giving it devices.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        try:
+            await self._client.delete(
+                RESOURCE_CLAIMS,
+                name,
+                namespace=namespace,
+                uid=claim.uid,
+                resource_version=claim.metadata.resource_version,
+            )
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            await self.look(claim.key)
+            raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+        self._picture.assume_deleted(claim)
+
+    async def lift(self, pod: Pod, placement: Placement) -> None:
+        """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
+        patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
+        affinity.narrow(pod, placement.hostnames, patch)
+        for key, value in ({names.AFFINITY: affinity.note(pod)} | placement.texts).items():
+            if value is not None:
+                patch.add("metadata", "annotations", key, value=value)
+            elif key in pod.metadata.annotations:
+                patch.remove("metadata", "annotations", key)
+        patch.test("spec", "schedulingGates", gate, "name", value=names.GATE)
+        patch.remove("spec", "schedulingGates", gate)
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            lifted = await self._client.patch(PODS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Pod)
+        except ApiError as error:
+            if await self._moved_on(pod, error):
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_pod(lifted, was=pod)
+
+    async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
+        """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
+
+        Raises:
+            MovedOnError: There is another pod of that name by now, or none.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        news = {key: value for key, value in changes.items() if pod.metadata.annotations.get(key) != value}
+        if not news:
+            return False
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": news}}
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            changed = await self._client.patch(PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, type=Pod)
+        except ApiError as error:
+            if await self._moved_on(pod, error):
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_pod(changed, was=pod)
+        return True
+
+    async def tell(self, pod: Pod, reason: str | None) -> bool:
+        """Write on a pod why it waits, or take that away. Returns whether that was a change."""
+        text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
+        return await self.annotate(pod, {names.REASON: text})
+
+    async def _create(self, pod: Pod, wish: Wish, placement: Placement) -> ClaimRecord:
+        body = claims.pinned(pod, placement.choice, uuids=placement.uuids, keep_env=wish.keep_env)
+        namespace, name = wish.claim
+        try:
+            created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if error.already_exists:
+                await self.look(wish.claim)
+                raise MovedOnError(f"claim {namespace}/{name} exists already") from None
+            if error.status < 500:
+                self._picture.release(wish.claim)
+            else:
+                await self._made_after_all(wish.claim)
+            raise
+        except Unreachable:
+            await self._made_after_all(wish.claim)
+            raise
+        claim = claim_record(created)
+        self._picture.assume_claim(claim)
+        logger.info(
+            "pod %s/%s: claim %s pinned to GPUs %s of node %s",
+            namespace,
+            pod.metadata.name,
+            name,
+            list(placement.choice.gpus),
+            placement.node,
+        )
+        return claim
+
+    async def _made_after_all(self, key: Key) -> None:
+        """Find out whether a claim is there whose creation was not answered well.
+
+        Raises:
+            MovedOnError: It is.
+            UnsureError: The server does not say.
+        """
+        try:
+            found = await self.look(key)
+        except (ApiError, Unreachable) as error:
+            raise UnsureError(str(error)) from error
+        if found is not None:
+            raise MovedOnError(f"claim {'/'.join(key)} was created, but the answer was lost")
+
+    async def _moved_on(self, pod: Pod, error: ApiError) -> bool:
+        """Return whether a patch was refused because the pod is not what it was.
+
+        A test that does not hold, or another uid, is answered like a change that validation refuses: 422.
+        """
+        if error.not_found or error.conflict:
+            return True
+        if not error.invalid:
+            return False
+        try:
+            now = await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
+        except ApiError as again:
+            if again.not_found:
+                return True
+            raise
+        if now.metadata.resource_version == pod.metadata.resource_version:
+            return False
+        if now.metadata.uid == pod.metadata.uid:
+            self._picture.assume_pod(now, was=pod)
+        return True

@@ -1,0 +1,143 @@
+"""One pod of ours as the queue sees it: what it wishes, parsed once, and how it has fared."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Request
+from dradriver.api import names, resolved
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Key, claim_key, kept_env
+from dradriver.controller.nodes.requests import Amounts, request_of
+from dradriver.controller.nodes.table import Ask, ask_of
+
+LONGEST_BACKOFF_S: Final = 120.0
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks for.
+
+    Attributes:
+        request: What the allocator is asked.
+        containers: Names of the containers that the GPUs are split over.
+        claim: The claim that will hold them.
+        keep_env: Variables of the author's that no edit may replace.
+        ask: What it asks of a node.
+        takes: What it takes from its node.
+    """
+
+    request: Request
+    containers: tuple[str, ...]
+    claim: Key
+    keep_env: tuple[str, ...]
+    ask: Ask
+    takes: Amounts
+
+    @property
+    def kind(self) -> tuple[Request, Ask]:
+        """What pods share that find a place together or not at all."""
+        return self.request, self.ask
+
+
+def read_wish(pod: Pod) -> Wish:
+    """Return what a placed pod asks for.
+
+    Raises:
+        WordError: What the webhook admitted was changed since into something that cannot be placed.
+    """
+    found = resolved.read(pod.metadata.annotations)
+    known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
+    if strangers := sorted(found.containers.keys() - known):
+        raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0][:63]!r}; create the pod anew")
+    key = claim_key(pod)
+    if key is None:
+        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+    containers = tuple(found.containers)
+    return Wish(
+        request=found.request,
+        containers=containers,
+        claim=key,
+        keep_env=tuple(kept_env(pod, frozenset(containers))),
+        ask=ask_of(pod),
+        takes=request_of(pod),
+    )
+
+
+class Entry:
+    """A pod that waits for a place, or has one promised and is not bound yet.
+
+    Attributes:
+        key: Namespace and name.
+        pod: The pod as it was last looked at.
+        order: Entries are served in this order: the oldest first.
+        busy: Whether a writer is at work on it: nobody else may act on it.
+        unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
+        not_before: When it may be tried again, by the loop's clock.
+        moved: How often in a row another writer was first.
+        failures: How often in a row it was refused, or its promise not kept.
+        tried: Nodes on which its promise was not kept.
+        claim_uid: The claim that the times below are of.
+        promised_at: When that claim was first seen.
+        unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
+    """
+
+    def __init__(self, key: Key, pod: Pod) -> None:
+        self.key = key
+        self.pod = pod
+        self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
+        self.busy = False
+        self.unsure = False
+        self.not_before = 0.0
+        self.moved = 0
+        self.failures = 0
+        self.tried: list[str] = []
+        self.claim_uid = ""
+        self.promised_at = 0.0
+        self.unschedulable_at: float | None = None
+        self._wish: Wish | WordError | None = None
+
+    @property
+    def uid(self) -> str:
+        """The pod's identity."""
+        return self.pod.metadata.uid
+
+    @property
+    def wish(self) -> Wish:
+        """What the pod asks for, parsed once.
+
+        Raises:
+            WordError: That cannot be read.
+        """
+        if self._wish is None:
+            try:
+                self._wish = read_wish(self.pod)
+            except WordError as error:
+                self._wish = error
+        if isinstance(self._wish, WordError):
+            raise self._wish
+        return self._wish
+
+    def update(self, pod: Pod) -> bool:
+        """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
+        old, self.pod = self.pod, pod
+        if pod.metadata.resource_version == old.metadata.resource_version:
+            return False
+        self._wish = None
+        return pod.metadata.annotations.get(names.REQUEST) != old.metadata.annotations.get(names.REQUEST) or (
+            (pod.spec.node_name, pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations)
+            != (old.spec.node_name, old.spec.node_selector, old.spec.affinity, old.spec.tolerations)
+            or pod.spec.scheduling_gates != old.spec.scheduling_gates
+        )
+
+    def fail(self, now: float, *, first_s: float) -> None:
+        """Let it wait, twice as long as the last time."""
+        self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
+        self.failures += 1
+
+    def forgive(self) -> None:
+        """Forget earlier failures: it asks for something else now."""
+        self.not_before, self.failures = 0.0, 0
+        self.tried.clear()

@@ -1,0 +1,43 @@
+"""Who holds which device: whole, or an amount of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dradriver.api.pins import Amount, Device, Key
+
+
+class Holds:
+    """Devices by identity, and the claims that hold them.
+
+    A device that vanished and came back still belongs to the claim that had it: nothing here knows what is listed.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[Key, dict[Device, Amount]] = {}
+        self._holders: dict[Device, dict[Key, Amount]] = {}
+
+    def hold(self, claim: Key, devices: Mapping[Device, Amount]) -> set[Device]:
+        """Record all that a claim holds from now on; nothing when it is gone. Returns the devices it is news for."""
+        before = self._devices.get(claim, {})
+        if before == devices:
+            return set()
+        for device in before.keys() - devices.keys():
+            del self._holders[device][claim]
+            if not self._holders[device]:
+                del self._holders[device]
+        for device, amount in devices.items():
+            self._holders.setdefault(device, {})[claim] = amount
+        if devices:
+            self._devices[claim] = dict(devices)
+        else:
+            del self._devices[claim]
+        return {device for device in before.keys() | devices.keys() if before.get(device, "") != devices.get(device, "")}
+
+    def of(self, claim: Key) -> Mapping[Device, Amount]:
+        """Return what a claim holds."""
+        return self._devices.get(claim, {})
+
+    def holders(self, device: Device) -> Mapping[Key, Amount]:
+        """Return the claims that hold a device: one, or several that share it or were promised it twice."""
+        return self._holders.get(device, {})

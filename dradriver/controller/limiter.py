@@ -1,0 +1,108 @@
+"""How many writes may be under way at once: fewer when the server says so, and none of one namespace's delay another's."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from dradriver.kube.client import ApiError, Unreachable
+from dradriver.errors import DriverError
+
+MOST: Final = 16
+SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
+MOST_SLOW: Final = 2  # of one namespace; its next writes wait for them
+MOST_SLOW_IN_ALL: Final = 128
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
+
+
+def of_server(error: DriverError) -> bool:
+    """Return whether a failure says something about the server, or about us, and not about one object.
+
+    A webhook's own answer never counts, whatever its status: the API server puts its name in front of it. A write that
+    timed out is taken for one that somebody's webhook held up.
+    """
+    if isinstance(error, Unreachable):
+        return not error.timed_out
+    if not isinstance(error, ApiError) or "webhook" in error.message or "denied" in error.message:
+        return False
+    return error.status in (401, 429, 503)
+
+
+class Limiter:
+    """Slots for writes.
+
+    Trouble with the server shrinks their number to one and pauses all, twice as long with every failure in a row; each
+    success lets one more in.
+    """
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        """``on_room`` is called whenever there may be room again."""
+        self._on_room = on_room
+        self._limit = float(MOST)
+        self._fast = 0
+        self._slow: collections.Counter[str] = collections.Counter()
+        self._failures = 0
+        self._paused_until = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no write is under way but slow ones."""
+        return not self._fast
+
+    def room(self) -> bool:
+        """Return whether another write may begin now."""
+        return (
+            self._fast < int(self._limit)
+            and self._slow.total() < MOST_SLOW_IN_ALL
+            and asyncio.get_running_loop().time() >= self._paused_until
+        )
+
+    def clogged(self, namespace: str) -> bool:
+        """Return whether so many writes in a namespace are slow that its next ones must wait."""
+        return self._slow[namespace] >= MOST_SLOW
+
+    @contextlib.asynccontextmanager
+    async def slot(self, namespace: str) -> AsyncIterator[None]:
+        """Hold a slot for the writes of one entry; ask ``room`` and ``clogged`` first."""
+        slow = False
+
+        def overdue() -> None:
+            nonlocal slow
+            slow = True
+            self._fast -= 1
+            self._slow[namespace] += 1
+            self._on_room()
+
+        self._fast += 1
+        timer = asyncio.get_running_loop().call_later(SLOW_S, overdue)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if slow:
+                self._slow[namespace] -= 1
+                if not self._slow[namespace]:
+                    del self._slow[namespace]
+            else:
+                self._fast -= 1
+            self._on_room()
+
+    def succeeded(self) -> None:
+        """Say that the server answered a write well."""
+        self._failures = 0
+        self._limit = min(self._limit + 1, MOST)
+
+    def failed(self, error: DriverError) -> None:
+        """Say that the server is in trouble."""
+        loop = asyncio.get_running_loop()
+        self._limit = 1.0
+        asked = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
+        pause_s = max(FIRST_PAUSE_S * 2.0 ** min(self._failures, 16), asked)
+        pause_s = min(pause_s, LONGEST_PAUSE_S)
+        self._failures += 1
+        self._paused_until = max(self._paused_until, loop.time() + pause_s)
+        loop.call_at(self._paused_until, self._on_room)

@@ -1,0 +1,54 @@
+"""How many promises may wait for a scheduler: as many as it can bind well before they end."""
+
+from __future__ import annotations
+
+import collections
+from typing import Final
+
+from dradriver.api.pins import Key
+
+LEAST: Final = 128
+WINDOW_S: Final = 10.0  # over which a scheduler's speed is taken
+AHEAD_S: Final = 15.0  # of its work that may wait for it
+
+
+class Pace:
+    """Pods that were lifted and that their scheduler has said nothing of yet, by scheduler.
+
+    kube-scheduler with its default client limits binds 12 pods with claims a second. A thousand promises made at once
+    would mostly end before it came to them.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[Key, None]] = {}
+        self._scheduler: dict[Key, str] = {}
+        self._bound: dict[str, collections.deque[float]] = {}
+
+    def room(self, scheduler: str, now: float) -> bool:
+        """Return whether another pod may be lifted for a scheduler."""
+        waiting = len(self._waiting.get(scheduler, ()))
+        if waiting < LEAST:
+            return True
+        bound = self._bound.get(scheduler, collections.deque())
+        while bound and bound[0] < now - WINDOW_S:
+            bound.popleft()
+        return waiting < len(bound) / WINDOW_S * AHEAD_S
+
+    def lifted(self, key: Key, scheduler: str) -> None:
+        """Say that a pod waits for its scheduler."""
+        self._scheduler[key] = scheduler
+        self._waiting.setdefault(scheduler, {})[key] = None
+
+    def answered(self, key: Key, now: float, *, bound: bool) -> str | None:
+        """Say that a pod was bound, or waits for its scheduler no more. Returns that scheduler where it did."""
+        scheduler = self._scheduler.pop(key, None)
+        if scheduler is None:
+            return None
+        del self._waiting[scheduler][key]
+        if not self._waiting[scheduler]:
+            del self._waiting[scheduler]
+        if bound:
+            self._bound.setdefault(scheduler, collections.deque(maxlen=10_000)).append(now)
+        elif scheduler not in self._waiting:
+            self._bound.pop(scheduler, None)
+        return scheduler

@@ -1,0 +1,299 @@
+"""The live picture of the cluster that decisions are made from: what reflectors show and, at once, our own writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dradriver.api.objects import Node, Pod
+from dradriver.api.pins import Amount, Device, Key, claim_key
+from dradriver.controller.inventory import Inventory
+from dradriver.controller.nodes.requests import Amounts, request_of
+from dradriver.controller.nodes.table import NodeTable
+from dradriver.controller.placement import Placement
+from dradriver.controller.pods import Foreign
+from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.kube.reflector import Change
+
+
+class Picture:
+    """Pods, claims, nodes and GPUs as they are now.
+
+    What this controller wrote counts at once (``assume_claim``, ``assume_pod``), until a reflector shows it, and what
+    it is about to write, too (``promise``): between the two, the next pod must not be promised the same GPUs or CPU.
+
+    Attributes:
+        pods: The pods with our label, by namespace and name.
+        claims: The claims that are ours or hold GPUs of ours, by namespace and name.
+        nodes: All nodes, what they have left, and whom they take.
+        inventory: All GPUs and who holds them.
+        assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
+        version: Grows with every change that a decision may depend on.
+    """
+
+    def __init__(self, touch: Callable[[Key], None], wake: Callable[[], None]) -> None:
+        """Make an empty picture.
+
+        Args:
+            touch: Called with the key of each pod that has to be looked at again.
+            wake: Called after changes that may make a place for any pod.
+        """
+        self._touch = touch
+        self._wake = wake
+        self.pods: dict[Key, Pod] = {}
+        self.claims: dict[Key, ClaimRecord] = {}
+        self.nodes = NodeTable()
+        self.inventory = Inventory(self.nodes)
+        self.assumed_claims: dict[Key, float] = {}
+        self._assumed_pods: set[Key] = set()
+        self._deleted: dict[Key, str] = {}  # uids of claims that we deleted and reflectors may still show
+        self._intended: dict[Key, Placement] = {}  # of claims that are being created
+        self._claimed_by: dict[Key, Key] = {}  # pods by their claims
+        self._taken: dict[Key, tuple[str, Amounts]] = {}  # what our pods take, by pod
+        self._classes: dict[str, frozenset[str]] = {}
+        self.version = 0
+        self._clock = 0  # of the nodes, when the last change that could help was told
+
+    # What reflectors see.
+
+    def pod_changed(self, change: Change[Pod | Foreign]) -> None:
+        """Take in what the pods' reflector saw."""
+        key, old, new = change.key, change.old, change.new
+        if isinstance(old, Foreign):
+            self.nodes.give(old.node, old.takes)
+        if isinstance(new, Foreign):
+            self.nodes.take(new.node, new.takes)
+        ours = new if isinstance(new, Pod) else None
+        if key in self._assumed_pods:
+            known = self.pods[key]
+            if ours is not None and ours.metadata.uid == known.metadata.uid and _older(ours, known):
+                return  # from before our own write
+            self._assumed_pods.discard(key)
+        if ours is not None or key in self.pods:
+            self._set_pod(key, ours)
+        self._tell()
+
+    def claim_changed(self, change: Change[ClaimRecord]) -> None:
+        """Take in what the claims' reflector saw."""
+        key, new = change.key, change.new
+        gone = self._deleted.get(key)
+        if gone is not None:
+            if new is not None and new.uid == gone:
+                return  # from before we deleted it
+            del self._deleted[key]
+            if new is None and change.old is not None and change.old.uid == gone:
+                return  # another has taken its name since, or none
+        if key in self.assumed_claims:
+            known = self.claims[key].uid
+            seen = new if new is not None else change.old
+            if seen is None or seen.uid != known:
+                return  # the end of an earlier claim of that name
+            del self.assumed_claims[key]
+        before = self.claims.get(key)
+        if new is not None and before is not None and before.uid == new.uid and _older(new, before):
+            return  # the server told us more already
+        self._set_claim(key, new)
+        self._tell()
+
+    def node_changed(self, change: Change[Node]) -> None:
+        """Take in what the nodes' reflector saw."""
+        name = change.key[1]
+        self.nodes.set_node(name, change.new)
+        if change.old is None or change.new is None:
+            self.inventory.set_node(name)
+        self._tell()
+
+    def slice_changed(self, change: Change[SliceRecord]) -> None:
+        """Take in what the slices' reflector saw."""
+        pools = self.inventory.set_slice(change.old, change.new)
+        for pool in pools:
+            self.nodes.helped(pool)
+            for claim in self.claims.values():  # slices change seldom
+                if claim.pin is not None and claim.pin.choice.node == pool:
+                    self._touch_pod_of(claim.key)
+        self._tell()
+
+    def class_changed(self, change: Change[DeviceClass]) -> None:
+        """Take in what the device classes' reflector saw: which extended resources no node need have."""
+        name = change.key[1]
+        if change.new is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = change.new.resources
+        self.nodes.claimable = frozenset().union(*self._classes.values())
+        self._tell()
+
+    # What we write.
+
+    def promise(self, claim: Key, placement: Placement) -> None:
+        """Count a claim that is about to be created, from now on; it ends with ``assume_claim`` or ``release``."""
+        self._intended[claim] = placement
+        self._rehold(claim)
+
+    def release(self, claim: Key) -> None:
+        """Forget a claim that was to be created and was not."""
+        if self._intended.pop(claim, None) is not None:
+            self._rehold(claim)
+            self._tell()
+
+    def assume_claim(self, claim: ClaimRecord) -> None:
+        """Count a claim, as the API server returned it, before the reflector shows it."""
+        self._intended.pop(claim.key, None)
+        known = self.claims.get(claim.key)
+        if self._deleted.get(claim.key) == claim.uid:
+            return
+        if known is not None and known.uid == claim.uid:
+            self._set_claim(claim.key, known if _older(claim, known) else claim)
+            return
+        self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
+        self._set_claim(claim.key, claim)
+        self._tell()
+
+    def assume_deleted(self, claim: ClaimRecord) -> None:
+        """Count a claim as gone before the reflector shows it."""
+        known = self.claims.get(claim.key)
+        if known is None or known.uid != claim.uid:
+            return
+        self.assumed_claims.pop(claim.key, None)
+        self._deleted[claim.key] = claim.uid
+        self._set_claim(claim.key, None)
+        self._tell()
+
+    def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
+        """Replace an assumed claim that turned out not to exist any more by what there is in its place."""
+        if self.assumed_claims.pop(key, None) is not None:
+            self._set_claim(key, claim)
+            self._tell()
+
+    def assume_pod(self, pod: Pod, *, was: Pod) -> None:
+        """Count a lifted pod, as the API server returned it, before the reflector shows it.
+
+        If the picture is not what it ``was`` when the write began, the reflector was faster and may be ahead already.
+        """
+        key = pod.metadata.namespace, pod.metadata.name
+        if self.pods.get(key) is was:
+            self._assumed_pods.add(key)
+            self._set_pod(key, pod)
+
+    # What decisions ask.
+
+    def claim_of(self, pod: Pod) -> ClaimRecord | None:
+        """Return the claim under the name that the webhook gave a pod; whose it is, the caller must see."""
+        key = claim_key(pod)
+        return None if key is None else self.claims.get(key)
+
+    def rivals(self, claim: ClaimRecord) -> bool:
+        """Return whether a device that a claim is pinned to was given to another."""
+        assert claim.pin is not None, "asked of our own claims"
+        return any(
+            self.claims[other].devices
+            for device in claim.pin.devices
+            for other in self.inventory.holds.holders(device)
+            if other != claim.key and other in self.claims
+        )
+
+    def taken_for(self, claim: Key) -> tuple[str, Amounts] | None:
+        """Return the node that the pod of a claim takes something from, and what; None for nothing."""
+        pod = self._claimed_by.get(claim)
+        return None if pod is None else self._taken.get(pod)
+
+    # How it is kept.
+
+    def _set_pod(self, key: Key, new: Pod | None) -> None:
+        old = self.pods.get(key)
+        if new is None:
+            self.pods.pop(key, None)
+        else:
+            self.pods[key] = new
+        claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
+        for claim in claims:
+            assert claim is not None
+            if new is not None and claim_key(new) == claim:
+                self._claimed_by[claim] = key
+            elif self._claimed_by.get(claim) == key:
+                del self._claimed_by[claim]
+                self._deleted.pop(claim, None)
+            self._rehold(claim)
+        self._recount(key)
+        self._touch(key)
+
+    def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
+        if new is None:
+            self.claims.pop(key, None)
+        else:
+            self.claims[key] = new
+        self._rehold(key)
+        if new is not None and new.devices:
+            for device in new.devices:
+                for other in self.inventory.holds.holders(device):
+                    if other != key:
+                        self._touch_pod_of(other)
+        self._touch_pod_of(key)
+
+    def _touch_pod_of(self, claim: Key) -> None:
+        if (pod := self._claimed_by.get(claim)) is not None:
+            self._touch(pod)
+
+    def _rehold(self, key: Key) -> None:
+        """Count what a claim holds."""
+        self.inventory.hold(key, self._held(key))
+        if (pod := self._claimed_by.get(key)) is not None:
+            self._recount(pod)
+
+    def _held(self, key: Key) -> dict[Device, Amount]:
+        """Return what a claim was given, else what it is pinned to while its pod may still want it.
+
+        A bound pod's promise holds too: its binding may be seen before the allocation, by two reflectors.
+        """
+        claim = self.claims.get(key)
+        if claim is None:
+            intended = self._intended.get(key)
+            return {} if intended is None else dict.fromkeys(intended.devices)
+        if claim.devices is not None:
+            return claim.devices
+        if claim.pin is None or claim.owner is None:
+            return {}
+        name, uid = claim.owner
+        pod = self.pods.get((key[0], name))
+        if pod is not None and pod.metadata.uid == uid and (pod.finished or pod.claim_name != key[1]):
+            return {}
+        return dict.fromkeys(claim.pin.devices)
+
+    def _recount(self, key: Key) -> None:
+        """Count what a pod of ours takes: from its node, or from the one that it is promised to."""
+        pod = self.pods.get(key)
+        node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised_node(pod)
+        before, after = self._taken.get(key), None
+        if pod is not None and node:
+            after = node, request_of(pod)
+        if before == after:
+            return
+        if before is not None:
+            self.nodes.give(*before)
+        if after is None:
+            del self._taken[key]
+        else:
+            self.nodes.take(*after)
+            self._taken[key] = after
+
+    def _promised_node(self, pod: Pod) -> str:
+        key = claim_key(pod)
+        if key is None:
+            return ""
+        claim, intended = self.claims.get(key), self._intended.get(key)
+        if claim is not None:
+            return claim.pin.choice.node if claim.pin is not None and claim.owned_by(pod.metadata.uid) else ""
+        return "" if intended is None else intended.node
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a place, if one may have become free: most changes make none."""
+        self.version += 1
+        if self.nodes.clock != self._clock:
+            self._clock = self.nodes.clock
+            self._wake()
+
+
+def _older(one: Pod | ClaimRecord, other: Pod | ClaimRecord) -> bool:
+    """Return whether a state of an object is from before another; versions are numbers (KEP-5504)."""
+    a, b = one.metadata.resource_version, other.metadata.resource_version
+    return a.isdecimal() and b.isdecimal() and int(a) < int(b)

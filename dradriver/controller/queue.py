@@ -1,0 +1,206 @@
+"""Who wants a place, in which order, and whom it is worth asking about."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.request import Request
+from dradriver.api.pins import Key
+from dradriver.controller.entries import Entry
+from dradriver.controller.nodes.table import Ask, NodeTable
+
+Kind = tuple[Request, Ask]
+Order = tuple[str, str]
+Rows = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+_NEVER: Final = -1
+_RECHECKED: Final = 10  # kinds at a time
+_RECHECK_S: Final = 10.0  # between two times of one kind
+
+
+class _Class:
+    """Entries of one kind: they find a place together or not at all.
+
+    Attributes:
+        heap: Its entries by order; those that left are dropped when they come to the top.
+        failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
+        reason: Why, then.
+        queued: Whether its first entry stands in the queue's own heap.
+    """
+
+    __slots__ = ("failed_at", "heap", "kind", "queued", "reason")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.heap: list[tuple[Order, Key]] = []
+        self.failed_at = _NEVER
+        self.reason = ""
+        self.queued = False
+
+
+class Queue:
+    """Entries that want a place, oldest first.
+
+    One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
+    and never adds any. Then only the nodes where that happened are asked about.
+    """
+
+    def __init__(self, nodes: NodeTable, free: Callable[[], Ints]) -> None:
+        """``free`` gives the number of free GPUs of each node, by row."""
+        self._nodes = nodes
+        self._free = free
+        self._entries: dict[Key, tuple[Entry, _Class]] = {}
+        self._classes: dict[Kind, _Class] = {}
+        self._heads: list[tuple[Order, int, _Class]] = []
+        self._looked_at = _NEVER  # the nodes' clock when blocked classes were last looked at
+        self._looking: Iterator[_Class] | None = None
+        self._made = 0
+        self._rechecks: collections.deque[tuple[Kind, float, int]] = collections.deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def put(self, entry: Entry) -> str:
+        """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
+        kind = entry.wish.kind
+        known = self._entries.get(entry.key)
+        if known is not None and known[0] is entry and known[1].kind == kind:
+            return known[1].reason
+        self.drop(entry.key)
+        group = self._classes.get(kind)
+        if group is None:
+            group = self._classes[kind] = _Class(kind)
+            self._rechecks.append((kind, 0.0, -1))
+        self._entries[entry.key] = entry, group
+        heapq.heappush(group.heap, (entry.order, entry.key))
+        if group.failed_at == _NEVER:
+            self._queue(group)
+        return group.reason
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry; an unknown one is no error."""
+        found = self._entries.pop(key, None)
+        if found is not None and not found[1].queued and self._head(found[1]) is None:
+            self._forget(found[1])
+
+    def next(self) -> tuple[Entry, Rows | None] | None:
+        """Return the oldest entry that may find a place, and the rows of the nodes to ask about (None: all).
+
+        Answer with ``leave`` or ``block`` before asking again.
+        """
+        while self._heads:
+            _, _, group = heapq.heappop(self._heads)
+            group.queued = False
+            head = self._head(group)
+            if head is not None:
+                return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
+            self._forget(group)
+        return None
+
+    def leave(self, entry: Entry) -> None:
+        """Take an entry out, because it has its place or cannot be served now; the next of its kind gets its turn."""
+        found = self._entries.pop(entry.key, None)
+        if found is not None:
+            self._queue(found[1])
+
+    def block(self, entry: Entry, reason: str) -> list[Entry]:
+        """Say that an entry found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
+
+        An empty reason is that of before.
+        """
+        found = self._entries.get(entry.key)
+        if found is None:
+            return []
+        group = found[1]
+        group.failed_at = self._nodes.clock
+        if reason in ("", group.reason):
+            return []
+        group.reason = reason
+        return [self._entries[key][0] for _, key in group.heap if self._member(key, group)]
+
+    def look(self, most: int) -> bool:
+        """Ask of up to so many blocked kinds whether they may find a place by now. Returns whether there are more.
+
+        Call it until it returns False, and only then ``next``: so the oldest of those that may is the first.
+        """
+        if self._looking is None:
+            if self._looked_at == self._nodes.clock:
+                return False
+            self._looked_at = self._nodes.clock
+            self._looking = iter([group for group in self._classes.values() if group.failed_at != _NEVER])
+        for group in self._looking:
+            if not group.queued and self._worth(group):
+                self._queue(group)
+            most -= 1
+            if not most:
+                return True
+        self._looking = None
+        return self._looked_at != self._nodes.clock
+
+    def recheck(self, version: int, now: float) -> bool:
+        """Let a few kinds be asked about all nodes again, the longest ago first. Returns whether there are any.
+
+        Args:
+            version: Of the picture; a kind is not asked twice about the same.
+            now: A clock, seconds.
+        """
+        found = False
+        for _ in range(min(_RECHECKED, len(self._rechecks))):
+            kind, checked_at, seen = self._rechecks.popleft()
+            group = self._classes.get(kind)
+            if group is None:
+                continue
+            due = seen != version and now >= checked_at + _RECHECK_S
+            self._rechecks.append((kind, now, version) if due else (kind, checked_at, seen))
+            if due and group.failed_at != _NEVER:
+                group.failed_at = _NEVER
+                self._queue(group)
+                found = True
+        return found
+
+    def _worth(self, group: _Class) -> bool:
+        """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
+        request, ask = group.kind
+        freed = self._nodes.freed > group.failed_at
+        free = self._free()
+        freed[: len(free)] &= free >= request.gpus
+        freed[len(free) :] = False
+        if freed.any() and (self._nodes.eligible(ask) & freed).any():
+            return True
+        group.failed_at = self._nodes.clock
+        return False
+
+    def _queue(self, group: _Class) -> None:
+        head = self._head(group)
+        if head is None:
+            self._forget(group)
+        elif not group.queued:
+            group.queued = True
+            self._made += 1
+            heapq.heappush(self._heads, (head.order, self._made, group))
+
+    def _forget(self, group: _Class) -> None:
+        if self._classes.get(group.kind) is group:
+            del self._classes[group.kind]
+
+    def _head(self, group: _Class) -> Entry | None:
+        while group.heap:
+            key = group.heap[0][1]
+            if self._member(key, group):
+                return self._entries[key][0]
+            heapq.heappop(group.heap)
+        return None
+
+    def _member(self, key: Key, group: _Class) -> bool:
+        found = self._entries.get(key)
+        return found is not None and found[1] is group

@@ -1,0 +1,150 @@
+"""Why pods wait, written on them and told as Events: seldom, and never ahead of a placement."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dradriver.api import names
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Key
+from dradriver.controller.commit import MovedOnError, Writer
+from dradriver.errors import DriverError
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 1.0  # most pods have their place sooner
+AGAIN_S: Final = 30.0  # between two writes on one pod
+PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
+MOST: Final = 4  # written at once
+
+Recorder = Callable[[Pod, str], Awaitable[None]]
+
+
+class _Told:
+    """What one pod should say; ``queued`` while it stands in the heap of what is due."""
+
+    __slots__ = ("due", "queued", "text", "uid")
+
+    def __init__(self, uid: str, due: float) -> None:
+        self.uid = uid
+        self.text: str | None = None
+        self.due = due
+        self.queued = False
+
+
+class Reasons:
+    """What each waiting pod should say, and what it says.
+
+    Reasons are words without figures that change with every event, so most pods get one write for all their waiting.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        pods: Callable[[Key], Pod | None],
+        quiet: Callable[[], bool],
+        record: Recorder | None = None,
+        first_s: float = FIRST_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        """Make an empty book.
+
+        Args:
+            writer: Writes annotations.
+            pods: The living pods.
+            quiet: Whether no placement is under way.
+            record: Writes an Event about a pod.
+            first_s: How long a pod waits before it is told why.
+            again_s: How long until it is told something else.
+        """
+        self._writer = writer
+        self._pods = pods
+        self._quiet = quiet
+        self._record = record
+        self._first_s = first_s
+        self._again_s = again_s
+        self._told: dict[Key, _Told] = {}
+        self._due: list[tuple[float, Key]] = []
+        self._woken = asyncio.Event()
+
+    def want(self, pod: Pod, reason: str | None) -> None:
+        """Let a pod say why it waits from its next turn on; None for nothing."""
+        key = pod.metadata.namespace, pod.metadata.name
+        known = self._told.get(key)
+        if known is None or known.uid != pod.metadata.uid:
+            if reason is None and names.REASON not in pod.metadata.annotations:
+                return
+            # Somebody before us wrote what stands there, and nobody knows when.
+            first_s = self._again_s if names.REASON in pod.metadata.annotations else self._first_s
+            known = self._told[key] = _Told(pod.metadata.uid, asyncio.get_running_loop().time() + first_s)
+        known.text = reason
+        if pod.metadata.annotations.get(names.REASON) != reason:
+            self._queue(key, known)
+
+    def forget(self, key: Key) -> None:
+        """Forget a pod that waits no more."""
+        self._told.pop(key, None)
+
+    async def run(self) -> None:
+        """Write what is due until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._woken.clear()
+            wait_s = self._due[0][0] - loop.time() if self._due else None
+            if wait_s is None or wait_s > 0:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
+                except TimeoutError:
+                    pass
+                continue
+            if not self._quiet() and loop.time() < self._due[0][0] + PATIENCE_S:
+                await asyncio.sleep(0.1)
+                continue
+            await self.flush(loop.time(), MOST)
+
+    async def flush(self, until: float, most: int) -> int:
+        """Write up to so many reasons that are due by then. Returns how many writes were made."""
+        batch: list[Key] = []
+        while self._due and len(batch) < most and self._due[0][0] <= until:
+            key = heapq.heappop(self._due)[1]
+            known = self._told.get(key)
+            if known is not None and known.queued:
+                known.queued = False
+                batch.append(key)
+        return sum(await asyncio.gather(*(self._write(key) for key in batch)))
+
+    async def _write(self, key: Key) -> int:
+        known, pod = self._told.get(key), self._pods(key)
+        if known is None or pod is None or pod.metadata.uid != known.uid:
+            self._told.pop(key, None)
+            return 0
+        text, now = known.text, asyncio.get_running_loop().time()
+        if pod.metadata.annotations.get(names.REASON) == text:
+            return 0
+        known.due = now + self._again_s
+        try:
+            written = await self._writer.tell(pod, text)
+            if written and text is not None and self._record is not None:
+                await self._record(pod, text)
+        except MovedOnError as error:
+            logger.debug("pod %s/%s: no reason written: %s", *key, error)
+            return 0
+        except DriverError as error:
+            logger.warning("pod %s/%s: no reason written: %s", *key, error)
+            self._queue(key, known)
+            return 0
+        if known.text != text:
+            self._queue(key, known)
+        return int(written)
+
+    def _queue(self, key: Key, known: _Told) -> None:
+        if not known.queued:
+            known.queued = True
+            heapq.heappush(self._due, (known.due, key))
+            self._woken.set()

@@ -1,0 +1,197 @@
+"""What has to be done for one pod now: from its state to a step. Pure; the worker does the step.
+
+A promise is a claim that the scheduler has not allocated. It ends by itself: whatever keeps a lifted pod waiting,
+nobody's GPUs are held for it longer than a deadline.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final
+
+import msgspec
+
+from dradriver.api import names, results
+from dradriver.api.objects import Pod
+from dradriver.api.pins import claim_key
+from dradriver.controller.entries import Entry
+from dradriver.controller.picture import Picture
+from dradriver.controller.records import ClaimRecord
+
+PROMISE_S: Final = 30.0
+UNSCHEDULABLE_S: Final = 5.0
+
+
+class Cause(enum.StrEnum):
+    """Why a promise is taken back; the values are metric labels."""
+
+    TAKEN = "taken"  # another claim was given one of its devices
+    GONE = "gone"  # one of its devices is not offered any more
+    DAMAGED = "damaged"  # nobody knows any more what it stands for
+    UNSCHEDULABLE = "unschedulable"  # the scheduler finds no room on its nodes, whatever we think of them
+    OVERDUE = "overdue"  # the scheduler has not bound the pod, and does not say why
+    OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
+    BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """The pod needs nothing more, but for annotations that are not true any more (None: to be taken away)."""
+
+    texts: dict[str, str | None] = {}
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be done before a time or an event.
+
+    Attributes:
+        until: The time, by the loop's clock; None for an event.
+        reason: What to tell the pod's author; None to leave what was told.
+        texts: Annotations that are not true any more.
+    """
+
+    until: float | None = None
+    reason: str | None = None
+    texts: dict[str, str | None] = {}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The pod wants a place: its first one, or another within its nodes."""
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """The gated pod has a claim, left by a crash or a conflict: lift it if the claim is still right, else replace it."""
+
+    claim: ClaimRecord
+    cause: Cause = Cause.OUTDATED
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """The promise ends.
+
+    Attributes:
+        claim: The claim to delete.
+        cause: Why.
+        reason: What to tell the pod's author; empty where another promise follows at once.
+    """
+
+    claim: ClaimRecord
+    cause: Cause
+    reason: str = ""
+
+
+Step = Settle | Wait | Place | Keep | Withdraw
+
+
+def review(
+    entry: Entry, picture: Picture, now: float, *, promise_s: float = PROMISE_S, unschedulable_s: float = UNSCHEDULABLE_S
+) -> Step:
+    """Return what has to be done for a living pod of ours.
+
+    Args:
+        entry: The pod; the times of its claim are kept up to date.
+        picture: The cluster.
+        now: The loop's clock.
+        promise_s: How long a promise may last.
+        unschedulable_s: How long once the scheduler says that it finds no room; doubled with every promise not kept.
+    """
+    pod, claim = entry.pod, picture.claim_of(entry.pod)
+    if pod.spec.node_name:
+        texts = _untrue(pod, claim)
+        return Settle(texts | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {}))
+    others = [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+    if claim is None:
+        if others and pod.gated:
+            # A set that is promised to a pod which another gate still holds would be of use to nobody.
+            return Wait(reason=_other_gate(others))
+        return Place()
+    if not claim.owned_by(pod.metadata.uid):
+        name = claim_key(pod)
+        assert name is not None
+        return Wait(reason=f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
+    if claim.deleting:
+        return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone" if pod.gated else None)
+    if pod.gated:
+        return _gated(pod, claim, others)
+    if claim.devices is not None:
+        return Wait(texts=_untrue(pod, claim))
+    return _promised(entry, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _gated(pod: Pod, claim: ClaimRecord, others: list[str]) -> Step:
+    if [uid for uid in claim.users if uid != pod.metadata.uid]:
+        return Wait(
+            reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
+        )
+    if claim.devices is not None:
+        # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
+        return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
+    if others:
+        return Withdraw(claim, Cause.BLOCKED, _other_gate(others))
+    return Keep(claim)
+
+
+def _promised(
+    entry: Entry, claim: ClaimRecord, picture: Picture, now: float, *, promise_s: float, unschedulable_s: float
+) -> Step:
+    if claim.pin is None:
+        return Withdraw(claim, Cause.DAMAGED)
+    if picture.rivals(claim):
+        return Withdraw(claim, Cause.TAKEN)
+    if any(picture.inventory.usable(device) is False for device in claim.pin.devices):
+        return Withdraw(claim, Cause.GONE)
+    pod = entry.pod
+    if entry.claim_uid != claim.uid:
+        entry.claim_uid, entry.promised_at, entry.unschedulable_at = claim.uid, now, None
+    refused = refusal(pod)
+    if refused is None:
+        entry.unschedulable_at = None
+    elif entry.unschedulable_at is None:
+        entry.unschedulable_at = now
+    until, cause = entry.promised_at + promise_s, Cause.OVERDUE
+    if entry.unschedulable_at is not None and not pod.status.nominated_node_name:
+        # Nothing tells whether the scheduler has tried this claim, or still speaks of the one before.
+        patient = entry.unschedulable_at + unschedulable_s * 2.0 ** min(entry.failures, 6)
+        if patient < until:
+            until, cause = patient, Cause.UNSCHEDULABLE
+    if now < until:
+        return Wait(until=until, texts=_untrue(pod, claim))
+    return Withdraw(claim, cause, _told(pod, refused))
+
+
+def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
+    """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing."""
+    if claim is None or claim.pin is None or not claim.owned_by(pod.metadata.uid):
+        return {}
+    wanted = results.written(claim.pin.choice, claim.pin.numbers())
+    del wanted[names.REASON]
+    written = pod.metadata.annotations
+    if all(written.get(key) == value for key, value in wanted.items()):
+        return {}
+    return wanted
+
+
+def refusal(pod: Pod) -> str | None:
+    """Return what the scheduler says of a pod that it finds no room for; None where it has not said so."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
+            return condition.message
+    return None
+
+
+def _told(pod: Pod, refused: str | None) -> str:
+    if refused is None:
+        scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
+        return f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
+    return f"the scheduler finds no room on its nodes: {_stable(refused) or 'it does not say why'}"
+
+
+def _stable(message: str) -> str:
+    """Return a scheduler's message without its numbers, which change with every event: ``0/5 nodes are available``."""
+    text = re.sub(r"^\d+/\d+ nodes are available: ", "", message[:1024]).partition(" preemption:")[0]
+    text = text.partition(" still not schedulable")[0]
+    return re.sub(r"(?<![\w.-])\d+ (?=[a-zA-Z])", "", text).strip(" .,")
+
+
+def _other_gate(others: list[str]) -> str:
+    return f"waits for scheduling gate {others[0]} of another controller to be lifted first"
