@@ -8,7 +8,7 @@ import builtins
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -31,7 +31,10 @@ else:
 __all__ = ["ApiError", "Client", "PatchKind", "Unreachable"]
 
 PAGE: Final = 500  # objects a page, as client-go asks for
+PAGE_BYTES: Final = 8 * 2**20  # what is read of a page; 500 pods with all the annotations they may have are 125 MB
 CONNECT_S: Final = 10.0
+# Writes held by somebody's slow webhook must leave room for a lease's renewal and the watches.
+CONNECTIONS: Final = 400
 
 Object = Mapping[str, Any]
 
@@ -41,7 +44,10 @@ class PatchKind(enum.Enum):
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
+
+
+class _TooLongError(Exception):
+    """The answer is longer than the caller wants to read."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -49,9 +55,9 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class _Page(msgspec.Struct, Generic[T]):
+class _Page(msgspec.Struct):
     metadata: _ListMeta
-    items: list[T] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class Client:
@@ -71,7 +77,7 @@ class Client:
     async def __aenter__(self) -> Self:
         context = self._config.ssl_context()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=True if context is None else context),
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=True if context is None else context),
             # Compression costs both sides more than the bytes inside a cluster.
             headers={"User-Agent": self._user_agent, "Accept": "application/json", "Accept-Encoding": "identity"},
         )
@@ -100,30 +106,42 @@ class Client:
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        type: type[T] = dict,  # type: ignore[assignment]
+        type: codec.Reading[T] = dict,  # type: ignore[assignment]
     ) -> tuple[builtins.list[T], str]:
-        """Return all objects of a kind, read in pages, and the resource version that they are of.
+        """Return what is read of all objects of a kind, and the resource version that they are of.
 
-        When the server forgets the list's version between two pages (410), the whole list is read at once instead.
+        The list is read in pages. One of more than ``PAGE_BYTES`` is left unread and asked for with fewer objects. When
+        the server forgets the list's version between two pages (410), the whole list is read at once instead.
         """
         params = selection(label_selector, field_selector)
         path = resource.path(namespace)
+        read = codec.reader(type)
         items: builtins.list[T] = []
         token = ""
+        limit = PAGE
         while True:
-            paging = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+            paging = {"limit": str(limit)} | ({"continue": token} if token else {})
             try:
-                body = await self._request("GET", path, params=params | paging)
+                most = PAGE_BYTES if limit > 1 else None
+                body = await self._request("GET", path, params=params | paging, most=most)
+            except _TooLongError:
+                limit = max(1, limit // 8)
+                continue
             except ApiError as error:
                 if not (token and error.gone):
                     raise
                 items.clear()
                 body = await self._request("GET", path, params=params)
-            page = _decode(body, _Page[type])  # type: ignore[valid-type]
-            items += page.items or ()
+            page = _decode(body, _Page)
+            try:
+                items += [item for raw in page.items or () if (item := read(raw)) is not None]
+            except codec.BadJson as error:
+                raise _unusable(error) from error
             token = page.metadata.continue_
             if not token:
                 return items, page.metadata.resource_version
+            # Half of what may be read, as far as the last page tells: those of other namespaces can be far longer.
+            limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
 
     async def create(
         self,
@@ -144,7 +162,6 @@ class Client:
         resource: Resource,
         obj: Object,
         *,
-        subresource: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
         """Replace an object and return it as stored; ``conflict`` when its resourceVersion is not the newest.
@@ -152,18 +169,8 @@ class Client:
         Send what ``get`` returned as a dict: a struct would drop the fields that it does not name.
         """
         metadata = obj["metadata"]
-        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        path = resource.path(metadata.get("namespace"), metadata["name"])
         return _decode(await self._request("PUT", path, body=obj), type)
-
-    async def update_status(
-        self,
-        resource: Resource,
-        obj: Object,
-        *,
-        type: type[T] = dict,  # type: ignore[assignment]
-    ) -> T:
-        """Replace an object's status and return the object as stored."""
-        return await self.update(resource, obj, subresource="status", type=type)
 
     async def patch(
         self,
@@ -173,18 +180,12 @@ class Client:
         *,
         kind: PatchKind,
         namespace: str | None = None,
-        subresource: str | None = None,
-        field_manager: str | None = None,
-        force: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object and return it as stored. ``APPLY`` (server-side apply) needs a field manager."""
-        params = {"fieldManager": field_manager} if field_manager else {}
-        if force:
-            params["force"] = "true"
+        """Change an object and return it as stored."""
         content = body.ops if isinstance(body, Patch) else body
-        path = resource.path(namespace, name, subresource)
-        return _decode(await self._request("PATCH", path, params=params, body=content, content_type=kind.value), type)
+        path = resource.path(namespace, name)
+        return _decode(await self._request("PATCH", path, body=content, content_type=kind.value), type)
 
     async def delete(
         self,
@@ -245,11 +246,22 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = "application/json",
+        most: int | None = None,
     ) -> bytes:
+        """Return an answer's body; raise ``_TooLongError`` where it is longer than ``most`` bytes."""
         content = None if body is None else msgspec.json.encode(body)
         response = await self._open(method, path, params=params, content=content, content_type=content_type)
         try:
-            return await response.read()
+            if most is None:
+                return await response.read()
+            pieces: builtins.list[bytes] = []
+            async for piece in response.content.iter_any():
+                pieces.append(piece)
+                most -= len(piece)
+                if most < 0:
+                    response.close()
+                    raise _TooLongError
+            return b"".join(pieces)
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{method} {path}: {cause(error)}") from error
         finally:
@@ -312,4 +324,8 @@ def _decode(data: bytes, type: type[T]) -> T:
     try:
         return cast("T", codec.decode(data, type))
     except codec.BadJson as error:
-        raise Unreachable(f"the API server's answer is not what it should be: {error}") from error
+        raise _unusable(error) from error
+
+
+def _unusable(error: codec.BadJson) -> Unreachable:
+    return Unreachable(f"the API server's answer is not what it should be: {error}")

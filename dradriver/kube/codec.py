@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
+
+T = TypeVar("T")
+
+Reading: TypeAlias = type[T] | Callable[[msgspec.Raw], T | None]
+"""How one object's JSON is read: as a type, or by a function that returns what is kept of it, None for nothing.
+
+A function must not keep the JSON itself: it is a view of all that came with it."""
 
 DEEPEST: Final = 20_000  # levels of nesting; Go's encoding/json, and so the API server, refuses more than 10,000
 
@@ -37,6 +46,13 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
                 sys.setrecursionlimit(limit)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadJson(str(error)) from error
+
+
+def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
+    """Return a reading as a function."""
+    if not isinstance(reading, builtins.type):
+        return reading
+    return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
 
 
 @functools.lru_cache(maxsize=128)

@@ -14,12 +14,12 @@ class Lines:
     """An iterator over the lines of an answer, of any length: a full ResourceSlice is longer than aiohttp reads.
 
     A last line that was cut short is left out. Raises ``Unreachable`` when the connection breaks or nothing comes for
-    ``silence_s``.
+    ``silence_s``, which may be changed at any time.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, *, silence_s: float) -> None:
         self._response = response
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._lines: list[bytes] = []  # complete ones, last first
         self._rest: list[bytes] = []  # pieces of the line that is not complete
 
@@ -41,10 +41,10 @@ class Lines:
 
     async def _read(self) -> bytes:
         try:
-            async with asyncio.timeout(self._silence_s):
+            async with asyncio.timeout(self.silence_s):
                 return await self._response.content.readany()
         except TimeoutError:
-            raise Unreachable(f"WATCH {self._response.url.path}: silent for {self._silence_s:g} s") from None
+            raise Unreachable(f"WATCH {self._response.url.path}: silent for {self.silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"WATCH {self._response.url.path}: {cause(error)}") from error
 

@@ -1,7 +1,7 @@
 """A live copy of all objects of one kind.
 
 The protocol is client-go's: WatchList, or a LIST in pages where that fails, then a WATCH from the version that came
-with it. What it must survive is listed, line by line, in the tests.
+with it. What it must survive is listed, line by line, in the tests. What is stored may be less than what is read.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from dradriver.api.objects import Metadata
 from dradriver.errors import DriverError
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import Client, selection
 from dradriver.kube.errors import ApiError, Unreachable, from_status
 from dradriver.kube.resources import Resource
+from dradriver.kube.store import Change, HasMetadata, Key, Store, key_of
+
+__all__ = ["Change", "Reflector"]
 
 logger = logging.getLogger(__name__)
 
 SILENCE_S: Final = 70.0  # the server sends a bookmark about every 60 s
 FILL_S: Final = 60.0  # for all initial events of a WatchList; LIST is the way after that
+FILL_SILENCE_S: Final = 10.0  # initial events come without a pause; LIST is the way too when they do not
 WATCH_S: Final = (300, 600)  # asked of the server, at random, so that not all watches end at once
 FIRST_WAIT_S: Final = 0.8
 LONGEST_WAIT_S: Final = 30.0
@@ -40,28 +41,7 @@ NOT_ABOUT_WATCH_LIST: Final = frozenset({401, 404, 408, 429, 503, 504})
 # Watching on from the same version would meet the same refusal again.
 NOT_FROM_THIS_VERSION: Final = frozenset({400, 410, 422, 500})
 
-Key = tuple[str, str]  # namespace (empty for none), name
-
-
-class _HasMetadata(Protocol):
-    @property
-    def metadata(self) -> Metadata: ...
-
-
-T = TypeVar("T", bound=_HasMetadata)
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
-    """One object came (``old`` is None), changed, or went (``new`` is None).
-
-    An object that took the name of a deleted one is two changes, even if the deletion was not seen. ``old`` is always
-    what the store held, so what was derived from it can be undone exactly.
-    """
-
-    key: Key
-    old: T | None
-    new: T | None
+T = TypeVar("T", bound=HasMetadata)
 
 
 class Reflector(Generic[T]):
@@ -70,14 +50,13 @@ class Reflector(Generic[T]):
     Attributes:
         store: The objects by (namespace, name); read-only, always whole, never a half-read list.
         synced: Set when the store is whole for the first time.
-        last_heard: The loop's clock when the server last said anything, or None.
     """
 
     def __init__(
         self,
         client: Client,
         resource: Resource,
-        type: type[T],  # noqa: A002 - what msgspec calls it
+        read: codec.Reading[T],
         *,
         namespace: str | None = None,
         label_selector: str | None = None,
@@ -89,7 +68,8 @@ class Reflector(Generic[T]):
         Args:
             client: An entered client.
             resource: What to follow.
-            type: A msgspec struct with the fields that are used; ``metadata`` is one.
+            read: A msgspec struct with the fields that are used; ``metadata`` is one. Or a function that makes such an
+                object of an object's JSON, or None where nothing is to be kept.
             namespace: Only this one.
             label_selector: Only objects that match.
             field_selector: Only objects that match.
@@ -98,67 +78,96 @@ class Reflector(Generic[T]):
         """
         self._client = client
         self._resource = resource
-        self._type = type
         self._namespace = namespace
         self._selection = selection(label_selector, field_selector)
         self._label_selector = label_selector
         self._field_selector = field_selector
-        self._on_change = on_change
-        self._objects: dict[Key, T] = {}
         self._version = ""  # where to watch from; empty when everything must be read
         self._watch_list = True
+        self._wanted = 1  # the number of the read that must be made, and of the last one that the store is from
+        self._stored = 0
+        self._replaced = asyncio.Event()
+        self._turn: asyncio.Timeout | None = None
         self._unknown_types: set[str] = set()
-        self._count = metrics.OBJECTS.labels(resource.plural)
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
-        self.store: Mapping[Key, T] = MappingProxyType(self._objects)
+        self._content = Store(resource.plural, read, on_change)
+        self.store = self._content.objects
         self.synced = asyncio.Event()
-        self.last_heard: float | None = None
 
-    def healthy(self, max_age_s: float) -> bool:
-        """Return whether the store is whole and the server was heard within ``max_age_s``."""
-        if self.last_heard is None or not self.synced.is_set():
-            return False
-        return asyncio.get_running_loop().time() - self.last_heard <= max_age_s
+    async def refresh(self, timeout_s: float) -> None:
+        """Read everything anew and return when the store is at least as fresh as the server is at the call.
+
+        The read is a consistent one. Whatever ``run`` is at is given up for it, even a watch that has fallen silent.
+
+        Raises:
+            Unreachable: That took more than ``timeout_s``. The reflector goes on trying.
+        """
+        self._wanted += 1
+        wanted = self._wanted
+        if self._turn is not None and not self._turn.expired():
+            self._turn.reschedule(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._stored < wanted:
+                    await self._replaced.wait()
+        except TimeoutError:
+            raise Unreachable(f"{self._resource.plural}: not read anew in {timeout_s:g} s") from None
 
     async def run(self) -> NoReturn:
         """Follow the server until cancelled."""
-        clock = asyncio.get_running_loop().time
         failures = 0
         reason = "start"
         while True:
-            began = clock()
-            if not self._version:
-                metrics.RELISTS.labels(self._resource.plural, reason).inc()
-            error = await self._round()
-            lived = clock() - began
-            if lived > STABLE_S:
-                failures = 0
-            if error is None and lived >= SHORT_S:
-                await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
-                continue
-            failures += 1
-            if isinstance(error, ApiError) and (error.gone or error.status in NOT_FROM_THIS_VERSION):
-                self._version = ""
-            if not self._version:
-                reason = "expired" if isinstance(error, ApiError) and error.gone else "error"
-            wait = backoff_s(failures, error)
-            logger.log(
-                logging.DEBUG if error is None else logging.WARNING,
-                "reading %s again in %.1f s: %s",
-                self._resource.plural,
-                wait,
-                error or "the watch ended at once",
-            )
-            await asyncio.sleep(wait)
+            try:
+                async with asyncio.timeout(None) as self._turn:  # refresh ends it
+                    failures, reason = await self._take_turn(failures, reason)
+            except TimeoutError:
+                failures, reason = 0, "refresh"
+            finally:
+                self._turn = None
+
+    async def _take_turn(self, failures: int, reason: str) -> tuple[int, str]:
+        """Follow to the end of one stream and wait a while; return failures in a row and why to read everything."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if self._outdated:
+            metrics.RELISTS.labels(self._resource.plural, reason).inc()
+        error = await self._round()
+        lived = clock() - began
+        if lived > STABLE_S:
+            failures = 0
+        if error is None and lived >= SHORT_S:
+            await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
+            return failures, reason
+        failures += 1
+        if isinstance(error, ApiError) and (error.gone or error.status in NOT_FROM_THIS_VERSION):
+            self._version = ""
+        if self._outdated:
+            reason = "expired" if isinstance(error, ApiError) and error.gone else "error"
+        wait = backoff_s(failures, error)
+        logger.log(
+            logging.DEBUG if error is None else logging.WARNING,
+            "reading %s again in %.1f s: %s",
+            self._resource.plural,
+            wait,
+            error or "the watch ended at once",
+        )
+        await asyncio.sleep(wait)
+        return failures, reason
+
+    @property
+    def _outdated(self) -> bool:
+        """Whether everything must be read: there is no version to watch from, or ``refresh`` wants it."""
+        return not self._version or self._stored < self._wanted
 
     async def _round(self) -> DriverError | None:
         """Read everything if need be, then watch until the stream ends; return why, None for a clean end."""
         try:
-            if not self._version and self._watch_list:
+            if self._outdated and self._watch_list:
                 await self._try_watch_list()
-                if self._version:
+                if not self._outdated:
                     return None
-            if not self._version:
+            if self._outdated:
                 await self._list()
             await self._follow(self._version)
         except DriverError as error:
@@ -166,29 +175,30 @@ class Reflector(Generic[T]):
         return None
 
     async def _try_watch_list(self) -> None:
-        """Follow a WatchList to its end; return without a version where a LIST should be tried at once."""
+        """Follow a WatchList to its end; return with an outdated store where a LIST should be tried at once."""
         try:
             await self._follow("")
         except ApiError as error:
-            if self._version or error.status in NOT_ABOUT_WATCH_LIST:
+            if not self._outdated or error.status in NOT_ABOUT_WATCH_LIST:
                 raise
             self._watch_list = False
             logger.info("%s: WatchList is not served (%s); using LIST", self._resource.plural, error)
         except Unreachable as error:
-            if self._version:
+            if not self._outdated:
                 raise
             logger.info("%s: WatchList was cut short (%s); trying LIST", self._resource.plural, error)
 
     async def _list(self) -> None:
         metrics.LISTS.labels(self._resource.plural).inc()
+        number = self._wanted
         items, version = await self._client.list(
             self._resource,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
-            type=self._type,
+            type=self._content.read,
         )
-        self._replace({_key(item): item for item in items}, version)
+        self._replace({key_of(item): item for item in items}, version, number)
 
     async def _follow(self, version: str) -> None:
         """Watch from a version; from nothing, as a WatchList, when it is empty. Returns at the end of the stream."""
@@ -202,23 +212,28 @@ class Reflector(Generic[T]):
         else:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         metrics.WATCHES.labels(self._resource.plural).inc()
-        fresh: dict[Key, T] = {}
+        fresh: dict[Key, T] | None = None if version else {}
+        number = self._wanted
         try:
             async with (
                 asyncio.timeout(None if version else FILL_S) as filling,
                 self._client.stream(
-                    self._resource, namespace=self._namespace, params=params, silence_s=SILENCE_S
+                    self._resource,
+                    namespace=self._namespace,
+                    params=params,
+                    silence_s=SILENCE_S if version else FILL_SILENCE_S,
                 ) as lines,
             ):
                 async for line in lines:
                     kind, data = _event(line)
-                    if self._version:
+                    if fresh is None:
                         self._apply(kind, data)
                     elif (whole_at := self._collect(fresh, kind, data)) is not None:
-                        self._replace(fresh, whole_at)
-                        fresh = {}
+                        self._replace(fresh, whole_at, number)
+                        fresh = None
                         filling.reschedule(None)
-                    self._heard()
+                        lines.silence_s = SILENCE_S
+                    self._last_heard_at.set(time.time())
         except TimeoutError:
             raise Unreachable(f"WATCH {self._resource.plural}: initial events not complete in {FILL_S:g} s") from None
         except codec.BadJson as error:
@@ -227,9 +242,9 @@ class Reflector(Generic[T]):
     def _apply(self, kind: str, data: msgspec.Raw) -> None:
         """Bring an event into the store."""
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            new: T = codec.decode(data, self._type)
-            self._version = new.metadata.resource_version or self._version
-            self._store(_key(new), None if kind == "DELETED" else new)
+            key, version, new = self._content.read_event(data)
+            self._version = version or self._version
+            self._content.put(key, None if kind == "DELETED" else new)
         elif kind == "BOOKMARK":
             self._version = codec.decode(data, _Bookmark).metadata.resource_version or self._version
         else:
@@ -238,11 +253,11 @@ class Reflector(Generic[T]):
     def _collect(self, fresh: dict[Key, T], kind: str, data: msgspec.Raw) -> str | None:
         """Bring an event of a WatchList's beginning into ``fresh``; return the version at which that is whole."""
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            new: T = codec.decode(data, self._type)
-            if kind == "DELETED":
-                fresh.pop(_key(new), None)
+            key, _, new = self._content.read_event(data)
+            if kind == "DELETED" or new is None:
+                fresh.pop(key, None)
             else:
-                fresh[_key(new)] = new
+                fresh[key] = new
         elif kind == "BOOKMARK":
             bookmark: _Bookmark = codec.decode(data, _Bookmark)
             if bookmark.metadata.annotations.get("k8s.io/initial-events-end") == "true":
@@ -258,48 +273,15 @@ class Reflector(Generic[T]):
             self._unknown_types.add(kind)
             logger.warning("%s: skipping watch events of unknown type %r", self._resource.plural, kind)
 
-    def _replace(self, fresh: dict[Key, T], version: str) -> None:
-        """Swap the store's content at once and tell the differences."""
-        before = dict(self._objects)
-        self._objects.clear()
-        self._objects.update(fresh)
+    def _replace(self, fresh: dict[Key, T], version: str, number: int) -> None:
+        """Swap the store's content at once for what the read of this number gave, and tell the differences."""
         self._version = version
-        self._heard()
-        self._count.set(len(fresh))
-        self.synced.set()
-        for key, old in before.items():
-            if key not in fresh:
-                self._tell(key, old, None)
-        for key, new in fresh.items():
-            self._tell(key, before.get(key), new)
-
-    def _store(self, key: Key, new: T | None) -> None:
-        old = self._objects.get(key)
-        if new is None:
-            self._objects.pop(key, None)
-        else:
-            self._objects[key] = new
-        self._count.set(len(self._objects))
-        self._tell(key, old, new)
-
-    def _tell(self, key: Key, old: T | None, new: T | None) -> None:
-        if self._on_change is None or (old is None and new is None):
-            return
-        changes = [Change(key, old, new)]
-        if old is not None and new is not None:
-            if old.metadata.uid != new.metadata.uid:
-                changes = [Change(key, old, None), Change(key, None, new)]
-            elif old.metadata.resource_version == new.metadata.resource_version:
-                return
-        for change in changes:
-            try:
-                self._on_change(change)
-            except Exception:  # somebody else's code: the store goes on without it
-                logger.exception("a handler of %s failed on %s", self._resource.plural, "/".join(key))
-
-    def _heard(self) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
+        self._stored = number
         self._last_heard_at.set(time.time())
+        self.synced.set()
+        self._content.replace(fresh)
+        self._replaced.set()
+        self._replaced = asyncio.Event()
 
 
 def backoff_s(failures: int, error: DriverError | None) -> float:
@@ -329,7 +311,3 @@ class _Bookmark(msgspec.Struct):
 def _event(line: bytes) -> tuple[str, msgspec.Raw]:
     event: _Event = codec.decode(line, _Event)
     return event.type, event.object
-
-
-def _key(obj: Any) -> Key:
-    return obj.metadata.namespace, obj.metadata.name

@@ -22,8 +22,8 @@ class Resource:
         """The value of ``apiVersion`` in an object of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Return the path of a collection (no name; all namespaces where none is given), object or subresource.
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """Return the path of a collection (no name; all namespaces where none is given) or of an object.
 
         Raises:
             ValueError: An empty name (it would address the whole collection) or one that is no single path segment,
@@ -41,20 +41,15 @@ class Resource:
         parts.append(self.plural)
         if name is not None:
             parts.append(name)
-        if subresource:
-            parts.append(subresource)
         return "/" + "/".join(quote(part, safe=":") for part in parts)
 
 
 PODS: Final = Resource("", "v1", "pods", "Pod", namespaced=True)
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
-NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", namespaced=True)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
-RESOURCE_CLAIM_TEMPLATES: Final = Resource(
-    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
-)
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 MUTATING_WEBHOOKS: Final = Resource(

@@ -38,12 +38,14 @@ class FakeApiServer:
     """The server; see the module. Its attributes may be changed at any time.
 
     ``token``: what clients must present, anything where None. ``watch_list``: whether sendInitialEvents is served.
+    ``watch_list_ends``: whether the bookmark after the initial events says that they are all.
     ``bookmark_s``: how often watches get bookmarks. ``watchers``: number of watches being served.
     """
 
     token: str | None = None
     tls: ssl.SSLContext | None = None
     watch_list: bool = True
+    watch_list_ends: bool = True
     bookmark_s: float = 60.0
     requests: list[Request] = field(default_factory=list)
     watchers: int = 0
@@ -281,7 +283,7 @@ class FakeApiServer:
                     version = self.store.version
                     for obj in [obj for obj in target.where.objects.values() if chosen(obj)]:
                         await _send(response, "ADDED", obj)
-                    if initial and bookmarks:
+                    if initial and bookmarks and self.watch_list_ends:
                         await _send(response, "BOOKMARK", _bookmark(version, {"k8s.io/initial-events-end": "true"}))
                 else:
                     version = int(asked)

@@ -45,8 +45,9 @@ async def following(
 ) -> AsyncIterator[Following]:
     """Run a reflector of pods; it has had a second's time."""
     changes: list[Change[Tiny]] = []
+    options = {"on_change": changes.append} | options
     async with Client(config or api.config, user_agent="t") as client, asyncio.TaskGroup() as group:
-        reflector = Reflector(client, PODS, Tiny, on_change=changes.append, **options)
+        reflector = Reflector(client, PODS, Tiny, **options)
         running = group.create_task(reflector.run())
         await asyncio.sleep(1)
         yield Following(reflector, changes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -89,6 +91,61 @@ async def test_a_list_that_expires_between_pages_is_read_at_once(
     assert "limit" not in api.requests[-1].query
 
 
+async def test_a_page_that_is_too_long_is_asked_for_with_fewer_objects(
+    api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.kube.client.PAGE_BYTES", 40_000)
+    long, short = [f"a{n:02d}" for n in range(20)], [f"b{n:02d}" for n in range(40)]
+    for name in long:
+        api.put(PODS, pod(name, annotations={"x": "y" * 5_000}))
+    for name in short:
+        api.put(PODS, pod(name))
+
+    pods, _ = await client.list(PODS, type=Tiny)
+
+    assert [one.metadata.name for one in pods] == long + short
+    limits = [int(request.query["limit"]) for request in api.requests]
+    assert limits[0] == 500
+    assert min(limits) < 8, "a page is about half of what may be read"
+    assert limits[-1] > 20, "short objects come in longer pages again"
+
+
+async def test_an_object_that_is_longer_than_a_page_is_read(
+    api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.kube.client.PAGE_BYTES", 1_000)
+    for name in "ab":
+        api.put(PODS, pod(name, annotations={"x": "y" * 5_000}))
+
+    pods, _ = await client.list(PODS, type=Tiny)
+
+    assert [one.metadata.name for one in pods] == ["a", "b"]
+
+
+async def test_a_list_keeps_what_its_reader_keeps(api: FakeApiServer, client: Client) -> None:
+    def odd(data: msgspec.Raw) -> str | None:
+        name: str = msgspec.json.decode(data)["metadata"]["name"]
+        return name if int(name[1:]) % 2 else None
+
+    for number in range(5):
+        api.put(PODS, pod(f"p{number}"))
+
+    assert (await client.list(PODS, type=odd))[0] == ["p1", "p3"]
+
+
+async def test_300_writes_that_are_held_do_not_keep_others_waiting(api: FakeApiServer, client: Client) -> None:
+    held = asyncio.Event()
+    slow = api.fail(times=math.inf, method="POST", mode="hold", until=held)
+    async with asyncio.TaskGroup() as group:
+        writes = [group.create_task(client.create(PODS, pod(f"p{number}"))) for number in range(300)]
+        while slow.hits < 300:
+            await asyncio.sleep(0)
+        await client.list(NODES)
+        assert not any(write.done() for write in writes)
+        held.set()
+    assert len(api.objects(PODS)) == 300
+
+
 async def test_items_null_is_an_empty_list(api: FakeApiServer, client: Client) -> None:
     api.fail(body=b'{"metadata":{"resourceVersion":"7"},"items":null}')
 
@@ -149,19 +206,6 @@ async def test_update_keeps_fields_that_we_do_not_know(api: FakeApiServer, clien
     assert [x["spec"] for x in api.objects(RESOURCE_SLICES)] == [{"fromTheFuture": {"x": [1]}, "driver": "e"}]
 
 
-async def test_status_and_the_rest_are_written_apart(api: FakeApiServer, client: Client) -> None:
-    claim = api.put(RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": "a"}, "spec": {"x": 1}})
-
-    changed = claim | {"spec": {"x": 2}, "status": {"reservedFor": [{"uid": "u"}]}}
-    written = await client.update_status(RESOURCE_CLAIMS, changed)
-    assert written["spec"] == {"x": 1}
-    assert written["status"] == {"reservedFor": [{"uid": "u"}]}
-
-    written = await client.update(RESOURCE_CLAIMS, written | {"spec": {"x": 2}, "status": {}})
-    assert written["spec"] == {"x": 2}
-    assert written["status"] == {"reservedFor": [{"uid": "u"}]}
-
-
 async def test_json_patch_changes_and_its_test_refuses(api: FakeApiServer, client: Client) -> None:
     stored = api.put(PODS, pod("p", annotations={"gpu.topology/gpus": "4"}))
     patch = (
@@ -185,25 +229,6 @@ async def test_merge_patch_removes_with_null(api: FakeApiServer, client: Client)
     changed = await client.patch(PODS, "p", body, kind=PatchKind.MERGE, namespace="a", type=Tiny)
 
     assert changed.metadata.annotations == {"b": "2", "c": "3"}
-
-
-async def test_apply_names_its_manager(api: FakeApiServer, client: Client) -> None:
-    api.put(RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": "a"}})
-
-    await client.patch(
-        RESOURCE_CLAIMS,
-        "c",
-        {"status": {"devices": [{"device": "gpu-1"}]}},
-        kind=PatchKind.APPLY,
-        namespace="a",
-        subresource="status",
-        field_manager="me",
-        force=True,
-    )
-
-    assert api.requests[-1].query == {"fieldManager": "me", "force": "true"}
-    assert api.requests[-1].headers["Content-Type"] == "application/apply-patch+yaml"
-    assert api.objects(RESOURCE_CLAIMS)[0]["status"] == {"devices": [{"device": "gpu-1"}]}
 
 
 async def test_delete_says_whether_anything_was_there(api: FakeApiServer, client: Client) -> None:
@@ -375,7 +400,7 @@ async def test_connections_are_kept(api: FakeApiServer, client: Client) -> None:
 
 
 def test_paths() -> None:
-    assert RESOURCE_CLAIMS.path("a", "c", "status") == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status"
+    assert RESOURCE_CLAIMS.path("a", "c") == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c"
     assert LEASES.path() == "/apis/coordination.k8s.io/v1/leases"
     assert NODES.path(name="n") == "/api/v1/nodes/n"
     assert NODES.path(name="a?b") == "/api/v1/nodes/a%3Fb"

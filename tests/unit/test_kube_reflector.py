@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
@@ -191,30 +192,14 @@ async def test_a_handler_that_raises_is_logged_and_left_behind(caplog: pytest.Lo
 
     async with FakeApiServer() as api:
         put(api, "p1")
-        async with following(api) as it:
-            it.reflector._on_change = bad
-            put(api, "p2")
+        put(api, "p2")
+        async with following(api, on_change=bad) as it:
+            assert it.names == {"p1", "p2"}
             put(api, "p3")
             await asyncio.sleep(1)
             assert it.names == {"p1", "p2", "p3"}
     assert "a handler of pods failed on a/p2" in caplog.text
     assert "oops" in caplog.text
-
-
-async def test_health_needs_a_whole_store_and_a_server_that_speaks() -> None:
-    async with FakeApiServer(bookmark_s=1000) as api:
-        held = asyncio.Event()
-        api.fail(mode="hold", until=held)
-        async with following(api) as it:
-            assert not it.reflector.healthy(60)
-            held.set()
-            await it.reflector.synced.wait()
-            assert it.reflector.healthy(60)
-            await asyncio.sleep(30)
-            assert not it.reflector.healthy(10)
-            put(api, "p")
-            await asyncio.sleep(1)
-            assert it.reflector.healthy(10)
 
 
 async def test_cancelling_closes_the_connection() -> None:
@@ -262,3 +247,84 @@ async def test_metrics_count_what_was_done() -> None:
     after = [value(name) for name in names] + [value("relists_total", reason="expired")]
     # WatchList refused, watch, watch refused with 410, watch after the second LIST.
     assert [new - old for new, old in zip(after, before, strict=True)] == [2, 4, 1]
+
+
+async def test_a_refresh_reads_everything_anew() -> None:
+    async with FakeApiServer() as api:
+        put(api, "p1")
+        async with following(api) as it:
+            assert it.told() == ["+p1"]
+            put(api, "p2")
+            await it.reflector.refresh(5)
+            assert it.names == {"p1", "p2"}
+            assert it.told() == ["+p2"]
+            put(api, "p3")
+            await asyncio.sleep(1)
+            assert it.told() == ["+p3"]
+        assert len(api.requests) == 2
+        assert "sendInitialEvents" in api.requests[1].query
+        assert "resourceVersion" not in api.requests[1].query
+
+
+async def test_a_refresh_before_the_first_read_is_done_waits_for_one_that_began_later() -> None:
+    async with FakeApiServer() as api:
+        begun = asyncio.Event()
+        api.fail(mode="hold", until=begun)
+        async with following(api) as it:
+            asked = asyncio.create_task(it.reflector.refresh(5))
+            await asyncio.sleep(0)
+            put(api, "p")
+            begun.set()
+            await asked
+            assert it.told() == ["+p"]
+        assert len(watches(api)) == 2
+
+
+async def test_two_refreshes_at_once_are_both_answered() -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        put(api, "p")
+        await asyncio.gather(it.reflector.refresh(5), it.reflector.refresh(5))
+        assert it.names == {"p"}
+
+
+async def test_what_is_unchanged_is_kept_as_the_same_object_by_a_refresh() -> None:
+    for watch_list in (True, False):
+        async with FakeApiServer(watch_list=watch_list) as api:
+            put(api, "p1")
+            async with following(api) as it:
+                before = it.reflector.store["a", "p1"]
+                await it.reflector.refresh(5)
+                assert it.reflector.store["a", "p1"] is before
+
+
+def _marked(data: msgspec.Raw) -> Tiny | None:
+    one: Tiny = msgspec.json.decode(data, type=Tiny)
+    return one if "kept" in one.metadata.labels else None
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_what_nothing_is_kept_of_is_not_there(*, watch_list: bool) -> None:
+    changes: list[Change[Tiny]] = []
+    async with FakeApiServer(watch_list=watch_list) as api, Client(api.config, user_agent="t") as client:
+        put(api, "p1", labels={"kept": "yes"})
+        put(api, "p2")
+        reflector = Reflector(client, PODS, _marked, on_change=changes.append)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(reflector.run())
+            await reflector.synced.wait()
+            assert list(reflector.store) == [("a", "p1")]
+            one = reflector.store["a", "p1"]
+
+            put(api, "p1", labels={})
+            put(api, "p2", labels={"kept": "yes"})
+            put(api, "p1", labels={"kept": "again"})
+            last = put(api, "p3")["metadata"]["resourceVersion"]
+            api.remove(PODS, "p3", "a")
+            await asyncio.sleep(1)
+            running.cancel()
+    told = [(change.key[1], change.old is not None, change.new is not None) for change in changes]
+    assert told == [("p1", False, True), ("p1", True, False), ("p2", False, True), ("p1", False, True)]
+    assert changes[1].old is one
+    assert set(reflector.store) == {("a", "p1"), ("a", "p2")}
+    # The version moves on with what is not kept, too.
+    assert int(reflector._version) > int(last)

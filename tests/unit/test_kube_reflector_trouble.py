@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.kube.errors import ApiError
+from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.kube.reflector import backoff_s
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import status_object
@@ -70,7 +70,7 @@ async def test_a_watch_list_that_is_cut_short_becomes_a_list_this_time(cut: dict
         put(api, "p")
         api.fail(watch=True, **cut)
         async with following(api) as it:
-            await asyncio.sleep(75)
+            await asyncio.sleep(15)
             assert it.told() == ["+p"]
             assert len(lists(api)) == 1
             api.fail(watch=True, status=410)
@@ -81,11 +81,9 @@ async def test_a_watch_list_that_is_cut_short_becomes_a_list_this_time(cut: dict
 
 
 async def test_a_watch_list_without_an_end_becomes_a_list() -> None:
-    async with FakeApiServer(bookmark_s=10) as api:
+    # A server that does not know the word sends initial events and bookmarks, but none that says "whole".
+    async with FakeApiServer(bookmark_s=5, watch_list_ends=False) as api:
         put(api, "p")
-        # A server that does not know the word sends initial events and bookmarks, but none that says "whole".
-        bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "5"}}}
-        api.fail(watch=True, lines=[event("ADDED", "stale", "5"), bookmark], mode="silence")
         async with following(api) as it:
             await asyncio.sleep(50)
             assert not it.reflector.synced.is_set()
@@ -294,3 +292,63 @@ async def test_a_token_file_that_is_away_for_a_while_is_survived(tmp_path: Path)
             (tmp_path / "token").write_text("T")
             await asyncio.sleep(5)
             assert it.told() == ["+p"]
+
+
+@pytest.mark.parametrize("mode", ["silence", "hang"])
+async def test_a_refresh_does_not_wait_for_a_watch_that_is_silent(mode: Any) -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        api.fail(watch=True, mode=mode)
+        api.disconnect()
+        await asyncio.sleep(1)
+        put(api, "p")
+        await asyncio.sleep(20)
+        assert it.told() == []
+        await it.reflector.refresh(1)
+        assert it.told() == ["+p"]
+
+
+async def test_a_refresh_reads_a_list_where_all_watches_are_frozen() -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        api.fail(times=math.inf, watch=True, mode="silence")
+        api.disconnect()
+        await asyncio.sleep(1)
+        put(api, "p")
+        await it.reflector.refresh(15)
+        assert it.told() == ["+p"]
+        assert len(lists(api)) == 1
+
+
+async def test_a_refresh_does_not_wait_for_a_backoff() -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        api.fail(status=429, retry_after=200, watch=True)
+        api.disconnect()
+        await asyncio.sleep(5)
+        put(api, "p")
+        await it.reflector.refresh(1)
+        assert it.told() == ["+p"]
+
+
+async def test_a_refresh_that_fails_is_tried_again_and_says_so_in_the_end() -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        api.fail(times=2, status=503)
+        put(api, "p")
+        await it.reflector.refresh(10)
+        assert "p" in it.names
+
+        api.fail(times=math.inf, status=503)
+        with pytest.raises(Unreachable, match="pods: not read anew in 10 s"):
+            await it.reflector.refresh(10)
+        assert "p" in it.names
+
+
+async def test_cancelling_a_refresh_leaves_the_reflector_at_work() -> None:
+    async with FakeApiServer() as api, following(api) as it:
+        held = asyncio.Event()
+        api.fail(mode="hold", until=held)
+        asked = asyncio.create_task(it.reflector.refresh(100))
+        await asyncio.sleep(1)
+        asked.cancel()
+        held.set()
+        put(api, "p")
+        await asyncio.sleep(1)
+        assert "p" in it.names
