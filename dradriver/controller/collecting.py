@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dradriver.api import names
 from dradriver.api.objects import Pod
-from dradriver.api.pins import Claim, owner
-from dradriver.controller.cluster import Cluster
-from dradriver.controller.writing import MovedOnError, Writer, in_trouble
+from dradriver.api.pins import Claim
+from dradriver.controller.commit import MovedOnError, Writer
+from dradriver.controller.limiter import of_server
+from dradriver.controller.picture import Picture
+from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
@@ -19,10 +20,10 @@ logger = logging.getLogger(__name__)
 class Collector:
     """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference."""
 
-    def __init__(self, client: Client, cluster: Cluster, writer: Writer, *, grace_s: float) -> None:
+    def __init__(self, client: Client, picture: Picture, writer: Writer, *, grace_s: float) -> None:
         """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
         self._client = client
-        self._cluster = cluster
+        self._picture = picture
         self._writer = writer
         self._grace_s = grace_s
         self._orphans: dict[str, float] = {}
@@ -31,42 +32,36 @@ class Collector:
         """Delete what has been an orphan for the grace period; end assumptions that the server does not share."""
         await self._end_assumptions()
         now = asyncio.get_running_loop().time()
-        orphans = [claim for claim in list(self._cluster.claims.values()) if self._orphaned(claim)]
-        self._orphans = {c.metadata.uid: self._orphans.get(c.metadata.uid, now) for c in orphans}
+        orphans = [claim for claim in list(self._picture.claims.values()) if self._orphaned(claim)]
+        self._orphans = {claim.uid: self._orphans.get(claim.uid, now) for claim in orphans}
         for claim in orphans:
-            if now - self._orphans[claim.metadata.uid] < self._grace_s:
+            if now - self._orphans[claim.uid] < self._grace_s:
                 continue
             try:
                 if await self._owner_lives(claim):
                     continue
-                await self._writer.delete_claim(claim)
+                await self._writer.withdraw(claim)
             except MovedOnError:
                 continue  # the next sweep sees what became of it
             except ApiError as error:
-                if in_trouble(error):
+                if of_server(error):
                     raise
                 logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)
                 continue
             logger.info("claim %s/%s: its pod is gone; deleted", *claim.key)
 
-    def _orphaned(self, claim: Claim) -> bool:
+    def _orphaned(self, claim: ClaimRecord) -> bool:
         """A claim that another pod uses is left alone, and one that is being deleted needs nobody's help."""
-        if (
-            claim.metadata.labels.get(names.LABEL) != names.LABEL_PLACED
-            or names.CHOICE not in claim.metadata.annotations
-        ):
+        if not claim.ours or claim.owner is None or claim.users or claim.deleting:
             return False
-        controller = owner(claim)
-        if controller is None or claim.status.reserved_for or claim.metadata.deletion_timestamp is not None:
-            return False
-        pod = self._cluster.pods.get((claim.metadata.namespace, controller[0]))
-        return pod is None or pod.metadata.uid != controller[1]
+        name, uid = claim.owner
+        pod = self._picture.pods.get((claim.metadata.namespace, name))
+        return pod is None or pod.metadata.uid != uid
 
-    async def _owner_lives(self, claim: Claim) -> bool:
+    async def _owner_lives(self, claim: ClaimRecord) -> bool:
         """Ask the server itself: the claims' reflector may be ahead of the pods'."""
-        controller = owner(claim)
-        assert controller is not None, "an orphan has an owner that is gone"
-        name, uid = controller
+        assert claim.owner is not None, "an orphan has an owner that is gone"
+        name, uid = claim.owner
         try:
             pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
         except ApiError as error:
@@ -77,15 +72,15 @@ class Collector:
 
     async def _end_assumptions(self) -> None:
         """A relist can hide a claim that came and went in between: ask the server about those not seen for long."""
-        for key, since in list(self._cluster.assumed_claims.items()):
+        for key, since in list(self._picture.assumed_claims.items()):
             if asyncio.get_running_loop().time() - since < self._grace_s:
                 continue
-            claim: Claim | None = None
+            claim: ClaimRecord | None = None
             try:
-                claim = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
+                claim = claim_record(await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim))
             except ApiError as error:
                 if not error.not_found:
                     raise
-            assumed = self._cluster.claims.get(key)
-            if claim is None or assumed is None or claim.metadata.uid != assumed.metadata.uid:
-                self._cluster.correct_claim(key, claim)
+            assumed = self._picture.claims.get(key)
+            if claim is None or assumed is None or claim.uid != assumed.uid:
+                self._picture.correct_claim(key, claim)

@@ -3,53 +3,111 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
 
-from dradriver.api import names
-from dradriver.api.objects import Node, Pod, ResourceSlice
-from dradriver.api.pins import Claim
+import msgspec
+
+from dradriver.api.ledger import OURS
+from dradriver.controller import pods, records
+from dradriver.controller.picture import Picture
+from dradriver.controller.reasons import Recorder
+from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.worker import Worker
+from dradriver.errors import DriverError
 from dradriver.kube.client import Client
-from dradriver.kube.reflector import Reflector
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.reflector import Change, Reflector
+from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S: Final = 30.0
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A kind of object that the picture is made from.
+
+    Attributes:
+        resource: The kind.
+        read: What is kept of such an object's JSON.
+        changed: What takes a change in.
+        fields: A field selector.
+    """
+
+    resource: Resource
+    read: Callable[[msgspec.Raw], Any]
+    changed: Callable[[Picture, Change[Any]], None]
+    fields: str | None = None
+
+
+SOURCES: Final = (
+    Source(PODS, pods.read, Picture.pod_changed),
+    Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
+    Source(NODES, records.read_node, Picture.node_changed),
+    Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={OURS.driver}"),
+    Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
+)
 
 
 class Controller:
     """Reflectors run in every replica, so that a standby takes over with a picture that is up to date."""
 
-    def __init__(self, client: Client, *, patience_s: float = 5.0, grace_s: float = 10.0) -> None:
-        """Make a controller that knows nothing yet; see ``Worker`` for the times."""
-        self.worker = Worker(client, patience_s=patience_s, grace_s=grace_s)
-        cluster = self.worker.cluster
-        self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(client, PODS, Pod, on_change=cluster.pod_changed),
-            Reflector(client, RESOURCE_CLAIMS, Claim, on_change=cluster.claim_changed),
-            Reflector(client, NODES, Node, on_change=cluster.node_changed),
-            Reflector(
-                client,
-                RESOURCE_SLICES,
-                ResourceSlice,
-                field_selector=f"spec.driver={names.DRIVER}",
-                on_change=cluster.slice_changed,
-            ),
+    def __init__(
+        self,
+        client: Client,
+        *,
+        promise_s: float = PROMISE_S,
+        unschedulable_s: float = UNSCHEDULABLE_S,
+        grace_s: float = 10.0,
+        record: Recorder | None = None,
+    ) -> None:
+        """Make a controller that knows nothing yet; see ``Worker`` for the arguments."""
+        self.worker = Worker(
+            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
+        self._reflectors = {
+            source.resource: Reflector[Any](
+                client,
+                source.resource,
+                source.read,
+                field_selector=source.fields,
+                on_change=functools.partial(source.changed, self.worker.picture),
+            )
+            for source in SOURCES
+        }
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
+        return all(reflector.synced.is_set() for reflector in self._reflectors.values())
 
     async def synced(self) -> None:
         """Wait until the picture of the cluster is whole."""
-        for reflector in self._reflectors:
+        for reflector in self._reflectors.values():
             await reflector.synced.wait()
 
     async def watch(self) -> None:
         """Keep the picture up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
+            for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
+        await self._catch_up()
         await self.worker.run()
+
+    async def _catch_up(self) -> None:
+        """Read all claims anew: what the predecessor promised last may not have been seen yet.
+
+        Everything else that is old is found out by writing: a patch names the pod's version.
+        """
+        while True:
+            try:
+                await self._reflectors[RESOURCE_CLAIMS].refresh(REFRESH_S)
+                return
+            except DriverError as error:
+                logger.warning("before acting as leader: %s; trying again", error)
+                await asyncio.sleep(1.0)

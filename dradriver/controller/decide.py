@@ -36,7 +36,7 @@ def decide(picture: Picture, wish: Wish, *, avoid: Collection[str] = (), only: R
     if only is not None:
         fit &= only
     for node in avoid:
-        if (row := picture.nodes.row(node)) is not None:
+        if (row := picture.nodes.find(node)) is not None:
             fit[row] = False
     if only is not None and not fit.any():
         raise NoPlaceError("no such node")
@@ -49,7 +49,7 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
     A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is right if its GPUs
     are what the pod would get on that node now: the pod may have been changed since.
     """
-    node, row = pin.choice.node, picture.nodes.row(pin.choice.node)
+    node, row = pin.choice.node, picture.nodes.find(pin.choice.node)
     if row is None:
         return None
     with picture.inventory.without(wish.claim):

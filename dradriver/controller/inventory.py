@@ -151,7 +151,7 @@ class Inventory:
         self._nodes.offer(name, name in self._pools)
 
     def _refresh(self, name: str) -> None:
-        pool, row = self._pools.get(name), self._nodes.row(name)
+        pool, row = self._pools.get(name), self._nodes.find(name)
         if row is not None:
             if row >= len(self._free):
                 self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))

@@ -15,4 +15,6 @@ DURATION: Final = Histogram(
     "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-RENEWALS: Final = Counter("gpu_topology_renewals_total", "Pinned claims that were made anew, by cause.", ["cause"])
+WITHDRAWALS: Final = Counter(
+    "gpu_topology_promises_withdrawn_total", "Claims that were taken back before the scheduler gave them GPUs.", ["cause"]
+)
