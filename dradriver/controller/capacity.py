@@ -1,86 +1,13 @@
-"""CPU, memory and everything else that a node can run out of, counted as kube-scheduler counts it.
-
-Amounts are integers: CPU in thousandths, all else in whole units. Source of the arithmetic: ``PodRequests`` in
-``k8s.io/component-helpers/resource`` and ``NodeResourcesFit`` in kube-scheduler.
-"""
+"""What the pods of every node take, and what is left."""
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Mapping
-from typing import Final
 
-from dradriver.api import names, quantity
-from dradriver.api.errors import WordError
 from dradriver.api.objects import Node, Pod
+from dradriver.controller.nodes.requests import Amounts, amounts, node_of, request_of
 
-logger = logging.getLogger(__name__)
-
-PODS: Final = "pods"
-CPU: Final = "cpu"
-POD_LEVEL: Final = ("cpu", "memory", "hugepages-")  # what a pod can request as a whole
-
-Amounts = dict[str, int]
-
-
-@functools.lru_cache(maxsize=4096)
-def _amount(resource: str, text: str) -> int:
-    try:
-        return quantity.milli(text) if resource == CPU else quantity.whole(text)
-    except WordError as error:
-        # The API server admits no such text; a surprise must cost one figure, not the controller.
-        logger.warning("resource %s counts as 0: %s", resource, error)
-        return 0
-
-
-def amounts(quantities: Mapping[str, str]) -> Amounts:
-    """Return a list of resources as integers."""
-    return {resource: _amount(resource, text) for resource, text in quantities.items()}
-
-
-def request_of(pod: Pod) -> Amounts:
-    """Return what a pod takes from its node, itself as one of ``pods`` included.
-
-    Init containers run one after another before the others; those with ``restartPolicy: Always`` (sidecars, KEP-753)
-    stay, so each later init container and all main containers run beside them. What the pod requests as a whole counts
-    instead of its containers' sums (KEP-2837).
-    """
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in pod.spec.init_containers:
-        asked = amounts(container.resources.requests)
-        if container.restart_policy == "Always":
-            sidecars = _sum(sidecars, asked)
-            peak = _most(peak, sidecars)
-        else:
-            peak = _most(peak, _sum(sidecars, asked))
-    total = sidecars
-    for container in pod.spec.containers:
-        total = _sum(total, amounts(container.resources.requests))
-    whole = {key: text for key, text in pod.spec.resources.requests.items() if key.startswith(POD_LEVEL)}
-    return _sum(_sum(_most(total, peak) | amounts(whole), amounts(pod.spec.overhead)), {PODS: 1})
-
-
-def _sum(a: Amounts, b: Amounts) -> Amounts:
-    return {key: a.get(key, 0) + b.get(key, 0) for key in a | b}
-
-
-def _most(a: Amounts, b: Amounts) -> Amounts:
-    return {key: max(a.get(key, 0), b.get(key, 0)) for key in a | b}
-
-
-def node_of(pod: Pod) -> str:
-    """Return the node whose resources a pod takes, or an empty text.
-
-    A pod that was lifted but is not bound yet takes those of the node it was promised to: the scheduler has not counted
-    it anywhere, and the next pod must not be promised the same CPU.
-    """
-    if pod.finished:
-        return ""
-    if pod.spec.node_name or pod.gated or not pod.placed:
-        return pod.spec.node_name
-    return pod.metadata.annotations.get(names.NODE, "")
+__all__ = ["Usage", "node_of", "request_of"]
 
 
 class Usage:

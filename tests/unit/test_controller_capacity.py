@@ -1,147 +1,132 @@
-"""What a pod takes from its node and what is left, as kube-scheduler counts."""
+"""What is left on nodes, as kube-scheduler counts."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.objects import (
-    Container,
-    Gate,
-    Metadata,
-    Node,
-    NodeStatus,
-    Pod,
-    PodSpec,
-    PodStatus,
-    ResourceRequirements,
-)
-from dradriver.controller.capacity import Usage, node_of, request_of
+from dradriver.api.objects import Condition, Metadata, Node, NodeStatus
+from dradriver.controller.nodes import Ask, Constraints, NodeTable
+from dradriver.controller.nodes.ask import listed
 
-ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "2", "rdma/hca": "1"}
+ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "2", "rdma/hca": "1", "example.com/none": "0"}
+READY = [Condition(type="Ready", status="True")]
 
 
-def container(restart_policy: str | None = None, **requests: str) -> Container:
-    asked = {key.replace("_", "/"): value for key, value in requests.items()}
-    return Container(name="c", resources=ResourceRequirements(requests=asked), restart_policy=restart_policy)
+def node(name: str = "n", allocatable: dict[str, str] | None = None) -> Node:
+    given = ALLOCATABLE if allocatable is None else allocatable
+    return Node(metadata=Metadata(name=name), status=NodeStatus(allocatable=given, conditions=READY))
 
 
-def pod(
-    *containers: Container,
-    init: list[Container] | None = None,
-    node: str = "",
-    phase: str = "Running",
-    overhead: dict[str, str] | None = None,
-    gated: bool = False,
-    promised: str | None = None,
-) -> Pod:
-    ours = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.NODE: promised}} if promised else {}
-    return Pod(
-        metadata=Metadata(name="p", **ours),  # type: ignore[arg-type]
-        spec=PodSpec(
-            node_name=node,
-            containers=list(containers),
-            init_containers=init or [],
-            overhead=overhead or {},
-            scheduling_gates=[Gate(name=names.GATE)] if gated else [],
-        ),
-        status=PodStatus(phase=phase),
-    )
+def with_node() -> NodeTable:
+    table = NodeTable()
+    table.offer("n", True)
+    table.set_node("n", node())
+    return table
 
 
-def with_node() -> Usage:
-    usage = Usage()
-    usage.set_node("n", Node(metadata=Metadata(name="n"), status=NodeStatus(allocatable=ALLOCATABLE)))
-    return usage
+def ask(**wanted: int) -> Ask:
+    return Ask(listed({key.replace("_", "/"): amount for key, amount in wanted.items()}), Constraints())
 
 
-def test_a_request_is_the_sum_of_the_containers_and_the_overhead() -> None:
-    asked = request_of(pod(container(cpu="500m", memory="1Gi"), container(cpu="1"), overhead={"cpu": "250m"}))
-    assert asked == {"cpu": 1750, "memory": 2**30, "pods": 1}
-
-
-def test_an_init_container_counts_where_it_needs_more_than_all_others_together() -> None:
-    init = [container(cpu="3", memory="1Mi"), container(cpu="1")]
-    asked = request_of(pod(container(cpu="1", memory="1Gi"), container(cpu="1"), init=init))
-    assert asked == {"cpu": 3000, "memory": 2**30, "pods": 1}
-
-
-def test_a_sidecar_runs_beside_the_containers_and_beside_later_init_containers_only() -> None:
-    init = [container(cpu="5"), container(cpu="2", restart_policy="Always"), container(cpu="4")]
-    assert request_of(pod(container(cpu="1"), init=init))["cpu"] == 6000
-    assert request_of(pod(container(cpu="7"), init=init))["cpu"] == 9000
-    assert request_of(pod(container(cpu="1"), init=init[:2]))["cpu"] == 5000
-
-
-def test_what_a_pod_requests_as_a_whole_counts_instead_of_its_containers() -> None:
-    several = pod(container(cpu="1", memory="1Gi"), container(cpu="1", rdma_hca="1"), overhead={"cpu": "250m"})
-    whole = ResourceRequirements(requests={"cpu": "6"})
-    asked = request_of(msgspec.structs.replace(several, spec=msgspec.structs.replace(several.spec, resources=whole)))
-    assert asked == {"cpu": 6250, "memory": 2**30, "rdma/hca": 1, "pods": 1}
+def fits(table: NodeTable, wanted: Ask, *, besides: tuple[str, dict[str, int]] | None = None) -> bool:
+    found = bool(table.eligible(wanted, besides=besides)[table.row("n")])
+    assert found == (not table.causes(wanted, besides=besides))
+    return found
 
 
 @pytest.mark.parametrize(
     ("wanted", "lacking"),
     [
-        ({"cpu": "2"}, None),
-        ({"cpu": "2001m"}, "cpu"),
-        ({"memory": "8Gi"}, None),
-        ({"memory": "8193Mi"}, "memory"),
-        ({"rdma_hca": "1"}, None),
-        ({"rdma_hca": "2"}, "rdma/hca"),
-        ({"example.com_fpga": "1"}, "example.com/fpga"),
-        ({"example.com_fpga": "0"}, None),
+        ({"cpu": 2000}, None),
+        ({"cpu": 2001}, "cpu"),
+        ({"memory": 2**33}, None),
+        ({"memory": 2**33 + 1}, "memory"),
+        ({"rdma_hca": 1}, None),
+        ({"rdma_hca": 2}, "rdma/hca"),
+        ({"example.com_fpga": 1}, "example.com/fpga"),
+        ({"example.com_fpga": 0}, None),
+        ({"example.com_none": 1}, "example.com/none"),
+        ({"cpu": 2001, "memory": 2**63 - 1, "example.com_fpga": 1}, "cpu"),
+        ({"memory": 2**80}, "memory"),
     ],
 )
-def test_what_is_left_decides_for_every_resource(wanted: dict[str, str], lacking: str | None) -> None:
-    usage = with_node()
-    usage.set_pod(None, pod(container(cpu="2"), node="n"))
-    assert usage.lacking("n", request_of(pod(container(**wanted)))) == lacking
+def test_what_is_left_decides_for_every_resource(wanted: dict[str, int], lacking: str | None) -> None:
+    table = with_node()
+    table.take("n", {"cpu": 2000, "pods": 1})
+    assert fits(table, ask(**wanted)) == (lacking is None)
+    assert table.causes(ask(**wanted)) == (() if lacking is None else (f"too little {lacking}",))
 
 
 def test_pods_themselves_are_counted() -> None:
-    usage = with_node()
-    usage.set_pod(None, pod(node="n"))
-    assert usage.lacking("n", {"pods": 1}) is None
-    usage.set_pod(None, pod(node="n"))
-    assert usage.lacking("n", {"pods": 1}) == "pods"
+    table = with_node()
+    table.take("n", {"pods": 1})
+    assert fits(table, ask(pods=1))
+    table.take("n", {"pods": 1})
+    assert table.causes(ask(pods=1)) == ("too little pods",)
 
 
-def test_a_node_that_is_not_known_has_nothing() -> None:
-    assert Usage().lacking("n", {"pods": 1}) == "pods"
+def test_a_pod_gives_back_what_it_had() -> None:
+    table = with_node()
+    table.take("n", {"cpu": 4000, "pods": 1})
+    assert not fits(table, ask(cpu=1))
+    assert table.give("n", {"cpu": 4000, "pods": 1})
+    assert fits(table, ask(cpu=4000, pods=2))
 
 
-def test_a_pod_gives_back_what_it_had_when_it_ends_moves_or_goes() -> None:
-    usage = with_node()
-    running = pod(container(cpu="4"), node="n")
-    assert usage.set_pod(None, running)
-    assert not usage.set_pod(running, running)
-    finished = pod(container(cpu="4"), node="n", phase="Succeeded")
-    assert usage.set_pod(running, finished)
-    assert usage.lacking("n", {"cpu": 4000}) is None
-    assert not usage.set_pod(finished, None)
-    usage.set_pod(None, running)
-    usage.set_pod(running, None)
-    assert usage.lacking("n", {"cpu": 4000}) is None
-
-
-def test_a_lifted_pod_counts_on_the_node_it_was_promised_and_a_gated_one_nowhere() -> None:
-    assert node_of(pod(promised="n")) == "n"
-    assert node_of(pod(promised="n", node="m")) == "m"
-    assert node_of(pod(promised="n", gated=True)) == ""
-    assert node_of(pod(promised="n", phase="Failed")) == ""
-    assert node_of(pod()) == ""
+def test_what_pods_use_is_remembered_for_a_node_that_is_not_known_yet_or_no_more() -> None:
+    table = NodeTable()
+    table.take("n", {"cpu": 3000})
+    table.offer("n", True)
+    table.set_node("n", node())
+    assert not fits(table, ask(cpu=1001))
+    table.set_node("n", None)
+    table.take("n", {"cpu": 500})
+    table.offer("n", False)
+    table.offer("n", True)
+    table.set_node("n", node())
+    assert not fits(table, ask(cpu=501))
+    assert fits(table, ask(cpu=500))
 
 
 def test_the_pod_that_is_placed_again_does_not_stand_in_its_own_way() -> None:
-    usage = with_node()
-    lifted = pod(container(cpu="3"), promised="n")
-    usage.set_pod(None, lifted)
-    assert usage.lacking("n", request_of(lifted)) == "cpu"
-    assert usage.lacking("n", request_of(lifted), besides=lifted) is None
+    table = with_node()
+    mine = {"cpu": 3000, "pods": 1}
+    table.take("n", mine)
+    assert not fits(table, ask(**mine))
+    assert fits(table, ask(**mine), besides=("n", mine))
+    assert not fits(table, ask(**mine), besides=("elsewhere", mine))
+    assert not fits(table, ask(**mine)), "asking must leave no trace"
+    assert not fits(table, ask(example=1), besides=("n", mine))
 
 
-def test_a_quantity_that_is_none_counts_as_nothing_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    assert request_of(pod(container(cpu="many", memory="1Ki"))) == {"cpu": 0, "memory": 1024, "pods": 1}
-    assert "cpu" in caplog.text
+def test_more_than_64_bits_are_counted_exactly() -> None:
+    table, most = with_node(), 2**63 - 1
+    for _ in range(3):
+        table.take("n", {"cpu": most})
+    assert not fits(table, ask(cpu=1))
+    for _ in range(3):
+        table.give("n", {"cpu": most})
+    assert fits(table, ask(cpu=4000))
+    assert not fits(table, ask(cpu=4001))
+
+
+def test_what_a_device_class_serves_is_not_checked_on_nodes_that_have_none_of_it() -> None:
+    table = with_node()
+    assert table.causes(ask(fpga=1)) == ("too little fpga",)
+    table.claimable = {"fpga", "rdma/hca", "example.com/none"}
+    assert fits(table, ask(fpga=1))
+    assert fits(table, ask(**{"example.com_none": 1}))  # as a device plugin that is gone leaves it
+    assert not fits(table, ask(rdma_hca=2))
+    table.take("n", {"rdma/hca": 1, "fpga": 5})
+    assert not fits(table, ask(rdma_hca=1)), "what the node has is counted, even if nothing is left"
+    table.set_node("n", node(allocatable={"fpga": "1", "pods": "1"}))
+    assert not fits(table, ask(fpga=1))
+    table.claimable = ()
+    assert not fits(table, ask(rdma_hca=1))
+
+
+def test_what_pods_make_up_never_fits_and_harms_nobody() -> None:
+    table = with_node()
+    table.take("n", {f"example.com/{i}": 1 for i in range(1000)})
+    assert not fits(table, Ask(tuple((f"example.com/{i}", 1) for i in range(1000)), Constraints()))
+    assert fits(table, ask(cpu=4000))

@@ -1,4 +1,4 @@
-"""Which nodes the scheduler would take, by its own rules."""
+"""Whether the scheduler would take a node for a pod, by its own rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.controller import nodes
+from dradriver.controller.nodes import rules
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
@@ -58,38 +58,38 @@ def pod(
     ],
 )
 def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration: Toleration, covers: bool) -> None:
-    assert nodes.tolerates([toleration], TAINT) is covers
+    assert rules.tolerates([toleration], TAINT) is covers
 
 
 @pytest.mark.parametrize(
-    ("effect", "cause"), [("NoSchedule", nodes.TAINTED), ("NoExecute", nodes.TAINTED), ("PreferNoSchedule", None)]
+    ("effect", "cause"), [("NoSchedule", rules.TAINTED), ("NoExecute", rules.TAINTED), ("PreferNoSchedule", None)]
 )
 def test_only_hard_taints_keep_pods_off(effect: str, cause: str | None) -> None:
-    assert nodes.why_not(node(taints=[Taint(key="k", effect=effect)]), pod()) == cause
+    assert rules.why_not(node(taints=[Taint(key="k", effect=effect)]), pod()) == cause
 
 
 def test_every_taint_must_be_tolerated() -> None:
     taints = [TAINT, Taint(key="other", effect="NoExecute")]
-    assert nodes.why_not(node(taints=taints), pod(Toleration(key="k", operator="Exists"))) == nodes.TAINTED
+    assert rules.why_not(node(taints=taints), pod(Toleration(key="k", operator="Exists"))) == rules.TAINTED
 
 
 def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
-    assert nodes.why_not(node(unschedulable=True), pod()) == nodes.CORDONED
+    assert rules.why_not(node(unschedulable=True), pod()) == rules.CORDONED
     daemon = pod(Toleration(key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoSchedule"))
-    assert nodes.why_not(node(unschedulable=True), daemon) is None
+    assert rules.why_not(node(unschedulable=True), daemon) is None
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_left_out(status: str) -> None:
     broken = NodeStatus(conditions=[Condition(type="Ready", status=status)])
-    assert nodes.why_not(node(status=broken), pod()) == nodes.NOT_READY
-    assert nodes.why_not(node(status=NodeStatus()), pod()) == nodes.NOT_READY
+    assert rules.why_not(node(status=broken), pod()) == rules.NOT_READY
+    assert rules.why_not(node(status=NodeStatus()), pod()) == rules.NOT_READY
 
 
 def test_a_node_selector_holds_when_all_its_labels_do() -> None:
-    assert nodes.why_not(node(), pod(selector={"zone": "a", "slots": "8"})) is None
-    assert nodes.why_not(node(), pod(selector={"zone": "a", "slots": "9"})) == nodes.UNSELECTED
-    assert nodes.why_not(node(), pod(selector={"disk": ""})) == nodes.UNSELECTED
+    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "8"})) is None
+    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "9"})) == rules.UNSELECTED
+    assert rules.why_not(node(), pod(selector={"disk": ""})) == rules.UNSELECTED
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,20 @@ def test_a_node_selector_holds_when_all_its_labels_do() -> None:
         ("slots", "Lt", ["many"], False),
         ("slots", "Lt", ["9223372036854775808"], False),
         ("slots", "Gt", ["1_0", "2"], False),
+        ("slots", "Gt", ["1_0"], False),
+        ("slots", "Gt", ["+7"], True),
+        ("slots", "Gt", ["+-7"], False),
+        ("slots", "Gt", ["-9223372036854775808"], True),
+        ("slots", "Gt", ["-9223372036854775809"], False),
+        ("slots", "Gt", ["0" * 5000 + "7"], True),
+        ("slots", "Lt", ["9" * 5000], False),
+        ("slots", "Lt", [""], False),
         ("zone", "Like", ["a"], False),
     ],
 )
 def test_an_expression_holds_as_the_api_defines_it(key: str, operator: str, values: list[str], holds: bool) -> None:
     expression = NodeRequirement(key=key, operator=operator, values=values)
-    assert nodes.selects(pod(terms=[NodeSelectorTerm(match_expressions=[expression])]), node()) is holds
+    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[expression])]), node()) is holds
 
 
 def test_expressions_and_fields_are_anded_terms_are_ored_and_an_empty_term_matches_nothing() -> None:
@@ -128,10 +136,10 @@ def test_expressions_and_fields_are_anded_terms_are_ored_and_an_empty_term_match
     disk = NodeRequirement(key="disk", operator="Exists")
     name = NodeRequirement(key="metadata.name", operator="In", values=["n"])
     other = NodeRequirement(key="metadata.name", operator="NotIn", values=["n"])
-    assert not nodes.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone, disk])]), node())
-    assert not nodes.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[other])]), node())
-    assert nodes.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[name])]), node())
-    assert nodes.selects(
+    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone, disk])]), node())
+    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[other])]), node())
+    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[name])]), node())
+    assert rules.selects(
         pod(terms=[NodeSelectorTerm(match_expressions=[disk]), NodeSelectorTerm(match_fields=[name])]), node()
     )
-    assert not nodes.selects(pod(terms=[NodeSelectorTerm()]), node())
+    assert not rules.selects(pod(terms=[NodeSelectorTerm()]), node())

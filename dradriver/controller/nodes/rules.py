@@ -1,4 +1,7 @@
-"""Which nodes kube-scheduler would let a pod run on, by its own rules: a pod that is lifted onto another is stuck."""
+"""Whether one node takes one pod, by kube-scheduler's own rules, as plainly as can be.
+
+Decisions ask ``NodeTable``, which answers for all nodes at once and must always say the same.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Final
 from dradriver.api import affinity
 from dradriver.api.objects import Node, NodeRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 
-_UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _LARGEST: Final = 2**63
+_DIGITS: Final = 19
 
 # Why a node was left out, as people read it in the reason on a pod.
 NOT_READY: Final = "not ready"
@@ -20,15 +24,20 @@ UNSELECTED: Final = "not selected by the pod"
 
 def why_not(node: Node, pod: Pod) -> str | None:
     """Return why a pod cannot run on a node, free resources aside; None where it can."""
-    if not any(c.type == "Ready" and c.status == "True" for c in node.status.conditions):
+    if not ready(node):
         return NOT_READY
-    if node.spec.unschedulable and not tolerates(pod.spec.tolerations, _UNSCHEDULABLE):
+    if node.spec.unschedulable and not tolerates(pod.spec.tolerations, UNSCHEDULABLE):
         return CORDONED
     if any(t.blocks and not tolerates(pod.spec.tolerations, t) for t in node.spec.taints):
         return TAINTED
     if not selects(pod, node):
         return UNSELECTED
     return None
+
+
+def ready(node: Node) -> bool:
+    """Return whether a node's kubelet says that it can run pods."""
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -75,8 +84,8 @@ def _holds(expression: NodeRequirement, labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            left = _integer(value)
-            right = _integer(expression.values[0]) if len(expression.values) == 1 else None
+            left = integer(value)
+            right = integer(expression.values[0]) if len(expression.values) == 1 else None
             if left is None or right is None:
                 return False
             return left > right if expression.operator == "Gt" else left < right
@@ -84,11 +93,12 @@ def _holds(expression: NodeRequirement, labels: Mapping[str, str]) -> bool:
             return False
 
 
-def _integer(text: str | None) -> int | None:
-    """Read a number as Go's ``ParseInt`` does: ASCII digits with an optional sign, 64 bits."""
-    if text is None or not text.isascii() or len(text) > 20 or not text.removeprefix("-").removeprefix("+").isdigit():
+def integer(text: str | None) -> int | None:
+    """Return a number as Go's ``ParseInt`` reads it: ASCII digits with an optional sign, 64 bits; else None."""
+    if text is None or not text.isascii():
         return None
-    if text[:2] in ("-+", "+-"):
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isdigit() or len(digits.lstrip("0")) > _DIGITS:
         return None
-    number = int(text)
+    number = -int(digits.lstrip("0") or "0") if text[0] == "-" else int(digits.lstrip("0") or "0")
     return number if -_LARGEST <= number < _LARGEST else None
