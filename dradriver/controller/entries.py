@@ -11,8 +11,7 @@ from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
-from dradriver.controller.nodes.requests import Amounts, request_of
-from dradriver.controller.nodes.table import Ask, ask_of
+from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
 
@@ -26,7 +25,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         claim: The claim that will hold them.
         keep_env: Variables of the author's that no edit may replace.
         ask: What it asks of a node.
-        takes: What it takes from its node.
     """
 
     request: Request
@@ -34,7 +32,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     claim: Key
     keep_env: tuple[str, ...]
     ask: Ask
-    takes: Amounts
 
     @property
     def kind(self) -> tuple[Request, Ask]:
@@ -62,7 +59,6 @@ def read_wish(pod: Pod) -> Wish:
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(containers))),
         ask=ask_of(pod),
-        takes=request_of(pod),
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.objects import Container, Metadata, Pod, PodSpec, ResourceRequirements
-from dradriver.controller.capacity import request_of
+from dradriver.controller.nodes.requests import request_of
 from dradriver.kube import codec
 
 FINISHED: Final = ("Succeeded", "Failed")

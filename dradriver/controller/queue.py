@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dradriver.allocator.request import Request
 from dradriver.api.pins import Key
 from dradriver.controller.entries import Entry
-from dradriver.controller.nodes.table import Ask, NodeTable
+from dradriver.controller.nodes.ask import Ask
+from dradriver.controller.nodes.table import NodeTable
 
 Kind = tuple[Request, Ask]
 Order = tuple[str, str]

@@ -69,6 +69,10 @@ class NodeTable:
         """Return a node's row; KeyError where it has none."""
         return self._rows[name]
 
+    def find(self, name: str) -> int | None:
+        """Return a node's row, None where it has none."""
+        return self._rows.get(name)
+
     def name(self, row: int) -> str:
         """Return the name of a row's node; KeyError where it has none."""
         name = self._names[row]
