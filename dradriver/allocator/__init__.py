@@ -1,1 +1,85 @@
-"""Which GPUs of which machines for a request. A library of its own; knows nothing of Kubernetes."""
+"""Which GPUs of which machines for a request. A library of its own; knows nothing of Kubernetes.
+
+request    what is wanted and what was chosen, as plain data
+policies   what the words of ``policy`` require
+sets       what a set of GPUs is worth: figures of every subset of a machine
+choice     which set of one machine's free GPUs is taken
+fleet      which nodes of a cluster, for one pod and for gangs
+
+Each stands on those above it. All but the first two need numpy, which is loaded when a name of theirs is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from dradriver import lazy
+
+if TYPE_CHECKING:
+    from dradriver.allocator.choice.choose import choose
+    from dradriver.allocator.choice.numbering import UnknownGpuError
+    from dradriver.allocator.fleet.fleet import Fleet
+    from dradriver.allocator.fleet.gangs import place_gang
+    from dradriver.allocator.policies import POLICIES
+    from dradriver.allocator.request import (
+        Choice,
+        Constraint,
+        GangChoice,
+        GangRequest,
+        Level,
+        NoPlaceError,
+        Request,
+        Strategy,
+        Weights,
+    )
+    from dradriver.allocator.sets.estimates import Estimate, all_reduce
+    from dradriver.allocator.sets.tables import MAX_GPUS, MachineTooLargeError, Tables, tables_of
+
+__all__ = [
+    "MAX_GPUS",
+    "POLICIES",
+    "Choice",
+    "Constraint",
+    "Estimate",
+    "Fleet",
+    "GangChoice",
+    "GangRequest",
+    "Level",
+    "MachineTooLargeError",
+    "NoPlaceError",
+    "Request",
+    "Strategy",
+    "Tables",
+    "UnknownGpuError",
+    "Weights",
+    "all_reduce",
+    "choose",
+    "place_gang",
+    "tables_of",
+]
+
+__getattr__ = lazy.exports(
+    __name__,
+    {
+        "policies": ("POLICIES",),
+        "request": (
+            "Choice",
+            "Constraint",
+            "GangChoice",
+            "GangRequest",
+            "Level",
+            "NoPlaceError",
+            "Request",
+            "Strategy",
+            "Weights",
+        ),
+        "sets.estimates": ("Estimate", "all_reduce"),
+        "sets.tables": ("MAX_GPUS", "MachineTooLargeError", "Tables", "tables_of"),
+        "choice.choose": ("choose",),
+        "choice.numbering": ("UnknownGpuError",),
+        "fleet.fleet": ("Fleet",),
+        "fleet.gangs": ("place_gang",),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

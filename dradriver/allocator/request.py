@@ -38,7 +38,7 @@ class Strategy(enum.StrEnum):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts how much among sets of equal bandwidth that leave equally much behind; see ``tastes.score``."""
+    """What counts how much among sets of equal bandwidth that leave equally much behind; see ``set_order.cohesion``."""
 
     nvlink: float = 40
     pcie: float = 25
@@ -152,6 +152,15 @@ class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoPlaceError(DriverError):
-    """No free set fits. The message gives the reason and the nearest thing that is possible."""
+    """No free set fits. The message gives the reason and the nearest thing that is possible.
+
+    Attributes:
+        stable: A sentence that stays the same as GPUs come and go: what was asked, and whether all GPUs being free
+            would help. The message itself where that says no more.
+    """
 
     reason = "NoPlace"
+
+    def __init__(self, message: str, *, stable: str = "") -> None:
+        super().__init__(message)
+        self.stable = stable or message

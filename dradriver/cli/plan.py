@@ -16,12 +16,12 @@ from typing import Any
 import click
 import msgspec
 
-from dradriver.allocator.choose import choose
-from dradriver.allocator.demands import words as wanted
-from dradriver.allocator.estimates import Estimate, all_reduce
-from dradriver.allocator.numbering import listed, mask_of_gpus
+from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.numbering import listed, mask_of_gpus
+from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.request import Choice, Request
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.estimates import Estimate, all_reduce
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
 from dradriver.api.quantity import whole
@@ -252,7 +252,7 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
     size = question.message_size if isinstance(question.message_size, int) else whole(question.message_size)
     if size < 1:
         raise PlanError(f"message_size {size}: give a size above zero, as 64Mi")
-    return all_reduce(of_machine(machine), mask_of_gpus(machine, choice.gpus), size=size)
+    return all_reduce(tables_of(machine), mask_of_gpus(machine, choice.gpus), size=size)
 
 
 def numbers(text: str, *, option: str) -> list[int]:

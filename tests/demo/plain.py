@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dradriver.allocator.choose import choose
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Choice, Request
 from dradriver.topology.machine import Machine
 

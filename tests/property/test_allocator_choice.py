@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator.choose import choose
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Constraint, Level, NoPlaceError, Request
-from dradriver.allocator.tables import Tables, of_machine
+from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.strategies import machines
 
@@ -54,7 +54,7 @@ def test_a_choice_is_free_admissible_and_best_and_a_refusal_is_true(machine: Mac
     free = data.draw(st.sets(st.integers(0, count - 1)))
     gpus = data.draw(st.integers(1, count))
     request = Request(containers=(gpus,), required=data.draw(constraints))
-    tables = of_machine(machine)
+    tables = tables_of(machine)
     fitting = [
         places
         for places in itertools.combinations(sorted(free), gpus)
@@ -106,7 +106,7 @@ def test_numbering_the_gpus_otherwise_changes_no_bandwidth(machine: Machine, dat
         link_gbps=machine.link_gbps,
         socket_gbps=machine.socket_gbps,
     )
-    before, after = of_machine(machine), of_machine(turned)
+    before, after = tables_of(machine), tables_of(turned)
     for members in range(1, 1 << len(order)):
         same = sum(1 << order[place] for place in range(len(order)) if members >> place & 1)
         assert after.busbw[members] == pytest.approx(before.busbw[same], rel=1e-6)
@@ -116,7 +116,7 @@ def test_numbering_the_gpus_otherwise_changes_no_bandwidth(machine: Machine, dat
 @FEW
 @given(machines(max_gpus=6, min_gpus=2))
 def test_more_free_gpus_never_make_the_best_set_worse(machine: Machine) -> None:
-    tables: Tables = of_machine(machine)
+    tables: Tables = tables_of(machine)
     best = np.array([tables.best(gpus) for gpus in range(tables.size + 1)])
     for free in range(1 << tables.size):
         for place in range(tables.size):

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator import gangs
-from dradriver.allocator.choose import choose
-from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.request import Choice, Constraint, GangRequest, NoPlaceError, Request, Strategy, Weights
 from dradriver.topology.machine import Machine
 from tests.strategies import machines
@@ -71,12 +71,17 @@ def test_places_in_a_cluster_are_as_demanded(nodes: list[Machine], data: st.Data
     for number, machine in enumerate(nodes):
         free = data.draw(st.sets(st.sampled_from([gpu.index for gpu in machine.gpus])))
         fleet.set_node(f"n{number}", machine, free)
-        fleet.set_promised(f"n{number}", data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set())
     request = data.draw(requests(most=3))
-    open_ = {name: set(fleet.free(name) - fleet.promised(name)) for name in fleet.nodes}
+    open_ = {name: set(fleet.free(name)) for name in fleet.nodes}
     try:
         choices = fleet.rank(request)
-    except NoPlaceError:
+    except NoPlaceError as refusal:
+        for node in fleet.nodes:
+            fleet.set_free(node, [gpu.index for gpu in fleet.machine(node).gpus])
+        every = any(
+            _fits(fleet.machine(name), {gpu.index for gpu in fleet.machine(name).gpus}, request) for name in fleet.nodes
+        )
+        assert refusal.stable.endswith("even when all its GPUs are free") != every
         for name in fleet.nodes:
             assert not _fits(fleet.machine(name), open_[name], request)
         return
@@ -96,7 +101,7 @@ def test_gangs_are_placed_whole(nodes: list[Machine], data: st.DataObject) -> No
         fleet.set_node(f"n{number}", machine, data.draw(st.sets(st.sampled_from([gpu.index for gpu in machine.gpus]))))
     request = GangRequest(pod=data.draw(requests(most=2)), pods=data.draw(st.integers(1, 5)))
     try:
-        found = gangs.place(fleet, request)
+        found = place_gang(fleet, request)
     except NoPlaceError:
         return
     assert len(found.pods) == request.pods

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.picks import pick
-from dradriver.allocator.shape import line_gbps
-from dradriver.allocator.tables import Tables, of_machine
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.sets.shape import line_gbps
+from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
@@ -31,7 +31,7 @@ def verdict(name: str) -> dict[int, tuple[float, str]]:
 
 @pytest.mark.parametrize(("build", "name"), JUDGED)
 def test_every_subset_has_the_bandwidth_that_nccl_predicts(build: Callable[[], Machine], name: str) -> None:
-    tables = of_machine(build())
+    tables = tables_of(build())
     off = {
         mask: (true, float(tables.busbw[mask]))
         for mask, (true, _) in verdict(name).items()
@@ -41,7 +41,7 @@ def test_every_subset_has_the_bandwidth_that_nccl_predicts(build: Callable[[], M
 
 
 def test_the_second_tree_is_right_for_every_subset_of_dgx1() -> None:
-    tables = of_machine(machines.dgx1())
+    tables = tables_of(machines.dgx1())
     for mask, (true, _) in verdict("dgx1v-2.27.7.csv").items():
         surplus = true > 1.3 * tables.busbw[mask]
         assert surplus == tables.second_tree[mask], bin(mask)
@@ -49,7 +49,7 @@ def test_the_second_tree_is_right_for_every_subset_of_dgx1() -> None:
 
 @pytest.mark.parametrize(("build", "name"), JUDGED)
 def test_a_set_is_nvlink_where_nccl_says_nvl(build: Callable[[], Machine], name: str) -> None:
-    tables = of_machine(build())
+    tables = tables_of(build())
     for mask, (_, ring_type) in verdict(name).items():
         # on two sets of DGX-1 NCCL prefers three NVB rings to the two NVL rings that exist
         if mask not in (0b10011001, 0b01100110):
@@ -60,11 +60,11 @@ def test_a_set_is_nvlink_where_nccl_says_nvl(build: Callable[[], Machine], name:
 @pytest.mark.parametrize("gpus", range(2, 8))
 def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], name: str, gpus: int) -> None:
     true = {mask: busbw for mask, (busbw, _) in verdict(name).items()}
-    tables = of_machine(build())
+    tables = tables_of(build())
     reached: list[float] = []
     for free in range(256):
         if free.bit_count() > gpus:
-            chosen = pick(tables, free, gpus=gpus)
+            chosen = best_set(tables, free, gpus=gpus)
             assert chosen is not None
             best = max(true[int(mask)] for mask in tables.members(gpus) if int(mask) & ~free == 0)
             reached.append(true[chosen] / best)
@@ -74,7 +74,7 @@ def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], na
 
 @pytest.mark.parametrize(("gpus", "best", "mean", "worst"), [(2, 240, 45.7, 10), (3, 20, 11.4, 10), (4, 40, 11.1, 10)])
 def test_bridge_pairs_have_the_published_figures(gpus: int, best: float, mean: float, worst: float) -> None:
-    tables = of_machine(machines.bridge_pairs())
+    tables = tables_of(machines.bridge_pairs())
     values = tables.busbw[tables.members(gpus)]
     assert values.max() == pytest.approx(best)
     assert values.mean() == pytest.approx(mean, abs=0.05)
@@ -82,16 +82,16 @@ def test_bridge_pairs_have_the_published_figures(gpus: int, best: float, mean: f
 
 
 def test_switches_make_all_sets_of_a_size_equal_and_nvls_helps_the_large_ones() -> None:
-    tables = of_machine(machines.dgx_h100())
+    tables = tables_of(machines.dgx_h100())
     by_size = {gpus: {round(float(tables.busbw[mask]), 1) for mask in tables.members(gpus)} for gpus in range(2, 9)}
     assert by_size == {2: {360}, 3: {360}, 4: {360}, 5: {360}, 6: {360}, 7: {408}, 8: {476}}
 
 
 def test_a_gpu_that_lost_switch_links_slows_its_sets_down_and_one_without_any_leaves_nvlink() -> None:
-    slow = of_machine(machines.dgx_h100(switch_links=[18] * 7 + [9]))
+    slow = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [9]))
     assert slow.busbw[0b11] == pytest.approx(360)
     assert slow.busbw[0b10000001] == pytest.approx(180)
-    lost = of_machine(machines.dgx_h100(switch_links=[18] * 7 + [0]))
+    lost = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [0]))
     assert lost.level(0b11).value == "nvlink"
     assert lost.level(0b10000001).value == "node"
     assert lost.busbw[0b10000001] < 50
@@ -116,7 +116,7 @@ def test_pcie_paths_limit_a_pair(socket_gbps: float, path: PathType, pcie_gbps: 
         pcie_gbps=pcie_gbps,
         capability="8.9",
     )
-    assert of_machine(machine).busbw[0b11] == pytest.approx(expected)
+    assert tables_of(machine).busbw[0b11] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("nccl", "line"), [(20.0, 25.0), (20.6, 25.0), (40.1, 50.0), (12.0, 14.0625), (17.0, 17.0)])
@@ -125,19 +125,19 @@ def test_line_rates(nccl: float, line: float) -> None:
 
 
 def test_the_weakest_step_counts_line_rates_of_links() -> None:
-    tables = of_machine(machines.dgx1())
+    tables = tables_of(machines.dgx1())
     assert tables.bandwidth_gbps(0b1001) == 50  # two links
     assert tables.bandwidth_gbps(0b11) == 25
     assert tables.bandwidth_gbps(0b1111) == 25
     assert tables.bandwidth_gbps(0b11111111) == 50  # the cycle of double links
-    assert of_machine(machines.dgx_h100()).bandwidth_gbps(0b11) == 450
+    assert tables_of(machines.dgx_h100()).bandwidth_gbps(0b11) == 450
 
 
 def test_alike_machines_share_their_tables() -> None:
     first, second = machines.dgx1(), machines.dgx1()
-    assert of_machine(first) is of_machine(second)
-    assert isinstance(of_machine(first), Tables)
-    assert of_machine(first) is not of_machine(machines.bridge_pairs())
+    assert tables_of(first) is tables_of(second)
+    assert isinstance(tables_of(first), Tables)
+    assert tables_of(first) is not tables_of(machines.bridge_pairs())
 
 
 def l40s() -> Machine:
@@ -173,7 +173,7 @@ def a40() -> Machine:
 def test_what_first_fit_and_chance_reach_is_what_nccl_says_of_other_machines(
     build: Callable[[], Machine], gpus: int, first_fit: float, chance: float
 ) -> None:
-    tables = of_machine(build())
+    tables = tables_of(build())
     sets = tables.members(gpus)
     first: list[float] = []
     any_: list[float] = []

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dradriver.allocator import busbw, facts
-from dradriver.allocator.canonical import canonical
-from dradriver.allocator.choose import choose
-from dradriver.allocator.demands import Demand
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Request
-from dradriver.allocator.shape import shape_of
-from dradriver.allocator.tables import Tables, of_machine
+from dradriver.allocator.sets import busbw, facts
+from dradriver.allocator.sets.canonical import canonical
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.shape import shape_of
+from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -70,12 +70,12 @@ def test_a_choice_is_worth_the_same_in_every_numbering(build: Callable[[], Machi
         assert (first.busbw_gbps, first.level, first.score) == (second.busbw_gbps, second.level, second.score)
 
 
-def test_rows_are_bounded_however_many_demands_are_made() -> None:
+def test_rows_are_bounded_however_many_criteria_are_asked_about() -> None:
     tables = Tables(shape_of(machines.bridge_pairs(12)))
     for mask in range(1500):
-        tables.best(4, Demand(include=mask))
-    held = sum(row.size for row in tables._rows.values())
-    assert held == tables._held <= 1 << 22
-    every = [tables.best(2, Demand(min_bandwidth_gbps=gbps)) for gbps in (11.0, 11.5, 12.0)]
+        tables.best(4, Criteria(include=mask))
+    entries = sum(row.size for row in tables._rows.values())
+    assert entries == tables._entries <= 1 << 22
+    every = [tables.best(2, Criteria(min_bandwidth_gbps=gbps)) for gbps in (11.0, 11.5, 12.0)]
     assert every[0] is every[1] is not every[2] or np.array_equal(every[0], every[1])
-    assert of_machine(machines.bridge_pairs(12)).best(2) is of_machine(machines.bridge_pairs(12)).best(2)
+    assert tables_of(machines.bridge_pairs(12)).best(2) is tables_of(machines.bridge_pairs(12)).best(2)

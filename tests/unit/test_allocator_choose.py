@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.choose import choose
-from dradriver.allocator.numbering import UnknownGpuError
+from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Request
-from dradriver.allocator.tables import MachineTooLargeError
+from dradriver.allocator.sets.tables import MachineTooLargeError
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -243,13 +243,21 @@ def test_unknown_gpus_and_machines_that_are_too_large_or_empty_are_refused() -> 
         ask(Machine(name="empty", gpus=(), links=(), paths=()), [], 1)
 
 
-def test_excluded_sets_are_passed_over() -> None:
-    request = Request(containers=(4,), required=(NVLINK,))
-    first = choose(machines.dgx1(), range(8), request, exclude=[frozenset({0, 1, 2, 3}), frozenset({77})])
-    assert first.gpus == (4, 5, 6, 7)
-    pair = Request(containers=(2,), required=(NVLINK,))
-    with pytest.raises(NoPlaceError, match="excluded"):
-        choose(machines.dgx1(), [0, 3], pair, exclude=[frozenset({0, 3})])
+@pytest.mark.parametrize(
+    ("request_", "stable"),
+    [
+        (Request(containers=(2,), required=(NVLINK,)), "2 GPUs with nvlink: no; such a set is not free"),
+        (Request(containers=(9,)), "9 GPUs: no; the machine has no such set even when all its GPUs are free"),
+        (Request(containers=(2,), product="GB200"),
+         "2 GPUs of product GB200: no; the machine has no such set even when all its GPUs are free"),
+        (Request(containers=()), "GPUs per container: none; ask for at least 1 GPU in each"),
+    ],
+)  # fmt: skip
+def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Request, stable: str) -> None:
+    for free in ([], [0], [0, 5]):
+        with pytest.raises(NoPlaceError) as caught:
+            choose(machines.dgx1(), free, request_)
+        assert caught.value.stable == stable
 
 
 def test_numbers_of_a_machine_that_lost_gpus_are_its_own() -> None:

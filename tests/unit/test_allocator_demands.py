@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.allocator import tastes
-from dradriver.allocator.choose import choose
-from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.set_order import cohesion
+from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request, Strategy, Weights
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -143,12 +143,12 @@ def test_no_strategy_costs_bandwidth() -> None:
                 assert ask(machines.dgx1(), free, gpus, strategy=strategy).busbw_gbps == plain.busbw_gbps
 
 
-def test_the_score_is_what_its_formula_says() -> None:
-    values = tastes.score(of_machine(machines.dgx1()), Weights())
+def test_cohesion_is_what_its_formula_says() -> None:
+    values = cohesion(tables_of(machines.dgx1()), Weights())
     assert values[0b100001] == pytest.approx(10 + 10 + 5)  # 0-5: no link, two sockets
     assert values[0b10001] == pytest.approx(40 + 10 + 10 + 5)
     assert values[0b1100] == pytest.approx(100)  # 2-3: two links, one switch, one socket
-    no_numa = tastes.score(of_machine(machines.dgx1()), Weights(numa=0))
+    no_numa = cohesion(tables_of(machines.dgx1()), Weights(numa=0))
     assert no_numa[0b1100] == pytest.approx(80)
 
 
@@ -180,15 +180,3 @@ def test_a_fleet_of_mixed_products_takes_the_right_ones() -> None:
     with pytest.raises(NoPlaceError, match=r"the most bus bandwidth .* is 40 GB/s on b"):
         fleet.rank(Request(containers=(2,), min_busbw_gbps=41))
     assert [choice.node for choice in fleet.rank(Request(containers=(2,), include=(7,)))] == ["b"]
-
-
-def test_promised_gpus_are_not_given_again() -> None:
-    fleet = Fleet()
-    fleet.set_node("a", machines.dgx1(), range(8))
-    fleet.set_promised("a", [0, 3])
-    assert fleet.free("a") == frozenset(range(8))
-    assert fleet.promised("a") == frozenset({0, 3})
-    (choice,) = fleet.rank(Request(containers=(6,)))
-    assert choice.gpus == (1, 2, 4, 5, 6, 7)
-    fleet.set_promised("a", [])
-    assert fleet.rank(Request(containers=(8,)))[0].gpus == tuple(range(8))

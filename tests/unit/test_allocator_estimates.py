@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
-from dradriver.allocator.estimates import all_reduce
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.estimates import all_reduce
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology import profiles
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
@@ -34,7 +34,7 @@ def curves() -> dict[str, list[tuple[int, float]]]:
 
 def test_estimates_are_as_near_to_the_measured_curves_as_they_say() -> None:
     off = {
-        (name, size): abs(all_reduce(of_machine(profiles.load(name)), 0xFF, size=size).busbw_gbps / true - 1)
+        (name, size): abs(all_reduce(tables_of(profiles.load(name)), 0xFF, size=size).busbw_gbps / true - 1)
         for name, curve in curves().items()
         for size, true in curve
     }
@@ -46,7 +46,7 @@ def test_estimates_are_as_near_to_the_measured_curves_as_they_say() -> None:
 
 def test_larger_messages_take_longer_and_use_more_of_the_bandwidth() -> None:
     for machine in (machines.dgx1(), machines.pcie_box(), machines.dgx_h100()):
-        tables = of_machine(machine)
+        tables = tables_of(machine)
         found = [all_reduce(tables, 0b1111, size=1 << power) for power in range(10, 34)]
         assert [one.seconds for one in found] == sorted(one.seconds for one in found)
         assert [one.busbw_gbps for one in found] == sorted(one.busbw_gbps for one in found)
@@ -54,4 +54,4 @@ def test_larger_messages_take_longer_and_use_more_of_the_bandwidth() -> None:
 
 
 def test_one_gpu_has_nobody_to_reduce_with() -> None:
-    assert all_reduce(of_machine(machines.dgx1()), 0b100, size=1 << 20) == (0, 0)
+    assert all_reduce(tables_of(machines.dgx1()), 0b100, size=1 << 20) == (0, 0)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dradriver.allocator.choose import choose
-from dradriver.allocator.picks import pick
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Constraint, NoPlaceError, Request
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -42,7 +42,7 @@ def random_graph(count: int, seed: int) -> Machine:
 
 
 def best(machine: Machine, free: list[int], gpus: int) -> float:
-    busbw = of_machine(machine).busbw
+    busbw = tables_of(machine).busbw
     return max(float(busbw[sum(1 << gpu for gpu in part)]) for part in itertools.combinations(free, gpus))
 
 
@@ -53,11 +53,11 @@ def best(machine: Machine, free: list[int], gpus: int) -> float:
 )  # fmt: skip
 def test_every_free_set_of_eight_gives_what_brute_force_finds(build: Callable[[], Machine]) -> None:
     machine = build()
-    tables = of_machine(machine)
+    tables = tables_of(machine)
     for mask in range(1, 256):
         free = [gpu for gpu in range(8) if mask >> gpu & 1]
         for gpus in range(1, len(free) + 1):
-            found = pick(tables, mask, gpus=gpus)
+            found = best_set(tables, mask, gpus=gpus)
             assert found is not None
             assert (found & ~mask, found.bit_count()) == (0, gpus)
             assert float(tables.busbw[found]) == pytest.approx(best(machine, free, gpus), rel=2e-5)

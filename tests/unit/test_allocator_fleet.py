@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
-from dradriver.allocator.choose import choose
-from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.numbering import UnknownGpuError
-from dradriver.allocator.ordering import StaleMaskError
-from dradriver.allocator.request import Constraint, NoPlaceError, Request
-from dradriver.allocator.tables import MachineTooLargeError
+from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.numbering import UnknownGpuError
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.request import Constraint, NoPlaceError, Request, Strategy
+from dradriver.allocator.sets.tables import MachineTooLargeError
 from dradriver.topology import profiles
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine, PathType
@@ -118,6 +119,9 @@ def test_updates_and_removals() -> None:
     assert names(found, TWO) == ["n2"]
     with pytest.raises(KeyError):
         found.set_free("n1", [])
+    with pytest.raises(UnknownGpuError, match="has no GPU 9"):
+        found.set_free("n2", [1, 9])
+    assert found.free("n2") == frozenset({0, 3})
 
 
 def test_bad_nodes_are_refused_and_change_nothing() -> None:
@@ -169,28 +173,101 @@ def test_machines_are_given_back_as_they_were_and_kept_once() -> None:
     for number in range(6):
         assert found.machine(f"n{number}") == profiles.load("dgx1-v100", seed=f"{number % 5}")
     assert found.shared_machine("n1") is found.shared_machine("n4")
-    assert len(found._blueprints) == 1
+    assert len(found._shared) == 1
     found.set_node("n1", profiles.load("dgx-h100"), [0])
-    assert (found.machine("n1"), len(found._blueprints)) == (profiles.load("dgx-h100"), 2)
+    assert (found.machine("n1"), len(found._shared)) == (profiles.load("dgx-h100"), 2)
     for name in list(found.nodes):
         found.remove(name)
-    assert len(found._blueprints) == 0
+    assert len(found._shared) == 0
 
 
-def test_setting_a_node_again_keeps_its_place_and_its_promises() -> None:
-    found = fleet(machines.dgx1(), n1=range(8))
-    found.set_promised("n1", [0])
+def test_what_the_caller_said_of_a_node_stays_when_its_machine_changes() -> None:
+    found = fleet(machines.dgx1(), n2=range(8))
+    found.set_node("n1", machines.dgx1(), range(8), row=3)
     found.set_location("n1", Location(zone="z"))
-    found.set_node("n1", machines.dgx1(), [0, 1, 2])
-    assert (found.promised("n1"), found.location("n1")) == (frozenset({0}), Location(zone="z"))
+    for machine in (machines.dgx1(), machines.dgx_h100()):
+        found.set_node("n1", machine, [0, 1, 2])
+        assert (found.free("n1"), found.location("n1")) == (frozenset({0, 1, 2}), Location(zone="z"))
+        assert [choice.node for choice in found.rank(TWO, eligible=np.array([False, False, False, True]))] == ["n1"]
 
 
-def test_a_mask_of_nodes_serves_many_requests_until_nodes_come_or_go() -> None:
-    found = fleet(machines.dgx1(), n1=range(8), n2=[0, 5], n3=range(8))
-    some = found.mask(["n2", "n3", "gone"])
-    assert [choice.node for choice in found.rank(TWO, eligible=some)] == ["n3", "n2"]
-    found.set_free("n3", [])
-    assert [choice.node for choice in found.rank(TWO, eligible=some)] == ["n2"]
-    found.remove("n1")
-    with pytest.raises(StaleMaskError):
-        found.rank(TWO, eligible=some)
+def test_nodes_are_eligible_by_row_and_none_beyond_the_end_of_the_array_or_without_a_row() -> None:
+    found = fleet(machines.dgx1(), none=range(8))
+    for name, row in (("n0", 0), ("n2", 2), ("n5", 5)):
+        found.set_node(name, machines.dgx1(), range(8), row=row)
+    found.set_node("other", machines.dgx_h100(), range(8), row=1)
+
+    def ranked(*eligible: bool) -> list[str]:
+        return sorted(choice.node for choice in found.rank(TWO, eligible=np.array(eligible, dtype=np.bool_)))
+
+    assert ranked(True, True, True) == ["n0", "n2", "other"]
+    assert ranked(False, False, True) == ["n2"]
+    assert ranked(*[True] * 6) == ["n0", "n2", "n5", "other"]
+    found.set_node("n5", machines.dgx1(), range(8), row=3)
+    found.remove("n0")
+    assert ranked(*[True] * 4) == ["n2", "n5", "other"]
+    for none in ([], [False] * 9):
+        with pytest.raises(NoPlaceError, match="no node is eligible"):
+            ranked(*none)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_names_and_no_limit_on_nodes_agree(seed: int) -> None:
+    rng = random.Random(seed)
+    found, kinds = Fleet(), [machines.dgx1(), machines.bridge_pairs(), machines.pcie_box()]
+    rows = rng.sample(range(90), 60)
+    for number, row in enumerate(rows):
+        found.set_node(f"n{number}", rng.choice(kinds), rng.sample(range(8), rng.randint(0, 8)), row=row)
+    for number in rng.sample(range(60), 15):
+        found.remove(f"n{number}")
+        found.set_node(f"n{number}", rng.choice(kinds), rng.sample(range(8), rng.randint(0, 8)), row=rows[number])
+    eligible = np.array([rng.random() < 0.5 for _ in range(90)])
+    names = {f"n{number}" for number, row in enumerate(rows) if eligible[row]}
+    request = Request(containers=(rng.randint(1, 4),), strategy=rng.choice(list(Strategy)))
+    ranked = found.rank(request, eligible=eligible, limit=100)
+    assert ranked == found.rank(request, eligible=names, limit=100)
+    assert ranked == [choice for choice in found.rank(request, limit=100) if choice.node in names]
+
+
+def refused(found: Fleet, request: Request, **how: Any) -> NoPlaceError:
+    with pytest.raises(NoPlaceError) as caught:
+        found.rank(request, **how)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("request_", "stable"),
+    [
+        (Request(containers=(2, 2), required=(NVLINK,)),
+         "4 GPUs with nvlink: no; no eligible node has such a set free"),
+        (Request(containers=(9,)),
+         "9 GPUs: no; no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(8,), required=(NUMA,)),
+         "8 GPUs with same-numa: no; no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(1,), product="GB200"),
+         "1 GPU of product GB200: no; no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(4,), exclude=(0, 1, 2, 3, 4)),
+         "4 GPUs other than 0, 1, 2, 3, 4: no; no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(1,), include=(8,)),
+         "1 GPU with GPU 8 among them: no; no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(4,), min_busbw_gbps=80),
+         "4 GPUs with at least 80 GB/s of bus bandwidth: no; no eligible node has such a set free"),
+        (Request(containers=(4,), min_busbw_gbps=81),
+         "4 GPUs with at least 81 GB/s of bus bandwidth: no; "
+         "no node of this cluster has such a set even when all its GPUs are free"),
+        (Request(containers=(0,)), "GPUs per container: 0; ask for at least 1 GPU in each"),
+    ],
+)  # fmt: skip
+def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Request, stable: str) -> None:
+    found = fleet(machines.dgx1(), n1=[0], n2=[])
+    for free in ([0, 1, 2], [], [5, 6]):
+        found.set_free("n2", free)
+        for eligible in (None, ["n1"], []):
+            assert refused(found, request_, eligible=eligible).stable == stable
+
+
+def test_a_refusal_that_need_not_explain_says_the_stable_text_alone() -> None:
+    found = fleet(machines.dgx1(), n1=[0])
+    short, long = refused(found, TWO, explain=False), refused(found, TWO)
+    assert str(short) == short.stable == long.stable == "2 GPUs: no; no eligible node has such a set free"
+    assert str(long) == "2 GPUs: no; most GPUs free on one node: 1 on n1"

@@ -6,11 +6,12 @@ import itertools
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from dradriver.allocator import gangs
-from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.network import REACHES
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.network import REACHES
 from dradriver.allocator.request import (
     Constraint,
     GangChoice,
@@ -19,7 +20,7 @@ from dradriver.allocator.request import (
     Request,
     Strategy,
 )
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.levels import Location, Step, between
 from dradriver.topology.machine import PathType
 from tests.fakes import machines
@@ -64,31 +65,31 @@ def holds(fleet: Fleet, request: GangRequest, choice: GangChoice) -> None:
 
 def test_all_or_nothing() -> None:
     fleet = cluster(a=(range(4), Location()), b=([0, 1, 2], Location()))
-    holds(fleet, gang(3, 2), gangs.place(fleet, gang(3, 2)))
+    holds(fleet, gang(3, 2), place_gang(fleet, gang(3, 2)))
     with pytest.raises(NoPlaceError, match=r"4 pods with 2 GPUs each: no; 3 of them would find a place"):
-        gangs.place(fleet, gang(4, 2))
+        place_gang(fleet, gang(4, 2))
 
 
 def test_the_narrowest_part_of_the_network_that_holds_all_is_taken() -> None:
     near, far = Location(zone="z", spine="s", leaf="l1"), Location(zone="z", spine="s", leaf="l2")
     fleet = cluster(a=(range(4), near), b=(range(4), far), c=(range(4), near), d=(range(4), Location(zone="y")))
     for pods, nodes, reach in ((2, 1, "node"), (4, 2, "leaf"), (6, 3, "spine"), (8, 4, "cluster")):
-        choice = gangs.place(fleet, gang(pods, 2))
+        choice = place_gang(fleet, gang(pods, 2))
         assert (len(choice.nodes), choice.reach) == (nodes, reach)
-    assert gangs.place(fleet, gang(4, 2)).nodes == ("a", "c")
+    assert place_gang(fleet, gang(4, 2)).nodes == ("a", "c")
 
 
 def test_an_nvlink_fabric_goes_before_a_leaf() -> None:
     leaf, fabric = Location(leaf="l"), Location(fabric="f")
     fleet = cluster(a=(range(4), leaf), b=(range(4), leaf), c=(range(4), fabric), d=(range(4), fabric))
-    assert gangs.place(fleet, gang(4, 2)).nodes == ("c", "d")
+    assert place_gang(fleet, gang(4, 2)).nodes == ("c", "d")
 
 
 def test_leaves_of_one_name_in_two_zones_are_two() -> None:
     first, second = Location(zone="x", leaf="1"), Location(zone="y", leaf="1")
     assert between(first, second) is Step.APART
     fleet = cluster(a=(range(4), first), b=(range(4), second))
-    assert gangs.place(fleet, gang(4, 2)).reach == "cluster"
+    assert place_gang(fleet, gang(4, 2)).reach == "cluster"
 
 
 def test_the_fullest_part_that_holds_all_is_taken_and_the_tightest_node() -> None:
@@ -96,37 +97,37 @@ def test_the_fullest_part_that_holds_all_is_taken_and_the_tightest_node() -> Non
     fleet = cluster(
         a=(range(4), one), b=(range(4), one), c=(range(4), one), d=(range(4), two), e=(range(4), two),
     )  # fmt: skip
-    assert set(gangs.place(fleet, gang(4, 2)).nodes) == {"d", "e"}
+    assert set(place_gang(fleet, gang(4, 2)).nodes) == {"d", "e"}
     fleet = cluster(a=(range(8), one), b=(range(8), one), c=([0, 1], one))
-    assert set(gangs.place(fleet, gang(5, 2)).nodes) == {"a", "c"}
+    assert set(place_gang(fleet, gang(5, 2)).nodes) == {"a", "c"}
 
 
 def test_limits_on_nodes() -> None:
     fleet = cluster(a=(range(8), Location()), b=([0, 1, 2, 3], Location()), c=([0, 1, 2, 3], Location()))
-    assert len(gangs.place(fleet, gang(6, 2, max_nodes=2)).nodes) == 2
+    assert len(place_gang(fleet, gang(6, 2, max_nodes=2)).nodes) == 2
     with pytest.raises(NoPlaceError, match="2 nodes hold 6 of them"):
-        gangs.place(fleet, gang(7, 2, max_nodes=2))
-    choice = gangs.place(fleet, gang(5, 2, min_gpus_per_node=4))
+        place_gang(fleet, gang(7, 2, max_nodes=2))
+    choice = place_gang(fleet, gang(5, 2, min_gpus_per_node=4))
     assert sorted(sum(len(pod.gpus) for pod in choice.pods if pod.node == node) for node in choice.nodes) == [4, 6]
     with pytest.raises(NoPlaceError, match="without the limits on nodes"):
-        gangs.place(fleet, gang(5, 2, min_gpus_per_node=6))
+        place_gang(fleet, gang(5, 2, min_gpus_per_node=6))
 
 
 def test_network_bandwidth_counts_between_nodes_only() -> None:
     fast, slow = Location(gbps=50), Location(gbps=10)
     fleet = cluster(a=(range(4), slow), b=(range(4), slow), c=(range(4), fast), d=(range(4), fast), e=(range(4), fast))
-    assert set(gangs.place(fleet, gang(4, 2, min_network_gbps=50)).nodes) <= {"c", "d", "e"}
-    assert gangs.place(fleet, gang(2, 2, min_network_gbps=400)).reach == "node"
+    assert set(place_gang(fleet, gang(4, 2, min_network_gbps=50)).nodes) <= {"c", "d", "e"}
+    assert place_gang(fleet, gang(2, 2, min_network_gbps=400)).reach == "node"
     with pytest.raises(NoPlaceError, match="nodes with such a network hold 6 of them"):
-        gangs.place(fleet, gang(7, 2, min_network_gbps=50))
-    assert gangs.place(fleet, gang(8, 2)).busbw_gbps == 10
+        place_gang(fleet, gang(7, 2, min_network_gbps=50))
+    assert place_gang(fleet, gang(8, 2)).busbw_gbps == 10
 
 
 def test_spread_takes_many_nodes_and_shares_them_evenly() -> None:
     fleet = cluster(a=(range(8), Location()), b=(range(8), Location()), c=([0, 1, 2, 3], Location()))
-    choice = gangs.place(fleet, gang(6, 1, strategy=Strategy.SPREAD))
+    choice = place_gang(fleet, gang(6, 1, strategy=Strategy.SPREAD))
     assert sorted(pod.node for pod in choice.pods) == ["a", "a", "b", "b", "c", "c"]
-    assert len(gangs.place(fleet, gang(6, 1, strategy=Strategy.SPREAD, max_nodes=2)).nodes) == 2
+    assert len(place_gang(fleet, gang(6, 1, strategy=Strategy.SPREAD, max_nodes=2)).nodes) == 2
 
 
 def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None:
@@ -134,7 +135,7 @@ def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None
     for number in range(24):
         fleet.set_node(f"n{number:02}", FOUR, range(4))
         fleet.set_location(f"n{number:02}", Location(zone="z", spine=f"{number % 2}", leaf=f"{number % 6}"))
-    choice = gangs.place(fleet, gang(24, 4))
+    choice = place_gang(fleet, gang(24, 4))
     where = [fleet.location(name) for name in choice.nodes]
     steps = [between(a, b) for a, b in zip(where, (*where[1:], where[0]), strict=True)]
     assert steps.count(Step.LEAF) == 18
@@ -145,24 +146,47 @@ def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None
 def test_the_ladder_holds_for_all_pods() -> None:
     fleet = cluster(a=(range(4), Location()), b=([0, 2], Location()))
     pod = Request(containers=(2,), preferred=(Constraint.NVLINK,))
-    assert gangs.place(fleet, GangRequest(pod=pod, pods=2)).fallback == ()
-    assert gangs.place(fleet, GangRequest(pod=pod, pods=3)).fallback == (Constraint.NVLINK,)
+    assert place_gang(fleet, GangRequest(pod=pod, pods=2)).fallback == ()
+    assert place_gang(fleet, GangRequest(pod=pod, pods=3)).fallback == (Constraint.NVLINK,)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     fleet = cluster(a=(range(4), Location()))
     with pytest.raises(NoPlaceError, match="at least 1"):
-        gangs.place(fleet, gang(0, 2))
+        place_gang(fleet, gang(0, 2))
     with pytest.raises(NoPlaceError, match="cannot name GPUs"):
-        gangs.place(fleet, GangRequest(pod=Request(containers=(1,), include=(0,)), pods=2))
+        place_gang(fleet, GangRequest(pod=Request(containers=(1,), include=(0,)), pods=2))
 
 
-def test_only_eligible_nodes_and_unpromised_gpus_are_used() -> None:
-    fleet = cluster(a=(range(4), Location()), b=(range(4), Location()))
-    fleet.set_promised("b", [0])
-    assert gangs.place(fleet, gang(1, 4)).nodes == ("a",)
+def test_only_eligible_nodes_are_used() -> None:
+    fleet = cluster(a=(range(4), Location()), b=([1, 2, 3], Location()))
+    assert place_gang(fleet, gang(1, 4)).nodes == ("a",)
     with pytest.raises(NoPlaceError):
-        gangs.place(fleet, gang(1, 4), eligible={"b"})
+        place_gang(fleet, gang(1, 4), eligible={"b"})
+    fleet.set_node("b", FOUR, [1, 2, 3], row=1)
+    with pytest.raises(NoPlaceError):
+        place_gang(fleet, gang(1, 4), eligible=np.array([True, True]))
+    assert place_gang(fleet, gang(1, 3), eligible=np.array([True, True])).nodes == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "stable"),
+    [
+        (gang(4, 2), "4 pods with 2 GPUs each: no; eligible nodes have no place for all of them at once"),
+        (gang(5, 2), "5 pods with 2 GPUs each: no; "
+         "this cluster has no place for all of them even when all its GPUs are free"),
+        (gang(3, 2, max_nodes=1), "3 pods with 2 GPUs each, on at most 1 nodes: no; "
+         "this cluster has no place for all of them even when all its GPUs are free"),
+    ],
+)  # fmt: skip
+def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: GangRequest, stable: str) -> None:
+    fleet = cluster(a=([0], Location()), b=(range(4), Location()))
+    for free in ([0, 1], [], [2]):
+        fleet.set_free("b", free)
+        for eligible in (None, ["a"], []):
+            with pytest.raises(NoPlaceError) as caught:
+                place_gang(fleet, request_, eligible=eligible)
+            assert caught.value.stable == stable
 
 
 # The exact solver: every way to share pods over nodes, every way to cut a node's GPUs into sets.
@@ -180,7 +204,7 @@ def disjoint(free: tuple[int, ...], size: int, count: int) -> Iterator[list[int]
 
 def slowest(fleet: Fleet, name: str, size: int, count: int) -> float | None:
     """Most bandwidth that the worst of so many sets of a node can have; None where they do not fit."""
-    tables = of_machine(fleet.machine(name))
+    tables = tables_of(fleet.machine(name))
     ways = disjoint(tuple(sorted(fleet.free(name))), size, count)
     return max((min(float(tables.busbw[part]) for part in way) for way in ways), default=None)
 
@@ -230,11 +254,11 @@ def test_reach_nodes_and_slowest_pod_are_those_of_the_exact_solver(seed: int) ->
     best = exact(fleet, request)
     if best is None:
         with pytest.raises(NoPlaceError):
-            gangs.place(fleet, request)
+            place_gang(fleet, request)
         return
-    choice = gangs.place(fleet, request)
+    choice = place_gang(fleet, request)
     holds(fleet, request, choice)
-    assert choice == gangs.place(fleet, request)
+    assert choice == place_gang(fleet, request)
     worst = min(pod.busbw_gbps for pod in choice.pods)
     spread = request.pod.strategy is Strategy.SPREAD
     width = next(-1 if step is None else int(step) for step, word in REACHES.items() if word == choice.reach)

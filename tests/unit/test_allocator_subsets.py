@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dradriver.allocator import subsets
-from dradriver.allocator.demands import Demand
 from dradriver.allocator.request import Constraint
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
@@ -89,12 +89,12 @@ def test_packed_finds_the_best_disjoint_sets() -> None:
 def test_best_of_every_free_mask_is_the_best_of_its_admissible_subsets(
     build: Callable[[], Machine], required: tuple[Constraint, ...]
 ) -> None:
-    tables = of_machine(build())
-    demand = Demand(frozenset(required))
-    allowed = tables.allowed(demand)
+    tables = tables_of(build())
+    criteria = Criteria(frozenset(required))
+    allowed = tables.allowed(criteria)
     for gpus in range(1, 9):
         sets = [(int(mask), float(tables.busbw[mask])) for mask in tables.members(gpus) if allowed[mask]]
         for free in range(256):
-            assert tables.best(gpus, demand)[free] == max(
+            assert tables.best(gpus, criteria)[free] == max(
                 (value for mask, value in sets if mask & ~free == 0), default=-1
             )

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dradriver.allocator import tours
+from dradriver.allocator.sets import tours
 
 
 def worth(tour: tuple[int, ...], gain: tours.Gains) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator.choose import choose
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request
-from dradriver.allocator.tables import MAX_GPUS
+from dradriver.allocator.sets.tables import MAX_GPUS
 from dradriver.api import names, slices
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dradriver.allocator.demands import PLAIN, Demand
-from dradriver.allocator.filling import held
-from dradriver.allocator.fleet import Fleet
-from dradriver.allocator.tables import Tables, of_machine
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.packing import pod_capacity
+from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 
@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
-        self.tables: tuple[Tables, ...] = tuple(of_machine(machine) for machine in machines)
+        self.tables: tuple[Tables, ...] = tuple(tables_of(machine) for machine in machines)
         self.free = [tables.everything for tables in self.tables]
         self.names = [f"node-{number:05}" for number in range(len(machines))]
         self.number = {name: number for number, name in enumerate(self.names)}
@@ -80,7 +80,7 @@ class Cluster:
             free += mask.bit_count()
             if tables.size >= _QUAD:
                 best = float(tables.best(_QUAD)[tables.everything])
-                whole += _QUAD * int(held(tables, _QUAD, _demanding(best))[mask])
+                whole += _QUAD * int(pod_capacity(tables, _QUAD, _with_busbw(best))[mask])
         return 1 - whole / free if free else 0.0
 
     def _set(self, node: int, mask: int) -> None:
@@ -89,5 +89,5 @@ class Cluster:
         self.fleet.set_free(self.names[node], [gpu.index for place, gpu in enumerate(gpus) if mask >> place & 1])
 
 
-def _demanding(busbw_gbps: float) -> Demand:
-    return msgspec.structs.replace(PLAIN, min_busbw_gbps=busbw_gbps)
+def _with_busbw(busbw_gbps: float) -> Criteria:
+    return msgspec.structs.replace(ANY, min_busbw_gbps=busbw_gbps)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from dradriver.allocator import gangs
+from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.request import Choice, GangRequest, NoPlaceError, Request
-from dradriver.allocator.rings import mask_of, positions
+from dradriver.allocator.sets.rings import mask_of, positions
 from dradriver.cli.simulator.cluster import Cluster, Part
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, PathType
@@ -67,7 +67,7 @@ def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noq
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
     """The allocator, all pods of a job at once or none."""
     try:
-        found = gangs.place(cluster.fleet, GangRequest(pod=Request(containers=(gpus,)), pods=pods))
+        found = place_gang(cluster.fleet, GangRequest(pod=Request(containers=(gpus,)), pods=pods))
     except NoPlaceError:
         return None
     return [_part(cluster, choice) for choice in found.pods]

@@ -8,12 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dradriver.allocator import caches
-from dradriver.allocator.choose import choose
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Request
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine
-from tests.bench.allocator import scale
+from tests.bench.allocator import caches, scale
 from tests.fakes import machines
 
 NODES = (100, 1_000, 10_000, 100_000)
@@ -84,7 +83,7 @@ def _tables_s(machine: Machine) -> float:
     for _ in range(3):
         caches.forget()
         begun = time.perf_counter()
-        of_machine(machine)
+        tables_of(machine)
         took.append(time.perf_counter() - begun)
     return statistics.median(took)
 

@@ -10,9 +10,12 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from dradriver.allocator import gangs
-from dradriver.allocator.fleet import Fleet
+import numpy as np
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.request import Constraint, GangRequest, NoPlaceError, Request, Strategy
+from dradriver.allocator.sets.subsets import Bools
 from dradriver.topology import profiles
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
@@ -30,6 +33,7 @@ REQUESTS = {
     "2 GPUs, a product": Request(containers=(2,), product="NVIDIA A100*"),
 }
 GOALS_S = {10_000: 1e-3, 100_000: 10e-3}
+CONTROLLER_NODES, GOAL_CONTROLLER_S = (200, 1_000, 5_000), 150e-6
 GOAL_BYTES = 200e6
 GANG_NODES, GOAL_GANG_S = 10_000, 50e-3
 GANGS = {
@@ -49,12 +53,13 @@ def measure() -> dict[str, Any]:
     for nodes, goal in GOALS_S.items():
         fleet = build(nodes)
         row: dict[str, Any] = {name: placement_s(fleet, request, nodes) for name, request in REQUESTS.items()}
-        half = fleet.mask([f"node-{number}" for number in range(0, nodes, 2)])
+        half = np.arange(nodes) % 2 == 0
         row["2 GPUs, half the nodes eligible"] = placement_s(fleet, REQUESTS["2 GPUs"], nodes, eligible=half)
         row["holds"] = max(row.values()) <= goal
         found[f"{nodes} nodes x 8 GPUs, seconds"] = row
         if nodes == GANG_NODES:
             found[f"gangs on {nodes} nodes, seconds"] = gangs_s(fleet)
+    found["a controller's questions, seconds"] = controller_s()
     found["memory, 100,000 nodes"] = memory(100_000)
     return found
 
@@ -67,7 +72,7 @@ def build(nodes: int, *, kinds: tuple[Callable[[], Machine], ...] = KINDS, seed:
     for number in range(nodes):
         machine = rng.choice(ready)
         count = len(machine.gpus)
-        fleet.set_node(f"node-{number}", machine, rng.sample(range(count), rng.randint(0, count)))
+        fleet.set_node(f"node-{number}", machine, rng.sample(range(count), rng.randint(0, count)), row=number)
     return fleet
 
 
@@ -86,6 +91,48 @@ def placement_s(fleet: Fleet, request: Request, nodes: int, *, eligible: Any = N
     return statistics.median(took)
 
 
+def controller_s() -> dict[str, Any]:
+    """Median seconds of what a controller asks for every pod and claim, by number of nodes, nine of ten eligible."""
+    request = REQUESTS["4 GPUs, nvlink"]
+    found: dict[str, Any] = {}
+    for nodes in CONTROLLER_NODES:
+        eligible = np.arange(nodes) % 10 > 0
+        mixed, empty = build(nodes), Fleet()
+        one_kind, full = build(nodes, kinds=KINDS[:1]), build(nodes)
+        for number in range(nodes):
+            empty.set_node(f"node-{number}", one_kind.shared_machine("node-0"), range(8), row=number)
+            full.set_free(f"node-{number}", [number % 8])
+        row = {
+            "hit, four kinds in use": _rank_s(mixed, request, eligible),
+            "hit, one kind in use": _rank_s(one_kind, request, eligible),
+            "hit, all empty and equal": _rank_s(empty, request, eligible),
+            "miss": _rank_s(full, request, eligible),
+            "miss, explained": _rank_s(full, request, eligible, explain=True),
+            "set_free": _set_free_s(mixed),
+        }
+        row["holds"] = row["hit, one kind in use"] <= GOAL_CONTROLLER_S
+        found[f"{nodes} nodes"] = row
+    return found
+
+
+def _rank_s(fleet: Fleet, request: Request, eligible: Bools, *, explain: bool = False, rounds: int = 200) -> float:
+    took = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        with contextlib.suppress(NoPlaceError):
+            fleet.rank(request, eligible=eligible, explain=explain)
+        took.append(time.perf_counter() - begun)
+    return statistics.median(took)
+
+
+def _set_free_s(fleet: Fleet) -> float:
+    before = {name: fleet.free(name) for name in fleet.nodes}
+    begun = time.perf_counter()
+    for name, free in before.items():
+        fleet.set_free(name, free)
+    return (time.perf_counter() - begun) / len(before)
+
+
 def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
     """Median seconds of placing each gang, on zones of 2,000 nodes, spines of 250 and leaves of 25."""
     for number, name in enumerate(fleet.nodes):
@@ -102,7 +149,7 @@ def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
         for _ in range(rounds + 1):  # the first builds tables
             begun = time.perf_counter()
             with contextlib.suppress(NoPlaceError):
-                gangs.place(fleet, request)
+                place_gang(fleet, request)
             took.append(time.perf_counter() - begun)
         row[name] = statistics.median(took[1:])
     row["holds"] = max(row.values()) <= GOAL_GANG_S

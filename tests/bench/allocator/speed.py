@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dradriver.allocator import caches
-from dradriver.allocator.choose import choose
-from dradriver.allocator.picks import pick
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import Request
-from dradriver.allocator.tables import of_machine
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine
-from tests.bench.allocator import peers
+from tests.bench.allocator import caches, peers
 from tests.fakes import machines
 
 MACHINES: Mapping[str, Callable[[], Machine]] = {
@@ -55,7 +54,7 @@ def _choices(machine: Machine) -> dict[str, Any]:
         rng = random.Random(5)
         fresh = [sorted(rng.sample(everything, rng.randint(gpus, count))) for _ in range(200)]
         whole = partial(choose, machine, everything, request)
-        alone = partial(pick, of_machine(machine), (1 << count) - 1, gpus=gpus)
+        alone = partial(best_set, tables_of(machine), (1 << count) - 1, gpus=gpus)
         row: dict[str, Any] = {
             "ours_s": _median([_timed(whole) for _ in range(300)]),
             "ours_first_s": _median([_first(whole) for _ in range(30)]),
@@ -83,7 +82,7 @@ def _build(build: Callable[[], Machine]) -> float:
     for _ in range(3):
         machine = build()
         caches.forget()
-        took.append(_timed(partial(of_machine, machine)))
+        took.append(_timed(partial(tables_of, machine)))
     return _median(took)
 
 

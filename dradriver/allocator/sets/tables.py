@@ -3,7 +3,7 @@
 Positions, not GPU numbers: bit ``i`` of a mask is ``machine.gpus[i]``. For ``g`` GPUs an array over masks has
 ``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. What is costly is computed for the canonical shape and shared by all
 numberings; a numbering of its own costs one gather an array. A shape holds about 10 kB (8 GPUs) or 3 MB (16) and rows
-of answers in a cache of its own, which is bounded to 16 MB however many different demands are made.
+of answers in a cache of its own, which is bounded to 16 MB however many different criteria are asked about.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from dradriver.allocator import busbw, subsets
-from dradriver.allocator.canonical import canonical
-from dradriver.allocator.demands import PLAIN, Demand
-from dradriver.allocator.facts import facts_of, steps_of
 from dradriver.allocator.request import Constraint, Level
-from dradriver.allocator.shape import Shape, shape_of
-from dradriver.allocator.subsets import Array, Bools, Floats, Ints
+from dradriver.allocator.sets import busbw, subsets
+from dradriver.allocator.sets.canonical import canonical
+from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.allocator.sets.facts import facts_of, steps_of
+from dradriver.allocator.sets.shape import Shape, shape_of
+from dradriver.allocator.sets.subsets import Array, Bools, Floats, Ints
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine, PathType
 
@@ -62,12 +62,14 @@ class Tables:
         self.count = np.bitwise_count(np.arange(1 << g))
         self._members: dict[int, Ints] = {}
         self._rows: OrderedDict[Hashable, Array] = OrderedDict()
-        self._held = 0  # entries of all rows
+        self._entries = 0  # entries of all rows
 
         general, order = canonical(shape)
         facts = facts_of(general)
-        place = {position: place for place, position in enumerate(order)}
-        there = subsets.unions([1 << place[position] for position in range(g)])  # the same set, canonically numbered
+        canonical_position = {position: at for at, position in enumerate(order)}
+        there = subsets.unions(
+            [1 << canonical_position[position] for position in range(g)]
+        )  # the same set, canonically numbered
         self.steps, self.step_rank, self.step_gbps = steps_of(shape)
         self.busbw: Floats = facts.busbw[there]
         self.weakest = facts.weakest[there]
@@ -90,32 +92,37 @@ class Tables:
             self._rows.move_to_end(key)
             return found
         found = self._rows[key] = build()
-        self._held += found.size
-        while self._held > _MOST_ENTRIES and len(self._rows) > 1:
-            self._held -= self._rows.popitem(last=False)[1].size
+        self._entries += found.size
+        while self._entries > _MOST_ENTRIES and len(self._rows) > 1:
+            self._entries -= self._rows.popitem(last=False)[1].size
         return found
 
-    def allowed(self, demand: Demand) -> Bools:
-        """Masks whose set is what is demanded: (2**g,), bool."""
-        key = self._key(demand)
+    def allowed(self, criteria: Criteria) -> Bools:
+        """Masks whose set meets the criteria: (2**g,), bool."""
+        key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
-        if demand.min_busbw_gbps:
-            out = out & ((self.count < 2) | (self.busbw >= demand.min_busbw_gbps * SAME))
+        if criteria.min_busbw_gbps:
+            out = out & ((self.count < 2) | (self.busbw >= criteria.min_busbw_gbps * SAME))
         return out
 
-    def best(self, k: int, demand: Demand = PLAIN) -> Floats:
+    def best(self, k: int, criteria: Criteria = ANY) -> Floats:
         """Per free mask the highest busbw of any admissible ``k``-subset, -1 where there is none.
 
         Shape (2**g,), float32, GB/s: the admissible sets' own values, spread to all masks that contain them.
         """
-        demand = self._key(demand)
-        return self.row(("best", k, demand), lambda: self._best(k, demand))
+        criteria = self._key(criteria)
+        return self.row(("best", k, criteria), lambda: self._best(k, criteria))
 
-    def has(self, k: int, demand: Demand = PLAIN) -> Bools:
-        """Free masks with a ``k``-subset that is what is demanded: (2**g,), bool."""
-        least = demand.min_busbw_gbps * SAME if k > 1 else 0.0
-        out: Bools = self.best(k, demand) >= least
+    def has(self, k: int, free: Ints, criteria: Criteria = ANY) -> Bools:
+        """Whether free masks have a ``k``-subset that meets the criteria: shape of ``free``, bool."""
+        least = criteria.min_busbw_gbps * SAME if k > 1 else 0.0
+        out: Bools = self.best(k, criteria)[free] >= least
         return out
+
+    def fits(self, k: int, free: int, criteria: Criteria = ANY) -> bool:
+        """The same of one free mask."""
+        least = criteria.min_busbw_gbps * SAME if k > 1 else 0.0
+        return bool(self.best(k, criteria)[free] >= least)
 
     def meets(self, mask: int, constraint: Constraint) -> bool:
         """Whether a set meets one constraint."""
@@ -136,35 +143,35 @@ class Tables:
         rates = np.array([rate for _, rate in self.steps] or [0.0], dtype=np.float32)
         return np.where(self.count < 2, np.float32(np.inf), rates[self.weakest])
 
-    def _key(self, demand: Demand) -> Demand:
-        """The demand without what a cache need not tell apart: any figure between two line rates asks the same."""
-        demand = demand.any_busbw
-        if not demand.min_bandwidth_gbps:
-            return demand
-        enough = [rate for _, rate in self.steps if rate >= demand.min_bandwidth_gbps * SAME]
+    def _key(self, criteria: Criteria) -> Criteria:
+        """The criteria without what a cache need not tell apart: any figure between two line rates asks the same."""
+        criteria = criteria.any_busbw
+        if not criteria.min_bandwidth_gbps:
+            return criteria
+        enough = [rate for _, rate in self.steps if rate >= criteria.min_bandwidth_gbps * SAME]
         least = min(enough, default=float("inf"))
-        return Demand(demand.constraints, least, demand.max_cross, demand.include)
+        return Criteria(criteria.constraints, least, criteria.max_cross, criteria.include)
 
-    def _allowed(self, demand: Demand) -> Bools:
+    def _allowed(self, criteria: Criteria) -> Bools:
         out: Bools = np.ones(1 << self.size, dtype=np.bool_)
-        for constraint in demand.constraints:
+        for constraint in criteria.constraints:
             out = out & self._meets(constraint)
-        if demand.min_bandwidth_gbps:
-            out = out & (self.rates() >= demand.min_bandwidth_gbps * SAME)
-        if demand.max_cross is not None:
-            out = out & (self._outside() <= demand.max_cross)
-        if demand.include:
-            out = out & (np.arange(1 << self.size) & demand.include == demand.include)
+        if criteria.min_bandwidth_gbps:
+            out = out & (self.rates() >= criteria.min_bandwidth_gbps * SAME)
+        if criteria.max_cross is not None:
+            out = out & (self._outside() <= criteria.max_cross)
+        if criteria.include:
+            out = out & (np.arange(1 << self.size) & criteria.include == criteria.include)
         return out
 
-    def _best(self, k: int, demand: Demand) -> Floats:
-        own = np.where((self.count == k) & self.allowed(demand), self.busbw, np.float32(-1))
+    def _best(self, k: int, criteria: Criteria) -> Floats:
+        own = np.where((self.count == k) & self.allowed(criteria), self.busbw, np.float32(-1))
         return subsets.best_inside(own)
 
     def _outside(self) -> Ints:
         """Members of each mask outside the NVLink domain that holds most of them: (2**g,), int64."""
-        places = range(self.size)
-        linked = np.array([[self.shape.linked(a, b) > 0 for b in places] for a in places], dtype=np.bool_)
+        positions = range(self.size)
+        linked = np.array([[self.shape.linked(a, b) > 0 for b in positions] for a in positions], dtype=np.bool_)
         inside = np.zeros(1 << self.size, dtype=np.int64)
         masks = np.arange(1 << self.size)
         for domain in subsets.components(linked.reshape(self.size, self.size)):
@@ -191,13 +198,13 @@ class Tables:
 
 
 @lru_cache(maxsize=64)
-def of_shape(shape: Shape) -> Tables:
+def tables_of_shape(shape: Shape) -> Tables:
     """The tables of a shape, built on first use."""
     return Tables(shape)
 
 
 @lru_cache(maxsize=1024)
-def of_machine(machine: Machine) -> Tables:
+def tables_of(machine: Machine) -> Tables:
     """The tables of a machine's shape.
 
     Raises:
@@ -208,7 +215,7 @@ def of_machine(machine: Machine) -> Tables:
             f"machine {machine.name!r} has {len(machine.gpus)} GPUs; at most {MAX_GPUS} are supported: describe "
             f"the parts that share links as machines of their own"
         )
-    return of_shape(shape_of(machine))
+    return tables_of_shape(shape_of(machine))
 
 
 def _equal(values: tuple[int | None, ...]) -> Bools:
@@ -217,5 +224,5 @@ def _equal(values: tuple[int | None, ...]) -> Bools:
 
 def _distinct(values: tuple[int | None, ...]) -> Ints:
     """How many different values the members of each mask have; None differs from all: (2**g,), int64."""
-    groups = [1 << value if value is not None else 1 << (MAX_GPUS + place) for place, value in enumerate(values)]
+    groups = [1 << value if value is not None else 1 << (MAX_GPUS + position) for position, value in enumerate(values)]
     return np.bitwise_count(subsets.unions(groups)).astype(np.int64)

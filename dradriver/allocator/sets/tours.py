@@ -1,4 +1,4 @@
-"""The best closed tour over places of which only the worth of each step is known: GPUs of a set, nodes of a gang."""
+"""The best closed tour over stops of which only the worth of each step is known: GPUs of a set, nodes of a gang."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator import subsets
-from dradriver.allocator.subsets import Bools, Ints
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.subsets import Bools, Ints
 
 Gains: TypeAlias = NDArray[np.float64]
 
@@ -18,7 +18,7 @@ _STARTS = 8  # greedy tours to improve
 
 
 def best(gain: Gains) -> tuple[int, ...]:
-    """The tour whose steps are worth most in sum, from place 0: exact up to 16 places, greedy and 2-opt beyond.
+    """The tour whose steps are worth most in sum, from stop 0: exact up to 16 stops, greedy and 2-opt beyond.
 
     Args:
         gain: Shape (n, n), symmetric, worth of each step, finite; the diagonal does not count.
@@ -51,7 +51,7 @@ def exact(gain: Gains) -> tuple[int, ...]:
 
 
 def improved(gain: Gains) -> tuple[int, ...]:
-    """A good tour of many places: the best of a few greedy ones, each with every crossing undone that gains (2-opt)."""
+    """A good tour of many stops: the best of a few greedy ones, each with every crossing undone that gains (2-opt)."""
     n = len(gain)
     tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]
     tour = max(tours, key=lambda tour: _worth(tour, gain))
@@ -90,10 +90,10 @@ def _worth(tour: Ints, gain: Gains) -> float:
 
 @lru_cache(maxsize=16)
 def _stages(n: int) -> list[tuple[Ints, Ints, Bools]]:
-    """Held and Karp's recursion over ``n`` places, from all but one visited to one.
+    """Held and Karp's recursion over ``n`` stops, from all but one visited to one.
 
-    Per number of visited places: masks that hold place 0 (m,); where in the flat table (2**n, n) the value of going on
-    to each place stands (m, n); which places are visited already (m, n).
+    Per number of visited stops: masks with stop 0 (m,); where in the flat table (2**n, n) the value of going on
+    to each stop stands (m, n); which stops are visited already (m, n).
     """
     visited = np.arange(1 << n)
     count = np.bitwise_count(visited)

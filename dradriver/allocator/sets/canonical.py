@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from dradriver.allocator.shape import Shape
+from dradriver.allocator.sets.shape import Shape
 
 _Colours = tuple[int, ...]
 _Edges = Sequence[Sequence[int]]
@@ -19,7 +19,7 @@ _Edges = Sequence[Sequence[int]]
 
 @lru_cache(maxsize=1024)
 def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-    """The shape in its canonical numbering, and for each canonical place the position in ``shape`` that stands there.
+    """The shape in its canonical numbering, and for each canonical position the one in ``shape`` that stands there.
 
     Two shapes that differ in their numbering alone give the same canonical shape.
     """
@@ -28,15 +28,15 @@ def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
 
 
 def _order(shape: Shape) -> tuple[int, ...]:
-    places = range(shape.size)
+    vertices = range(shape.size)
     edges = _ranked(
-        [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], *_together(shape, a, b)) for b in places]
-         for a in places]
+        [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], *_together(shape, a, b)) for b in vertices]
+         for a in vertices]
     )  # fmt: skip
     own = [
         (shape.switch_links[a], shape.nics[a], shape.pcie_gbps[a], shape.memory_mib[a], shape.power_watts[a],
          shape.numa[a] is None, shape.roots[a] is None)
-        for a in places
+        for a in vertices
     ]  # fmt: skip
     kinds = sorted(set(own))
     colours = _refined(tuple(kinds.index(one) for one in own), edges)[0]
@@ -44,9 +44,9 @@ def _order(shape: Shape) -> tuple[int, ...]:
         if _twins(cell, edges):
             colours = _refined(_apart(colours, cell[0]), edges)[0]
             continue
-        outcomes = [_refined(_apart(colours, place), edges) for place in cell]
+        outcomes = [_refined(_apart(colours, vertex), edges) for vertex in cell]
         colours = min(outcomes, key=lambda outcome: outcome[1])[0]
-    return tuple(sorted(places, key=lambda place: colours[place]))
+    return tuple(sorted(vertices, key=lambda vertex: colours[vertex]))
 
 
 def _together(shape: Shape, a: int, b: int) -> tuple[bool, bool]:
@@ -63,11 +63,11 @@ def _ranked(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
 
 def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, ...]]:
     """The coarsest colouring in which vertices of one colour see the same, and what they see, free of numbering."""
-    places = range(len(colours))
+    vertices = range(len(colours))
     seen: list[tuple[int, list[int]]] = []
-    wide = len(places) + 1
+    wide = len(vertices) + 1
     while True:
-        seen = [(colours[a], sorted(edges[a][b] * wide + colours[b] for b in places if b != a)) for a in places]
+        seen = [(colours[a], sorted(edges[a][b] * wide + colours[b] for b in vertices if b != a)) for a in vertices]
         ordered = sorted(seen)
         # A colour is the number of vertices before it, so that numbers stay comparable as colours split.
         first: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -82,16 +82,16 @@ def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, 
 def _first_cell(colours: _Colours) -> tuple[int, ...] | None:
     """The vertices of the lowest colour that several have."""
     cells: dict[int, list[int]] = {}
-    for place, colour in enumerate(colours):
-        cells.setdefault(colour, []).append(place)
+    for vertex, colour in enumerate(colours):
+        cells.setdefault(colour, []).append(vertex)
     shared = [colour for colour, cell in cells.items() if len(cell) > 1]
     return tuple(cells[min(shared)]) if shared else None
 
 
-def _apart(colours: _Colours, place: int) -> _Colours:
+def _apart(colours: _Colours, vertex: int) -> _Colours:
     """The colouring with one vertex before the others of its colour."""
-    mine = colours[place]
-    return tuple(colour + 1 if colour == mine and at != place else colour for at, colour in enumerate(colours))
+    mine = colours[vertex]
+    return tuple(colour + 1 if colour == mine and at != vertex else colour for at, colour in enumerate(colours))
 
 
 def _twins(cell: tuple[int, ...], edges: _Edges) -> bool:
@@ -100,5 +100,5 @@ def _twins(cell: tuple[int, ...], edges: _Edges) -> bool:
     inside = edges[first][others[0]]
     if any(edges[a][b] != inside for a in cell for b in cell if a != b):
         return False
-    outside = [place for place in range(len(edges)) if place not in cell]
-    return all(edges[first][place] == edges[other][place] for other in others for place in outside)
+    outside = [vertex for vertex in range(len(edges)) if vertex not in cell]
+    return all(edges[first][vertex] == edges[other][vertex] for other in others for vertex in outside)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dradriver.allocator import canonical, facts, picks, rings, tables
+from dradriver.allocator.choice import best_set
+from dradriver.allocator.sets import canonical, facts, rings, tables
 
 
 def forget_choices() -> None:
     """Drop what is remembered of single choices; the tables stay."""
-    picks.forget()
-    for cached in (rings.best_ring, rings.rank_order, rings.split):
+    for cached in (best_set.search, rings.best_ring, rings.rank_order, rings.split):
         cached.cache_clear()
 
 
 def forget() -> None:
     """Drop everything."""
     forget_choices()
-    tables.of_machine.cache_clear()
-    tables.of_shape.cache_clear()
+    tables.tables_of.cache_clear()
+    tables.tables_of_shape.cache_clear()
     facts.facts_of.cache_clear()
     canonical.canonical.cache_clear()

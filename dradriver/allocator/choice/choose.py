@@ -1,8 +1,8 @@
 """The choice on one machine: the best admissible set of free GPUs.
 
 Order of the criteria: what is required; the highest rung of the preferred ladder that a free set reaches; predicted
-bus bandwidth; what stays for others (``tastes``); how well the set's GPUs go together; nearest NICs; lowest numbers.
-A single GPU is taken where no pair breaks, before all else. Same input, same answer, always.
+bus bandwidth; what stays for others (``set_order``); how well the set's GPUs go together; nearest NICs; lowest
+numbers. A single GPU is taken where no pair breaks, before all else. Same input, same answer, always.
 """
 
 from __future__ import annotations
@@ -10,29 +10,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 
-from dradriver.allocator import demands, rings
-from dradriver.allocator.numbering import mask_of_gpus, numbers, numbers_of
-from dradriver.allocator.picks import pick
-from dradriver.allocator.refusals import refusal
+from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
+from dradriver.allocator.choice.refusals import refusal
+from dradriver.allocator.choice.set_order import preference
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request
-from dradriver.allocator.tables import Tables, of_machine
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
 
 
-def choose(
-    machine: Machine,
-    free: Collection[int],
-    request: Request,
-    *,
-    exclude: Collection[frozenset[int]] = (),
-) -> Choice:
+def choose(machine: Machine, free: Collection[int], request: Request) -> Choice:
     """The best set of the machine's free GPUs for the request.
 
     Args:
         machine: The machine, of up to 16 GPUs.
         free: Its own numbers (``Gpu.index``) of the GPUs that may be taken.
         request: What is wanted.
-        exclude: Sets of GPU numbers that must not be the answer (pins that went stale).
 
     Raises:
         NoPlaceError: No free set fits; the message has the reason and the nearest thing that is possible.
@@ -40,17 +36,16 @@ def choose(
         MachineTooLargeError: More than 16 GPUs.
     """
     check(request)
-    tables = of_machine(machine)
+    tables = tables_of(machine)
     offered = mask_of_gpus(machine, free)
-    usable = offered & demands.suitable(machine, request) if demands.filters(request) else offered
+    usable = offered & suitable(machine.gpus, request) if filters(request) else offered
     include = mask_of_gpus(machine, request.include) if request.include else 0
-    excluded = frozenset(mask_of_gpus(machine, gpus) for gpus in exclude if gpus <= numbers_of(machine))
-    taste = demands.taste(request)
-    for rung in demands.rungs(request, include=include):
-        found = pick(tables, usable, gpus=request.gpus, demand=rung, taste=taste, exclude=excluded)
+    preferred = preference(request)
+    for rung in ladder.rungs(request, include=include):
+        found = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
         if found is not None:
             return describe(machine, tables, found, request=request)
-    raise NoPlaceError(refusal(machine, tables, offered, request=request, usable=usable, excluded=bool(excluded)))
+    raise refusal(machine, tables, offered, request=request, usable=usable)
 
 
 def check(request: Request) -> None:

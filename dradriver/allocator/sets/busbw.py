@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from dradriver.allocator import subsets
-from dradriver.allocator.shape import Shape
-from dradriver.allocator.subsets import Bools, Floats, Ints
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.subsets import Bools, Floats, Ints
 from dradriver.topology.machine import PathType
 
 _T = TypeVar("_T")
@@ -82,14 +82,14 @@ def second_tree(shape: Shape, one_ring: Bools) -> Bools:
         return out
     adjacent = _adjacent(shape)
     for a, b in np.argwhere(np.triu(adjacent)).tolist():
-        held = masks[(masks >> a & 1 != 0) & (masks >> b & 1 != 0)]
+        joined = masks[(masks >> a & 1 != 0) & (masks >> b & 1 != 0)]
         without = adjacent.copy()
         without[a, b] = without[b, a] = False
-        near = subsets.part_of_lowest(without, held)
-        far = held ^ near
+        near = subsets.part_of_lowest(without, joined)
+        far = joined ^ near
         end = np.where(far >> a & 1, 1 << a, 1 << b)
         halves = (np.bitwise_count(near) > 1) & (np.bitwise_count(far) > 1)
-        out[held[halves & ((far & -far) != end)]] = True
+        out[joined[halves & ((far & -far) != end)]] = True
     return out
 
 

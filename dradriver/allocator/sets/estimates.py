@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dradriver.allocator.request import Level
-from dradriver.allocator.tables import Tables
+from dradriver.allocator.sets.tables import Tables
 
 # Microseconds (tuning.cc): start of the algorithm, then each of a ring's 2 (n - 1) steps over NVLink and over PCIe, and
 # the share of the bandwidth that the protocol keeps.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dradriver.allocator.subsets import Ints
+from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import BETWEEN_SERVERS, Location, Step
 
 # What holds all nodes of a gang together, narrowest first: one node (None), or the step between two of them at most.
@@ -48,11 +48,11 @@ class Sites:
         return self._domains[step]
 
     def distances(self, sites: Ints) -> Ints:
-        """The step between each two nodes, as its place in ``BETWEEN_SERVERS``: (n, n), int64, for n locations."""
+        """The step between each two nodes, as its number in ``BETWEEN_SERVERS``: (n, n), int64, for n locations."""
         out = np.full((len(sites), len(sites)), len(BETWEEN_SERVERS) - 1, dtype=np.int64)
-        for place, step in reversed([*enumerate(BETWEEN_SERVERS)]):
+        for number, step in reversed([*enumerate(BETWEEN_SERVERS)]):
             domain = self.domains(step)[sites]
-            out[(domain[:, None] == domain[None, :]) & (domain >= 0)[:, None]] = place
+            out[(domain[:, None] == domain[None, :]) & (domain >= 0)[:, None]] = number
         return out
 
     def gbps(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

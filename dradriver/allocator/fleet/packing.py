@@ -7,34 +7,35 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator import demands, subsets
-from dradriver.allocator.alike import Looked
-from dradriver.allocator.demands import Demand
-from dradriver.allocator.fleet import Fleet
+from dradriver.allocator.choice.set_order import preference, set_order
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Request
-from dradriver.allocator.subsets import Floats, Ints
-from dradriver.allocator.tables import Tables
-from dradriver.allocator.tastes import ranks
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.subsets import Floats, Ints
+from dradriver.allocator.sets.tables import Tables
 
 
-class Nodes(NamedTuple):
-    """The nodes that may be looked at, of all kinds, as arrays of shape (nodes,), int64.
+class NodeTable(NamedTuple):
+    """The nodes that may be taken, of all kinds, as arrays of shape (nodes,), int64.
 
     Attributes:
-        looked: By kind.
-        demand: By kind, what each pod's set must be.
+        candidates: By kind.
+        criteria: By kind, what each pod's set must be.
         request: The pod's request.
-        kind: Number in ``looked``.
+        kind: Number in ``candidates``.
         slot: Slot there.
         mask: Usable positions.
         free: How many they are.
         capacity: Pods that find disjoint sets.
         site: Number of the location.
-        name_rank: Place of the name among all.
+        name_rank: Where the name stands among all.
     """
 
-    looked: list[Looked]
-    demand: list[Demand]
+    candidates: list[Candidates]
+    criteria: list[Criteria]
     request: Request
     kind: Ints
     slot: Ints
@@ -46,40 +47,47 @@ class Nodes(NamedTuple):
 
     def name(self, at: int) -> str:
         """A node's name."""
-        return self.looked[int(self.kind[at])].alike.names[int(self.slot[at])]
+        return self.candidates[int(self.kind[at])].group.names[int(self.slot[at])]
 
-    def tables(self, at: int) -> Tables:
-        """A node's tables."""
-        return self.looked[int(self.kind[at])].alike.tables
+    def group(self, at: int) -> NodeGroup:
+        """The group that a node is of."""
+        return self.candidates[int(self.kind[at])].group
 
     def bandwidths(self, gpus: int) -> Floats:
         """All predicted bandwidths that sets of this size can have on these nodes, ascending."""
         values = [
-            np.unique(each.alike.tables.busbw[each.alike.tables.members(gpus)])
-            for each in self.looked
-            if gpus <= each.alike.tables.size
+            np.unique(each.group.tables.busbw[each.group.tables.members(gpus)])
+            for each in self.candidates
+            if gpus <= each.group.tables.size
         ]
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
-    def demanding(self, busbw_gbps: float) -> Nodes:
-        """The same nodes for pods that demand this much bandwidth."""
-        demand = [msgspec.structs.replace(each, min_busbw_gbps=busbw_gbps) for each in self.demand]
-        return self._replace(demand=demand, capacity=_capacity(self._replace(demand=demand)))
+    def with_busbw(self, busbw_gbps: float) -> NodeTable:
+        """The same nodes for pods whose sets must have this much bandwidth."""
+        criteria = [msgspec.structs.replace(each, min_busbw_gbps=busbw_gbps) for each in self.criteria]
+        return self._replace(criteria=criteria, capacity=_capacity(self._replace(criteria=criteria)))
+
+    def all_free(self) -> NodeTable:
+        """The same nodes as if all their GPUs were free."""
+        suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
+        mask = suitable[self.kind]
+        nodes = self._replace(mask=mask, free=np.bitwise_count(mask).astype(np.int64))
+        return nodes._replace(capacity=_capacity(nodes))
 
 
-def nodes_of(fleet: Fleet, looked: list[Looked], request: Request, rung: Demand) -> Nodes:
-    """All nodes that may be looked at as arrays; on which GPUs of which number must be in a set cannot be asked."""
-    slots = [each.all_slots() for each in looked]
-    kind = np.repeat(np.arange(len(looked)), [len(own) for own in slots])
+def node_table(fleet: Fleet, candidates: list[Candidates], request: Request, rung: Criteria) -> NodeTable:
+    """The candidates as arrays; on which GPUs of which number must be in a set cannot be asked."""
+    slots = [each.slots() for each in candidates]
+    kind = np.repeat(np.arange(len(candidates)), [len(own) for own in slots])
     slot = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
     empty = np.zeros(0, dtype=np.int64)
-    mask = np.concatenate([each.masks_of(own) for each, own in zip(looked, slots, strict=True)] or [empty])
+    mask = np.concatenate([each.masks_of(own) for each, own in zip(candidates, slots, strict=True)] or [empty])
     site = np.concatenate(
-        [each.alike.sites()[own].astype(np.int64) for each, own in zip(looked, slots, strict=True)] or [empty]
+        [each.group.sites()[own].astype(np.int64) for each, own in zip(candidates, slots, strict=True)] or [empty]
     )
-    nodes = Nodes(
-        looked=looked,
-        demand=[rung] * len(looked),
+    nodes = NodeTable(
+        candidates=candidates,
+        criteria=[rung] * len(candidates),
         request=request,
         kind=kind,
         slot=slot,
@@ -87,7 +95,7 @@ def nodes_of(fleet: Fleet, looked: list[Looked], request: Request, rung: Demand)
         free=np.bitwise_count(mask).astype(np.int64),
         capacity=mask,
         site=site,
-        name_rank=fleet.name_ranks(looked, slots),
+        name_rank=fleet.name_ranks(candidates, slots),
     )
     return nodes._replace(capacity=_capacity(nodes))
 
@@ -115,7 +123,7 @@ def fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
     return out
 
 
-def tightest(nodes: Nodes, order: Ints, pods: int, *, number: int, least: int) -> Ints:
+def tightest(nodes: NodeTable, order: Ints, pods: int, *, number: int, least: int) -> Ints:
     """``number`` nodes that hold all pods, none larger than it must be.
 
     Args:
@@ -138,41 +146,41 @@ def tightest(nodes: Nodes, order: Ints, pods: int, *, number: int, least: int) -
     return np.append(chosen[:-1], fitting[smallest])
 
 
-def sets(nodes: Nodes, at: int, count: int, *, request: Request) -> list[int]:
+def disjoint_sets(nodes: NodeTable, at: int, count: int, *, request: Request) -> list[int]:
     """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
-    tables, demand = nodes.tables(at), nodes.demand[int(nodes.kind[at])]
-    rank = ranks(tables, demands.taste(request), gpus=request.gpus)
-    room = held(tables, request.gpus, demand)
+    tables, criteria = nodes.group(at).tables, nodes.criteria[int(nodes.kind[at])]
+    order = set_order(tables, preference(request), gpus=request.gpus)
+    room = pod_capacity(tables, request.gpus, criteria)
     every = tables.members(request.gpus)
-    every = every[tables.allowed(demand)[every]]
+    every = every[tables.allowed(criteria)[every]]
     free = int(nodes.mask[at])
     found = []
     for left in range(count - 1, -1, -1):
         inside = every[every & ~free == 0]
         inside = inside[room[free ^ inside] >= left]
-        value = (rank.first[inside] << 40 | rank.last[inside]) + (rank.rest[free ^ inside] << 20)
+        value = (order.first[inside] << 40 | order.last[inside]) + (order.rest[free ^ inside] << 20)
         found.append(int(inside[value.argmin()]))
         free ^= found[-1]
     return found
 
 
-def _capacity(nodes: Nodes) -> Ints:
+def _capacity(nodes: NodeTable) -> Ints:
     out = np.zeros(len(nodes.mask), dtype=np.int64)
-    for number, (each, demand) in enumerate(zip(nodes.looked, nodes.demand, strict=True)):
-        tables, gpus = each.alike.tables, nodes.request.gpus
+    for number, (each, criteria) in enumerate(zip(nodes.candidates, nodes.criteria, strict=True)):
+        tables, gpus = each.group.tables, nodes.request.gpus
         if gpus <= tables.size:
             own = nodes.kind == number
-            out[own] = held(tables, gpus, demand)[nodes.mask[own]]
+            out[own] = pod_capacity(tables, gpus, criteria)[nodes.mask[own]]
     return out
 
 
-def held(tables: Tables, gpus: int, demand: Demand) -> Ints:
+def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
     """Most disjoint admissible sets inside each free mask: shape (2**g,), int64."""
-    return tables.row(("held", gpus, demand), lambda: _count(tables, gpus, demand))
+    return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 
-def _count(tables: Tables, gpus: int, demand: Demand) -> Ints:
-    allowed = tables.allowed(demand)[tables.members(gpus)]
+def _count(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
+    allowed = tables.allowed(criteria)[tables.members(gpus)]
     if allowed.all():
         return (tables.count // gpus).astype(np.int64)
     values = np.zeros(1 << tables.size, dtype=np.float32)

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dradriver.allocator import tours
-from dradriver.allocator.subsets import Floats, Ints
-from dradriver.allocator.tables import Tables
+from dradriver.allocator.sets import tours
+from dradriver.allocator.sets.subsets import Floats, Ints
+from dradriver.allocator.sets.tables import Tables
 
 _EXACT = 8  # up to here orders and splits are searched exhaustively
 
@@ -69,7 +69,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     best_pairs = pairs.max(axis=1)
     best = np.where(pairs == best_pairs[:, None], joined, -np.inf).argmax(axis=1)
     whole = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
-    tails = [_tail_order(tables, tuple(members[place] for place in tail)) for _, tail in ways] if n % 4 else [()]
+    tails = [_tail_order(tables, tuple(members[position] for position in tail)) for _, tail in ways] if n % 4 else [()]
     chosen = np.array([chosen for chosen, _ in ways])
     value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
     if n % 4 > 1:
@@ -112,13 +112,13 @@ def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]
     number: dict[tuple[int, ...], int] = {quad: at for at, quad in enumerate(quads)}
     ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for filled in itertools.combinations(range(n), n // 4 * 4):
-        tail = tuple(place for place in range(n) if place not in filled)
+        tail = tuple(at for at in range(n) if at not in filled)
         if n < 8:
             ways.append(((number[filled],), tail))
             continue
         for others in itertools.combinations(filled[1:], 3):
             first = (filled[0], *others)
-            second = tuple(place for place in filled if place not in first)
+            second = tuple(at for at in filled if at not in first)
             ways.append(((number[first], number[second]), tail))
     return np.array(quads, dtype=np.int64).reshape(-1, 4), ways
 

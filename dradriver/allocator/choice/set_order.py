@@ -1,24 +1,40 @@
 """Which of the sets that are allowed is taken, as small numbers that compare: lower is better.
 
 A strategy is one function from tables to an array over masks. Three numbers decide, one after the other: of the set
-(its bandwidth), of what remains free without it, of the set again (the weighted score, its NICs, its GPUs' numbers).
+(its bandwidth), of what remains free without it, of the set again (the weighted cohesion, its NICs, its GPUs' numbers).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from dradriver.allocator import subsets
-from dradriver.allocator.demands import Taste
-from dradriver.allocator.request import Strategy, Weights
-from dradriver.allocator.subsets import Array, Floats, Ints
-from dradriver.allocator.tables import SAME, Tables
+from dradriver.allocator.request import Request, Strategy, Weights
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.subsets import Array, Floats, Ints
+from dradriver.allocator.sets.tables import SAME, Tables
 from dradriver.topology.machine import PathType
 
 
-class Ranks(NamedTuple):
+class Preference(msgspec.Struct, frozen=True):
+    """Which of the sets of equal bandwidth is taken."""
+
+    strategy: Strategy = Strategy.BEST_FIT
+    numa_first: bool = False
+    weights: Weights = Weights()
+
+
+USUAL = Preference()
+
+
+def preference(request: Request) -> Preference:
+    """Which of the equal sets the request would have."""
+    return Preference(request.strategy, request.prefer_same_numa, request.weights)
+
+
+class SetOrder(NamedTuple):
     """Three arrays of shape (2**g,), int64; all below 2**20 but the first, which is below 2**23."""
 
     first: Ints
@@ -26,17 +42,17 @@ class Ranks(NamedTuple):
     last: Ints
 
 
-def ranks(tables: Tables, taste: Taste, *, gpus: int) -> Ranks:
-    """The numbers that decide which set of ``gpus`` GPUs this taste prefers."""
+def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
+    """The numbers that decide which set of ``gpus`` GPUs is preferred."""
     single = gpus == 1
-    return Ranks(
-        tables.row(("first", taste.numa_first), lambda: _first(tables, numa_first=taste.numa_first)),
-        tables.row(("rest", taste.strategy, single), lambda: _REST[taste.strategy](tables, single)),
-        tables.row(("last", taste.strategy, taste.weights), lambda: _last(tables, taste)),
+    return SetOrder(
+        tables.row(("first", preference.numa_first), lambda: _first(tables, numa_first=preference.numa_first)),
+        tables.row(("rest", preference.strategy, single), lambda: _REST[preference.strategy](tables, single)),
+        tables.row(("last", preference.strategy, preference.weights), lambda: _last(tables, preference)),
     )
 
 
-def score(tables: Tables, weights: Weights) -> Floats:
+def cohesion(tables: Tables, weights: Weights) -> Floats:
     """How well a set's GPUs go together, 0-100 with the usual weights: shape (2**g,), float32.
 
     ``nvlink * share of the most links a pair can have + pcie * nearness of the pairs (PIX 1, PXB 3/4, … SYS 0)
@@ -45,8 +61,8 @@ def score(tables: Tables, weights: Weights) -> Floats:
     otherwise: 40 * 1/2 + 25 * 0 + 20 / 2 + 10 + 5 = 45.
     """
     shape = tables.shape
-    places = range(tables.size)
-    links = [[shape.linked(a, b) for b in places] for a in places]
+    positions = range(tables.size)
+    links = [[shape.linked(a, b) for b in positions] for a in positions]
     near = [[(PathType.SYS - max(path, PathType.PIX)) / (PathType.SYS - PathType.PIX) for path in row]
             for row in shape.paths]  # fmt: skip
     pairs = np.maximum(tables.count * (tables.count - 1.0) / 2, 1)
@@ -86,7 +102,7 @@ def _leaves_even(tables: Tables, single: bool) -> Ints:
     least = np.full(1 << tables.size, tables.size, dtype=np.int64)
     masks = np.arange(1 << tables.size)
     for node in set(numa):
-        own = sum(1 << place for place, other in enumerate(numa) if other == node)
+        own = sum(1 << position for position, other in enumerate(numa) if other == node)
         least = np.minimum(least, np.bitwise_count(masks & own))
     return _joined([tables.size - least, _leaves_most(tables, single)])
 
@@ -104,13 +120,13 @@ _REST = {
 }
 
 
-def _last(tables: Tables, taste: Taste) -> Ints:
+def _last(tables: Tables, preference: Preference) -> Ints:
     # Of two sets of one size the one whose ascending list of positions is lower has the larger reversed mask.
-    lowest = -subsets.sums([1 << (tables.size - 1 - place) for place in range(tables.size)]).astype(np.int64)
-    if taste.strategy is Strategy.FIRST_FIT:
+    lowest = -subsets.sums([1 << (tables.size - 1 - position) for position in range(tables.size)]).astype(np.int64)
+    if preference.strategy is Strategy.FIRST_FIT:
         return _joined([lowest - lowest.min()])
     nics = np.round(tables.nic_distance).astype(np.int64)
-    return _joined([_classes(score(tables, taste.weights)), nics, lowest - lowest.min()])
+    return _joined([_classes(cohesion(tables, preference.weights)), nics, lowest - lowest.min()])
 
 
 def _classes(values: Floats) -> Ints:

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from dradriver.allocator import demands, filling, tours
-from dradriver.allocator.choose import check, describe
-from dradriver.allocator.filling import Nodes
-from dradriver.allocator.fleet import Fleet, NodeMask
-from dradriver.allocator.network import REACHES
+from dradriver.allocator.choice import ladder, phrases
+from dradriver.allocator.choice.choose import check
+from dradriver.allocator.fleet import packing
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.network import REACHES
+from dradriver.allocator.fleet.packing import NodeTable
 from dradriver.allocator.request import Choice, Constraint, GangChoice, GangRequest, NoPlaceError, Strategy
-from dradriver.allocator.subsets import Ints
+from dradriver.allocator.sets import tours
+from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.topology.levels import Step
 
 
@@ -28,7 +31,7 @@ class Plan(NamedTuple):
 
     Attributes:
         reach: What holds the nodes together, of ``REACHES``.
-        at: (n,) int64, which nodes of ``Nodes``.
+        at: (n,) int64, which nodes of ``NodeTable``.
         pods: (n,) int64, pods on each.
     """
 
@@ -37,13 +40,13 @@ class Plan(NamedTuple):
     pods: Ints
 
 
-def place(fleet: Fleet, request: GangRequest, *, eligible: NodeMask | Collection[str] | None = None) -> GangChoice:
+def place_gang(fleet: Fleet, request: GangRequest, *, eligible: Collection[str] | Bools | None = None) -> GangChoice:
     """A place for every pod of the gang.
 
     Args:
         fleet: The cluster.
         request: What is wanted.
-        eligible: The nodes that may be looked at; None for all.
+        eligible: The nodes that may be candidates at; None for all.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
@@ -53,18 +56,16 @@ def place(fleet: Fleet, request: GangRequest, *, eligible: NodeMask | Collection
         raise NoPlaceError(f"a gang of {request.pods} pods: ask for at least 1")
     if request.pod.include:
         raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
-    looked = fleet.look(request.pod, eligible)
-    for rung in demands.rungs(request.pod):
-        nodes = filling.nodes_of(fleet, looked, request.pod, rung)
+    candidates = fleet.candidates(request.pod, eligible)
+    for rung in ladder.rungs(request.pod):
+        nodes = packing.node_table(fleet, candidates, request.pod, rung)
         best = plan(fleet, nodes, request)
         if best is not None:
             return _described(fleet, *_fastest(fleet, nodes, request, best), request=request)
-    raise NoPlaceError(
-        _refusal(fleet, filling.nodes_of(fleet, looked, request.pod, demands.demand(request.pod)), request)
-    )
+    raise _refusal(fleet, packing.node_table(fleet, candidates, request.pod, ladder.required(request.pod)), request)
 
 
-def plan(fleet: Fleet, nodes: Nodes, request: GangRequest) -> Plan | None:
+def plan(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> Plan | None:
     """The best way to hold all pods by reach and number of nodes, None where there is none."""
     spread = request.pod.strategy is Strategy.SPREAD
     found: Plan | None = None
@@ -79,7 +80,7 @@ def plan(fleet: Fleet, nodes: Nodes, request: GangRequest) -> Plan | None:
     return found
 
 
-def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Step | None) -> Plan | None:
+def _within(fleet: Fleet, nodes: NodeTable, request: GangRequest, reach: Step | None) -> Plan | None:
     """The best domain of one width that holds all pods."""
     least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
     most = request.pods // least
@@ -99,15 +100,15 @@ def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Step | None
     sizes = np.diff(np.append(starts, len(order)))
     before = np.concatenate(([0], np.cumsum(capacity)))
     start_of = np.repeat(starts, sizes)
-    held = before[1:] - before[start_of]  # by the nodes of the domain up to here
-    place_in = np.arange(len(order)) - start_of + 1
-    enough = (held >= request.pods) & (place_in <= most)
+    so_far = before[1:] - before[start_of]  # pods that find room on the nodes of the domain up to here
+    number_in = np.arange(len(order)) - start_of + 1
+    enough = (so_far >= request.pods) & (number_in <= most)
     if not enough.any():
         return None
     total = before[starts + sizes] - before[starts]
     fewest = np.full(len(starts), np.iinfo(np.int64).max)
     group = np.repeat(np.arange(len(starts)), sizes)
-    np.minimum.at(fewest, group[enough], place_in[enough])
+    np.minimum.at(fewest, group[enough], number_in[enough])
     fits = np.flatnonzero(fewest <= most)
     if request.pod.strategy is Strategy.SPREAD:
         wide = np.minimum(sizes, most)
@@ -119,18 +120,18 @@ def _within(fleet: Fleet, nodes: Nodes, request: GangRequest, reach: Step | None
     own = order[starts[chosen] : starts[chosen] + sizes[chosen]]
     if request.pod.strategy is Strategy.SPREAD:
         own = own[:number]
-        return Plan(reach, own, filling.evenly(nodes.capacity[own], request.pods, least=least))
-    own = filling.tightest(nodes, own, request.pods, number=number, least=least)
-    return Plan(reach, own, filling.fullest(nodes.capacity[own], request.pods, least=least))
+        return Plan(reach, own, packing.evenly(nodes.capacity[own], request.pods, least=least))
+    own = packing.tightest(nodes, own, request.pods, number=number, least=least)
+    return Plan(reach, own, packing.fullest(nodes.capacity[own], request.pods, least=least))
 
 
-def _fastest(fleet: Fleet, nodes: Nodes, request: GangRequest, best: Plan) -> tuple[Nodes, Plan]:
+def _fastest(fleet: Fleet, nodes: NodeTable, request: GangRequest, best: Plan) -> tuple[NodeTable, Plan]:
     """The plan of the same reach and as many nodes whose slowest pod is fastest."""
     values = nodes.bandwidths(request.pod.gpus)
-    low, high = -1, len(values) - 1  # values[low] is possible (-1: without any demand), values[high + 1] is not
+    low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
         middle = (low + high + 1) // 2
-        faster = nodes.demanding(float(values[middle]))
+        faster = nodes.with_busbw(float(values[middle]))
         found = plan(fleet, faster, request)
         if found is not None and found.reach == best.reach and len(found.at) == len(best.at):
             low, nodes, best = middle, faster, found
@@ -139,7 +140,7 @@ def _fastest(fleet: Fleet, nodes: Nodes, request: GangRequest, best: Plan) -> tu
     return nodes, best
 
 
-def _described(fleet: Fleet, nodes: Nodes, chosen: Plan, *, request: GangRequest) -> GangChoice:
+def _described(fleet: Fleet, nodes: NodeTable, chosen: Plan, *, request: GangRequest) -> GangChoice:
     names = [nodes.name(at) for at in chosen.at.tolist()]
     by_name = dict(zip(names, zip(chosen.at.tolist(), chosen.pods.tolist(), strict=True), strict=True))
     names.sort()
@@ -149,10 +150,10 @@ def _described(fleet: Fleet, nodes: Nodes, chosen: Plan, *, request: GangRequest
     pods: list[Choice] = []
     for name in ring:
         at, count = by_name[name]
-        tables = nodes.tables(at)
+        group = nodes.group(at)
         pods += [
-            describe(fleet.shared_machine(name), tables, taken, request=request.pod, node=name)
-            for taken in filling.sets(nodes, at, count, request=request.pod)
+            msgspec.structs.replace(group.describe(taken, request.pod), node=name)
+            for taken in packing.disjoint_sets(nodes, at, count, request=request.pod)
         ]
     slowest = min(pod.busbw_gbps for pod in pods)
     known = fleet.sites.gbps()[sites]
@@ -173,8 +174,8 @@ def _missed(pods: list[Choice]) -> tuple[Constraint, ...]:
     return max((pod.fallback for pod in pods), key=len)
 
 
-def _refusal(fleet: Fleet, nodes: Nodes, request: GangRequest) -> str:
-    what = f"{request.pods} pods with {demands.words(request.pod)} each"
+def _refusal(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> NoPlaceError:
+    what = f"{request.pods} pods with {phrases.wanted(request.pod)} each"
     limits = []
     if request.max_nodes is not None:
         limits.append(f"on at most {request.max_nodes} nodes")
@@ -183,15 +184,25 @@ def _refusal(fleet: Fleet, nodes: Nodes, request: GangRequest) -> str:
     if request.min_network_gbps:
         limits.append(f"at least {request.min_network_gbps:g} GB/s of network")
     what = ", ".join((what, *limits))
-    held = int(nodes.capacity.sum())
-    if held < request.pods:
-        return f"{what}: no; {held} of them would find a place in the whole cluster"
+    every = fleet.candidates(request.pod)
+    everywhere = packing.node_table(fleet, every, request.pod, ladder.required(request.pod)).all_free()
+    if plan(fleet, everywhere, request) is None:
+        stable = "this cluster has no place for all of them even when all its GPUs are free"
+    else:
+        stable = "eligible nodes have no place for all of them at once"
+    return NoPlaceError(f"{what}: no; {_nearest(fleet, nodes, request)}", stable=f"{what}: no; {stable}")
+
+
+def _nearest(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> str:
+    most = int(nodes.capacity.sum())
+    if most < request.pods:
+        return f"{most} of them would find a place in the whole cluster"
     if request.max_nodes is not None:
         most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
         if most < request.pods:
-            return f"{what}: no; {request.max_nodes} nodes hold {most} of them"
+            return f"{request.max_nodes} nodes hold {most} of them"
     if request.min_network_gbps:
         fast = nodes.capacity[fleet.sites.gbps()[nodes.site] >= request.min_network_gbps].sum()
         if fast < request.pods:
-            return f"{what}: no; nodes with such a network hold {int(fast)} of them"
-    return f"{what}: no; without the limits on nodes there would be a place"
+            return f"nodes with such a network hold {int(fast)} of them"
+    return "without the limits on nodes there would be a place"

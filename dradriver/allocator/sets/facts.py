@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dradriver.allocator import busbw, subsets
 from dradriver.allocator.request import Level
-from dradriver.allocator.shape import Shape
-from dradriver.allocator.subsets import Bools, Floats, Ints
+from dradriver.allocator.sets import busbw, subsets
+from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.subsets import Bools, Floats, Ints
 from dradriver.topology.machine import PathType
 
 LEVELS = tuple(Level)  # best first

@@ -65,17 +65,17 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return line_gbps(self.link_gbps)
 
     def renumbered(self, order: Sequence[int]) -> Shape:
-        """The same machine with its GPUs in another order: place ``i`` has what position ``order[i]`` has here."""
+        """The same machine with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
         return Shape(
-            links=_turned(self.links, order),
-            switch_links=_picked(self.switch_links, order),
-            paths=_turned(self.paths, order),
-            numa=_numbered(_picked(self.numa, order)),
-            roots=_numbered(_picked(self.roots, order)),
-            nics=_picked(self.nics, order),
-            pcie_gbps=_picked(self.pcie_gbps, order),
-            memory_mib=_picked(self.memory_mib, order),
-            power_watts=_picked(self.power_watts, order),
+            links=_reordered_matrix(self.links, order),
+            switch_links=_reordered(self.switch_links, order),
+            paths=_reordered_matrix(self.paths, order),
+            numa=_numbered(_reordered(self.numa, order)),
+            roots=_numbered(_reordered(self.roots, order)),
+            nics=_reordered(self.nics, order),
+            pcie_gbps=_reordered(self.pcie_gbps, order),
+            memory_mib=_reordered(self.memory_mib, order),
+            power_watts=_reordered(self.power_watts, order),
             link_gbps=self.link_gbps,
             socket_gbps=self.socket_gbps,
             capability=self.capability,
@@ -120,12 +120,12 @@ def shape_of(machine: Machine) -> Shape:
     )
 
 
-def _picked(values: Sequence[_T], order: Sequence[int]) -> tuple[_T, ...]:
-    return tuple(values[place] for place in order)
+def _reordered(values: Sequence[_T], order: Sequence[int]) -> tuple[_T, ...]:
+    return tuple(values[position] for position in order)
 
 
-def _turned(matrix: Sequence[Sequence[_T]], order: Sequence[int]) -> tuple[tuple[_T, ...], ...]:
-    return tuple(_picked(matrix[place], order) for place in order)
+def _reordered_matrix(matrix: Sequence[Sequence[_T]], order: Sequence[int]) -> tuple[tuple[_T, ...], ...]:
+    return tuple(_reordered(matrix[position], order) for position in order)
 
 
 def _numbered(values: Sequence[Hashable | None]) -> tuple[int | None, ...]:

@@ -14,14 +14,9 @@ class UnknownGpuError(DriverError):
     reason = "UnknownGpu"
 
 
-def numbers_of(machine: Machine) -> frozenset[int]:
-    """The machine's own numbers of all its GPUs."""
-    return frozenset(gpu.index for gpu in machine.gpus)
-
-
-def numbers(machine: Machine, places: Iterable[int]) -> tuple[int, ...]:
+def numbers(machine: Machine, positions: Iterable[int]) -> tuple[int, ...]:
     """The machine's own numbers of some positions, in the order given."""
-    return tuple(machine.gpus[place].index for place in places)
+    return tuple(machine.gpus[position].index for position in positions)
 
 
 def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
@@ -30,13 +25,13 @@ def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
     Raises:
         UnknownGpuError: A number that the machine does not have.
     """
-    places = {gpu.index: place for place, gpu in enumerate(machine.gpus)}
-    unknown = sorted(set(gpus) - places.keys())
+    positions = {gpu.index: position for position, gpu in enumerate(machine.gpus)}
+    unknown = sorted(set(gpus) - positions.keys())
     if unknown:
         raise UnknownGpuError(
-            f"machine {machine.name!r} has no GPU {listed(unknown)}; it has {listed(places) or 'none'}"
+            f"machine {machine.name!r} has no GPU {listed(unknown)}; it has {listed(positions) or 'none'}"
         )
-    return sum(1 << places[index] for index in set(gpus))
+    return sum(1 << positions[index] for index in set(gpus))
 
 
 def listed(gpus: Iterable[int]) -> str:

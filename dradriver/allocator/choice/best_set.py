@@ -1,0 +1,83 @@
+"""The best admissible set of one machine's free positions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dradriver.allocator.choice.set_order import USUAL, Preference, set_order
+from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.allocator.sets.subsets import Ints
+from dradriver.allocator.sets.tables import SAME, Tables
+
+TABULATED = 10  # up to here the choice from every free mask is computed at once
+
+
+def best_set(
+    tables: Tables,
+    free: int,
+    *,
+    gpus: int,
+    criteria: Criteria = ANY,
+    preference: Preference = USUAL,
+) -> int | None:
+    """The mask of the best admissible set of ``gpus`` free positions, or None where there is none."""
+    if gpus > free.bit_count() or criteria.include & ~free:
+        return None
+    general = criteria.any_busbw  # sets with most come first, so their bandwidth is looked at last
+    if tables.size <= TABULATED:
+        found = int(_table(tables, gpus, general, preference)[free])
+    else:
+        found = search(tables, free, gpus=gpus, criteria=general, preference=preference)
+    if not found or (gpus > 1 and tables.busbw[found] < criteria.min_busbw_gbps * SAME):
+        return None
+    return found
+
+
+def best_sets(
+    tables: Tables, free: Ints, *, gpus: int, criteria: Criteria = ANY, preference: Preference = USUAL
+) -> Ints:
+    """``best_set`` for many free masks that have a fitting set: shape of ``free``, int64."""
+    general = criteria.any_busbw
+    if tables.size <= TABULATED:
+        return _table(tables, gpus, general, preference)[free]
+    found = [search(tables, mask, gpus=gpus, criteria=general, preference=preference) for mask in free.tolist()]
+    return np.array(found, dtype=np.int64)
+
+
+@lru_cache(maxsize=65536)
+def search(tables: Tables, free: int, *, gpus: int, criteria: Criteria, preference: Preference) -> int:
+    """The best set of one free mask, 0 for none."""
+    order = set_order(tables, preference, gpus=gpus)
+    sets = tables.row(("sets", gpus, criteria), lambda: _sets(tables, gpus, criteria))
+    sets = sets[sets & ~free == 0]
+    if not sets.size:
+        return 0
+    first = order.first[sets]
+    sets = sets[first == first.min()]
+    return int(sets[np.argmin(order.rest[free ^ sets] << 20 | order.last[sets])])
+
+
+def _table(tables: Tables, gpus: int, criteria: Criteria, preference: Preference) -> Ints:
+    """The best set of every free mask, 0 for none: shape (2**g,), int64."""
+    return tables.row(("best set", gpus, criteria, preference), lambda: _tabulate(tables, gpus, criteria, preference))
+
+
+def _tabulate(tables: Tables, gpus: int, criteria: Criteria, preference: Preference) -> Ints:
+    order = set_order(tables, preference, gpus=gpus)
+    sets = _sets(tables, gpus, criteria)
+    if not sets.size:
+        return np.zeros(1 << tables.size, dtype=np.int64)
+    free = np.arange(1 << tables.size)[:, None]
+    value = (order.first[sets] << 40 | order.last[sets]) + (order.rest[free & ~sets] << 20)
+    value[sets & ~free != 0] = np.iinfo(np.int64).max
+    best = value.argmin(axis=1)
+    inside = value[free[:, 0], best] < np.iinfo(np.int64).max
+    out: Ints = np.where(inside, sets[best], 0)
+    return out
+
+
+def _sets(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
+    sets = tables.members(gpus)
+    return sets[tables.allowed(criteria)[sets]]

@@ -1,0 +1,33 @@
+"""The criteria that a request sets: what it requires, and the rungs of what it prefers."""
+
+from __future__ import annotations
+
+from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.sets.criteria import Criteria
+
+
+def rungs(request: Request, *, include: int = 0) -> tuple[Criteria, ...]:
+    """The criteria to try, best first: what is required with each preferred constraint, then what is required alone.
+
+    Args:
+        request: What is wanted.
+        include: Mask of the positions that must be in the set.
+    """
+    required = frozenset(request.required)
+    ladder = [required | {wish} for wish in request.preferred]
+    return tuple(_criteria(request, rung, include) for rung in dict.fromkeys((*ladder, required)))
+
+
+def required(request: Request, *, include: int = 0) -> Criteria:
+    """What every set must be: the last of the rungs."""
+    return _criteria(request, frozenset(request.required), include)
+
+
+def _criteria(request: Request, constraints: frozenset[Constraint], include: int) -> Criteria:
+    return Criteria(
+        constraints=constraints,
+        min_bandwidth_gbps=request.min_bandwidth_gbps,
+        max_cross=request.max_cross_nvswitch_gpus,
+        include=include,
+        min_busbw_gbps=request.min_busbw_gbps,
+    )

@@ -1,0 +1,104 @@
+"""Why nothing fits on one machine, and the nearest thing that does."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.choice import ladder, phrases
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.choice.filters import suitable
+from dradriver.allocator.choice.numbering import listed, mask_of_gpus, numbers
+from dradriver.allocator.request import Constraint, NoPlaceError, Request
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.tables import Tables
+from dradriver.topology.machine import Machine
+
+
+def refusal(machine: Machine, tables: Tables, offered: int, *, request: Request, usable: int) -> NoPlaceError:
+    """One sentence on one machine.
+
+    Args:
+        machine: The machine.
+        tables: Its tables.
+        offered: Mask of all its free GPUs.
+        request: What was wanted.
+        usable: Mask of those among them that are of the kind that was wanted.
+    """
+    what = phrases.wanted(request)
+    criteria = ladder.required(request, include=mask_of_gpus(machine, request.include))
+    possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine.gpus, request), criteria)
+    stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
+    detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
+    return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
+
+
+def _detail(
+    machine: Machine, tables: Tables, offered: int, *, request: Request, usable: int, criteria: Criteria
+) -> str:
+    gpus = request.gpus
+    if gpus > tables.size:
+        return f"the machine has {tables.size}"
+
+    def these(mask: int) -> str:
+        return listed(numbers(machine, rings.positions(mask)))
+
+    count = offered.bit_count()
+    if gpus > count:
+        which = f" ({these(offered)})" if count else ""
+        return f"{count} of {tables.size} GPUs are free{which}"
+    if gpus > usable.bit_count():
+        which = f" ({these(usable)})" if usable else ""
+        return f"{usable.bit_count()} of {count} free GPUs are such{which}{_products(machine, request)}"
+    if criteria.include & ~usable:
+        return f"GPU {these(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
+    properties = phrases.wanted_set(request)
+    if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
+        most, figure, mask = short
+        nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({these(mask)})"
+    elif (found := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
+        nearest = f"no free GPU has {properties}"
+    else:
+        nearest = f"largest free {properties} set is {found.bit_count()} ({these(found)})"
+    if not tables.fits(gpus, tables.everything, criteria):
+        nearest += ", and with all GPUs free there would be none either"
+    if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
+        nearest += "; the machine does not say the NUMA node of every GPU"
+    return f"{nearest}; without {properties} {usable.bit_count()} GPUs are free"
+
+
+def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
+    """Where bandwidth alone is missing: how much there is, of which kind, and on which set; else None."""
+    if criteria.min_busbw_gbps:
+        found = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
+        if found is not None:
+            return round(float(tables.busbw[found]), 2), "bus bandwidth", found
+    if criteria.min_bandwidth_gbps:
+        weaker = msgspec.structs.replace(criteria, min_bandwidth_gbps=0.0, min_busbw_gbps=0.0)
+        sets = tables.members(gpus)
+        sets = sets[(sets & ~free == 0) & tables.allowed(weaker)[sets]]
+        if sets.size:
+            found = int(sets[np.argmax(tables.rates()[sets])])
+            return round(tables.bandwidth_gbps(found), 2), "bandwidth between neighbours", found
+    return None
+
+
+def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int | None:
+    """The best of the largest sets of at most ``most`` free GPUs that meet the criteria; None for none."""
+    for gpus in range(most, 0, -1):
+        found = best_set(tables, free, gpus=gpus, criteria=criteria)
+        if found is not None:
+            return found
+    return None
+
+
+def _products(machine: Machine, request: Request) -> str:
+    """What there is instead, where a name was asked for."""
+    if request.product:
+        have = sorted({gpu.product for gpu in machine.gpus if gpu.product})
+        return f"; the machine has {', '.join(have) or 'no product names'}"
+    if request.architecture:
+        have = sorted({gpu.architecture for gpu in machine.gpus if gpu.architecture})
+        return f"; the machine has {', '.join(have) or 'no architecture names'}"
+    return ""

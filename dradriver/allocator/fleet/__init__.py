@@ -1,0 +1,12 @@
+"""Which nodes of a cluster, for one pod and for gangs.
+
+machines     machines that differ in nothing but uuids, kept once
+node_group   nodes of one kind as arrays
+candidates   the nodes that a request may be placed on, and what it could use of them
+node_order   in which order nodes are filled
+network      where nodes stand in the network
+refusals     why no node fits, and the nearest thing that does
+fleet        all of it: the nodes of a cluster, ranked for one pod
+packing      how many pods of a gang each node can take, and on which sets
+gangs        places for gangs, all or nothing
+"""

@@ -1,0 +1,58 @@
+"""The nodes that a request may be placed on, and what it could use of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.request import Request
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+
+class Candidates:
+    """Some nodes of one group as a request sees them; good until a node of the group changes.
+
+    Attributes:
+        group: The group.
+        masks: The different sets of free positions of the wanted kind that occur, ascending; empty without nodes.
+    """
+
+    def __init__(self, group: NodeGroup, *, request: Request, eligible: Bools | None) -> None:
+        self.group = group
+        free = group.free_masks()
+        suitable = group.suitable(request)
+        self._usable = free if suitable == group.tables.everything else free & np.uint16(suitable)
+        self._eligible = eligible
+        self.masks: Ints = np.flatnonzero(np.bincount(self._usable if eligible is None else self._usable[eligible]))
+
+    def first(self, masks: Collection[int] | Ints, limit: int) -> list[tuple[str, int]]:
+        """The first nodes by name that have one of these masks, and which each has."""
+        if len(masks) == 1:
+            (mask,) = masks
+            found = self._usable == mask
+        else:
+            among = np.zeros(1 << self.group.tables.size, dtype=np.bool_)
+            among[list(masks)] = True
+            found = among[self._usable]
+        if self._eligible is not None:
+            found &= self._eligible
+        by_name = self.group.by_name()
+        slots = by_name[np.flatnonzero(found[by_name])[:limit]]
+        return [(self.group.names[slot], mask) for slot, mask in zip(slots.tolist(), self.masks_of(slots), strict=True)]
+
+    def first_name(self, masks: Collection[int] | Ints | None = None) -> str:
+        """The first name of those with one of these masks, of all without any."""
+        return self.first(self.masks if masks is None else masks, 1)[0][0]
+
+    def slots(self) -> Ints:
+        """Slots of all these nodes."""
+        if self._eligible is None:
+            return np.arange(len(self.group.names))
+        return np.flatnonzero(self._eligible)
+
+    def masks_of(self, slots: Sequence[int] | Ints) -> Ints:
+        """The masks of some slots."""
+        out: Ints = self._usable[slots].astype(np.int64)
+        return out

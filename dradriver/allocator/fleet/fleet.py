@@ -1,0 +1,226 @@
+"""Which node of a cluster: free masks of thousands of nodes as arrays, one per kind, ranked by table look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice.choose import check
+from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
+from dradriver.allocator.fleet import node_order
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.machines import NodeMachine, SharedMachines
+from dradriver.allocator.fleet.network import Sites
+from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key
+from dradriver.allocator.fleet.node_order import Option
+from dradriver.allocator.fleet.refusals import refusal
+from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.subsets import Bools, Ints
+from dradriver.allocator.sets.tables import Tables, tables_of
+from dradriver.topology.levels import Location
+from dradriver.topology.machine import Machine
+
+
+class Fleet:
+    """The cluster's nodes with their machines and free GPUs.
+
+    Per node 14 bytes of mask, row and location, its name and its GPUs' uuids; machines and tables are shared by alike
+    ones. ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number
+    of different masks, not of nodes.
+
+    Attributes:
+        sites: The locations of the nodes.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, NodeGroup] = {}
+        self._slots: dict[str, tuple[NodeGroup, int]] = {}
+        self._machines: dict[str, NodeMachine] = {}
+        self._shared = SharedMachines()
+        self.sites = Sites()
+        self._name_ranks: dict[NodeGroup, Ints] = {}  # empty after nodes came or went
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """Names of all nodes."""
+        return self._slots.keys()
+
+    @property
+    def groups(self) -> Collection[NodeGroup]:
+        """All nodes by kind."""
+        return self._groups.values()
+
+    def machine(self, name: str) -> Machine:
+        """The node's machine; KeyError for an unknown node."""
+        return self._machines[name].machine()
+
+    def shared_machine(self, name: str) -> Machine:
+        """The same without uuids, which costs nothing: one object for all alike nodes."""
+        return self._machines[name].shared
+
+    def free(self, name: str) -> frozenset[int]:
+        """The node's free GPUs, by the machine's own numbers; KeyError for an unknown node."""
+        group, slot = self._slots[name]
+        return frozenset(numbers(group.machine, rings.positions(group.free(slot))))
+
+    def set_node(self, name: str, machine: Machine, free: Collection[int], row: int | None = None) -> None:
+        """Insert a node, or update its machine and its free GPUs.
+
+        Args:
+            name: The node's name.
+            machine: Its machine.
+            free: The machine's own numbers of its free GPUs.
+            row: The caller's own number of the node, by which ``rank`` finds it in an array; from 0. A node that was
+                inserted with one keeps it where none is given.
+
+        Raises:
+            MachineTooLargeError: More than 16 GPUs.
+            UnknownGpuError: ``free`` names a GPU that the machine does not have.
+        """
+        mask = mask_of_gpus(machine, free)
+        node_machine = self._shared.of(machine)
+        if self._machines.get(name) != node_machine:
+            self._move(name, machine, tables_of(node_machine.shared))
+        group, slot = self._slots[name]
+        group.set_free(slot, mask)
+        if row is not None:
+            group.set_row(slot, row)
+
+    def _move(self, name: str, machine: Machine, tables: Tables) -> None:
+        """Put a node into the group of its machine; what the caller said of it before stays."""
+        before = self._slots.get(name)
+        row, site = before[0].row_and_site(before[1]) if before is not None else (NO_ROW, 0)
+        self.remove(name)
+        self._machines[name] = node_machine = self._shared.add(machine)
+        key = group_key(machine, tables)
+        if key not in self._groups:
+            self._groups[key] = NodeGroup(tables, node_machine.shared)
+        group = self._groups[key]
+        self._slots[name] = group, group.add(name, row=row, site=site)
+        self._name_ranks.clear()
+
+    def set_free(self, name: str, free: Collection[int]) -> None:
+        """Update a node's free GPUs; KeyError for an unknown node.
+
+        Raises:
+            UnknownGpuError: ``free`` names a GPU that the machine does not have.
+        """
+        group, slot = self._slots[name]
+        try:
+            mask = group.mask_of(free)
+        except KeyError:
+            mask = mask_of_gpus(self.shared_machine(name), free)  # says which
+        group.set_free(slot, mask)
+
+    def set_location(self, name: str, location: Location) -> None:
+        """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
+        group, slot = self._slots[name]
+        group.set_site(slot, self.sites.number(location))
+
+    def location(self, name: str) -> Location:
+        """Where a node stands; KeyError for an unknown node."""
+        group, slot = self._slots[name]
+        return self.sites.locations[int(group.sites()[slot])]
+
+    def remove(self, name: str) -> None:
+        """Forget a node; an unknown one is no error."""
+        found = self._slots.pop(name, None)
+        if found is None:
+            return
+        self._shared.drop(self._machines.pop(name))
+        group, slot = found
+        moved = group.drop(slot)
+        if moved:
+            self._slots[moved] = group, slot
+        if not group.names:
+            del self._groups[group_key(group.machine, group.tables)]
+        self._name_ranks.clear()
+
+    def rank(
+        self,
+        request: Request,
+        *,
+        eligible: Collection[str] | Bools | None = None,
+        limit: int = 8,
+        explain: bool = True,
+    ) -> list[Choice]:
+        """The best set on each of the best nodes, best first; one a node, at most ``limit``.
+
+        Nodes are ordered by the rung of the preferred ladder that they reach, then by predicted bandwidth, then by
+        the request's strategy, then by name. See ``node_order`` for the strategies.
+
+        Args:
+            request: What is wanted.
+            eligible: The nodes that may be taken, None for all: their names, of which unknown ones are passed over, or
+                an array of bool by the rows that ``set_node`` was given; a node beyond its end, or without a row, is
+                not eligible.
+            limit: Most choices to return.
+            explain: Whether a refusal's message names the nearest thing that is possible; without that a refusal costs
+                no more than an answer, and its message is the stable one.
+
+        Raises:
+            NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
+        """
+        check(request)
+        candidates = self.candidates(request, eligible)
+        choices: list[Choice] = []
+        passed: list[Criteria] = []
+        for rung in ladder.rungs(request):
+            for tie in node_order.ties(candidates, request, rung=rung, passed=passed):
+                choices += _named(tie, request, limit - len(choices))
+                if len(choices) >= limit:
+                    return choices
+            passed.append(rung)
+        if not choices:
+            raise refusal(self.groups, candidates, request, explain=explain)
+        return choices
+
+    def candidates(self, request: Request, eligible: Collection[str] | Bools | None = None) -> list[Candidates]:
+        """The nodes that may be taken, by kind, with the masks that the request could use of them."""
+        by_group: dict[NodeGroup, Bools | None]
+        if eligible is None:
+            by_group = dict.fromkeys(self.groups)
+        elif isinstance(eligible, np.ndarray):
+            by_group = {group: group.at_rows(eligible) for group in self.groups}
+        else:
+            by_group = self._named_ones(eligible)
+        found = [Candidates(group, request=request, eligible=own) for group, own in by_group.items()]
+        return [each for each in found if len(each.masks)]
+
+    def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
+        """Where each node's name stands among all names, for the slots of each group in turn: (nodes,), int64."""
+        if not self._name_ranks:
+            order = {name: at for at, name in enumerate(sorted(self._slots))}
+            self._name_ranks = {
+                group: np.array([order[name] for name in group.names], dtype=np.int64) for group in self.groups
+            }
+        every = [self._name_ranks[each.group][own] for each, own in zip(candidates, slots, strict=True)]
+        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
+
+    def _named_ones(self, names: Collection[str]) -> dict[NodeGroup, Bools | None]:
+        chosen: dict[NodeGroup, Bools] = {}
+        for name in names:
+            found = self._slots.get(name)
+            if found is not None:
+                group, slot = found
+                if group not in chosen:
+                    chosen[group] = np.zeros(len(group.names), dtype=np.bool_)
+                chosen[group][slot] = True
+        return dict(chosen)
+
+
+def _named(tie: list[Option], request: Request, limit: int) -> list[Choice]:
+    """Choices on the nodes of equally good options, by name."""
+    taken: dict[Candidates, dict[int, int]] = {}
+    for option in tie:
+        taken.setdefault(option.candidates, {})[option.free] = option.taken
+    found = [(name, each, sets[free]) for each, sets in taken.items() for name, free in each.first(sets.keys(), limit)]
+    found.sort(key=lambda entry: entry[0])
+    return [
+        msgspec.structs.replace(each.group.describe(mask, request), node=name) for name, each, mask in found[:limit]
+    ]

@@ -1,0 +1,145 @@
+"""Nodes of one kind as arrays: same links, same products, same GPU numbers, whatever is free on each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.choice.choose import describe
+from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.request import Choice, Constraint, Request
+from dradriver.allocator.sets.subsets import Bools, Ints
+from dradriver.allocator.sets.tables import Tables
+from dradriver.topology.machine import Machine
+
+NO_ROW = -1
+_MOST_ANSWERS = 1024  # kept of each kind
+
+
+def group_key(machine: Machine, tables: Tables) -> Hashable:
+    """What nodes must share to be of one group; machines of equal links need not share products or numbers."""
+    gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib) for gpu in machine.gpus)
+    return (id(tables), *gpus)
+
+
+class NodeGroup:
+    """All nodes of one kind: slot ``i`` of every array is ``names[i]``.
+
+    Attributes:
+        tables: Their tables.
+        machine: The machine of the first of them, for what all of them share.
+        names: Names of the nodes.
+    """
+
+    def __init__(self, tables: Tables, machine: Machine) -> None:
+        self.tables = tables
+        self.machine = machine
+        self.names: list[str] = []
+        self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
+        # Masks of up to 16 GPUs: 2 bytes each.
+        self._free = np.zeros(64, dtype=np.uint16)
+        self._row = np.zeros(64, dtype=np.int64)
+        self._site = np.zeros(64, dtype=np.int32)
+        self._by_name: Ints | None = None
+        self._suitable = lru_cache(maxsize=_MOST_ANSWERS)(self._find_suitable)
+        self._described = lru_cache(maxsize=_MOST_ANSWERS)(self._describe)
+
+    def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
+        """Take in a node, nothing free on it; its slot."""
+        slot = len(self.names)
+        if slot == len(self._free):
+            self._free = np.concatenate((self._free, np.zeros_like(self._free)))
+            self._row = np.concatenate((self._row, np.zeros_like(self._row)))
+            self._site = np.concatenate((self._site, np.zeros_like(self._site)))
+        self.names.append(name)
+        self._free[slot], self._row[slot], self._site[slot] = 0, row, site
+        self._by_name = None
+        return slot
+
+    def drop(self, slot: int) -> str:
+        """Free a slot by moving the last node into it; the name of the node that is there now."""
+        last = len(self.names) - 1
+        for array in (self._free, self._row, self._site):
+            array[slot] = array[last]
+        self.names[slot] = self.names[last]
+        self.names.pop()
+        self._by_name = None
+        return self.names[slot] if slot < last else ""
+
+    def mask_of(self, gpus: Collection[int]) -> int:
+        """The mask of some GPU numbers; KeyError for a number that these nodes do not have."""
+        mask = 0
+        for number in gpus:
+            mask |= self._bit[number]
+        return mask
+
+    def set_free(self, slot: int, mask: int) -> None:
+        """Say what is free on a node."""
+        self._free[slot] = mask
+
+    def set_row(self, slot: int, row: int) -> None:
+        """Say which row of the caller's arrays a node has."""
+        self._row[slot] = row
+
+    def set_site(self, slot: int, site: int) -> None:
+        """Say where a node stands: the number of its location."""
+        self._site[slot] = site
+
+    def free(self, slot: int) -> int:
+        """Mask of a node's free positions."""
+        return int(self._free[slot])
+
+    def row_and_site(self, slot: int) -> tuple[int, int]:
+        """What was said of a node: its row, and the number of its location."""
+        return int(self._row[slot]), int(self._site[slot])
+
+    def free_masks(self) -> NDArray[np.uint16]:
+        """Mask of each node's free positions: (nodes,), uint16; a view, which changes as nodes do."""
+        return self._free[: len(self.names)]
+
+    def sites(self) -> NDArray[np.int32]:
+        """Number of each node's location: (nodes,), int32."""
+        return self._site[: len(self.names)]
+
+    def by_name(self) -> Ints:
+        """The slots in the order of the nodes' names: (nodes,), int64."""
+        if self._by_name is None:
+            self._by_name = np.array(sorted(range(len(self.names)), key=self.names.__getitem__), dtype=np.int64)
+        return self._by_name
+
+    def at_rows(self, eligible: Bools) -> Bools:
+        """What the caller's array says of each node, False beyond its end and for nodes without a row: (nodes,)."""
+        rows = self._row[: len(self.names)]
+        if not len(eligible):
+            return np.zeros(len(rows), dtype=np.bool_)
+        out: Bools = eligible.take(rows, mode="clip")
+        out &= rows.view(np.uint64) < len(eligible)  # of no row this makes a row far beyond the end
+        return out
+
+    def suitable(self, request: Request) -> int:
+        """Mask of the positions whose GPUs are of the kind that is wanted."""
+        if not filters(request):
+            return self.tables.everything
+        return self._suitable(request.product, request.architecture, request.min_memory_mib, request.exclude)
+
+    def include(self, request: Request) -> int | None:
+        """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
+        if not self._bit.keys() >= set(request.include):
+            return None
+        return self.mask_of(request.include)
+
+    def describe(self, taken: int, request: Request) -> Choice:
+        """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
+        return self._described(taken, request.containers, request.preferred)
+
+    def _find_suitable(self, product: str, architecture: str, min_memory_mib: int, exclude: tuple[int, ...]) -> int:
+        wish = Request(
+            containers=(), product=product, architecture=architecture, min_memory_mib=min_memory_mib, exclude=exclude
+        )
+        return suitable(self.machine.gpus, wish)
+
+    def _describe(self, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]) -> Choice:
+        return describe(self.machine, self.tables, taken, request=Request(containers=containers, preferred=preferred))

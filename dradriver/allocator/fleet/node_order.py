@@ -1,0 +1,121 @@
+"""In which order the nodes of a cluster are filled."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.choice.best_set import TABULATED, best_sets
+from dradriver.allocator.choice.set_order import keep_order, preference
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.request import Request, Strategy
+from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.subsets import Array, Ints
+from dradriver.allocator.sets.tables import Tables
+
+_MOST_MASKS = 512  # of large machines, of which the set is looked up at once; those with the fewest GPUs free first
+
+
+class Option(NamedTuple):
+    """What to take of all candidates of a group that have one free mask.
+
+    Attributes:
+        cost: The lower the better; options of all groups compare.
+        candidates: Those of the group.
+        free: The mask.
+        taken: The set to take of it.
+    """
+
+    cost: tuple[float, ...]
+    candidates: Candidates
+    free: int
+    taken: int
+
+
+def ties(
+    candidates: Sequence[Candidates], request: Request, *, rung: Criteria, passed: Sequence[Criteria]
+) -> Iterator[list[Option]]:
+    """Options that reach this rung and none that was passed, best first, equal ones together.
+
+    The most bandwidth goes first. Among equals, by strategy:
+
+    * ``best-fit``: what taking the set costs those who come later (best set of 8, 4, 2, all disjoint sets of 4, of 2
+      that the node can still offer, GB/s lost), then the fewest free GPUs;
+    * ``pack``: the fewest free GPUs, then that cost;
+    * ``spread``: the most free GPUs, then that cost;
+    * ``first-fit``: nothing; names decide.
+
+    Worked example: one GPU is wanted, node a has a whole NVLink pair free, b a pair and a single one. best-fit takes
+    the single one of b, pack breaks the pair of a, spread takes b's, first-fit goes to a.
+    """
+    streams = (_options(each, request, rung=rung, passed=passed) for each in candidates)
+    cost = attrgetter("cost")
+    for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
+        yield list(equal)
+
+
+def _options(
+    candidates: Candidates, request: Request, *, rung: Criteria, passed: Sequence[Criteria]
+) -> Iterator[Option]:
+    """The options of one group, cheapest first."""
+    tables, gpus = candidates.group.tables, request.gpus
+    include = candidates.group.include(request)
+    if gpus > tables.size or include is None:
+        return
+    masks = candidates.masks
+    criteria = rung.including(include)
+    masks = masks[tables.has(gpus, masks, criteria)]
+    for above in passed:
+        masks = masks[~tables.has(gpus, masks, above.including(include))]
+    if not len(masks):
+        return
+    for rows in _ordered(tables, masks, request, criteria=criteria.any_busbw):
+        for row in rows:
+            free, taken, *cost = row.tolist()
+            yield Option(tuple(cost), candidates, int(free), int(taken))
+
+
+def _ordered(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria) -> Iterator[Array]:
+    """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
+    if tables.size <= TABULATED:
+        key = ("node order", request.gpus, criteria, preference(request))
+        rows = tables.row(key, lambda: _tabulate(tables, request, criteria))
+        present = np.zeros(1 << tables.size, dtype=np.bool_)
+        present[masks] = True
+        yield rows[present[rows[:, 0].astype(np.int64)]]
+        return
+    value = tables.best(request.gpus, criteria)[masks].round(2)
+    for most in np.unique(value)[::-1]:
+        equal = masks[value == most]
+        count = np.bitwise_count(equal).astype(np.int64)
+        equal = equal[np.argsort(-count if request.strategy is Strategy.SPREAD else count, kind="stable")]
+        for block, start in enumerate(range(0, len(equal), _MOST_MASKS)):
+            yield _rows(tables, np.sort(equal[start : start + _MOST_MASKS]), request, criteria=criteria, block=block)
+
+
+def _tabulate(tables: Tables, request: Request, criteria: Criteria) -> Array:
+    masks = np.arange(1 << tables.size)
+    return _rows(tables, masks[tables.has(request.gpus, masks, criteria)], request, criteria=criteria)
+
+
+def _rows(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria, block: int = 0) -> Array:
+    gpus = request.gpus
+    taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
+    value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)
+    count = np.bitwise_count(masks).astype(np.float64)
+    keep = tables.keep[list(keep_order(gpus))]
+    lost = (keep[:, masks] - keep[:, masks ^ taken]).round(2).astype(np.float64)
+    by_strategy = {
+        Strategy.BEST_FIT: [*lost, count],
+        Strategy.PACK: [count, *lost],
+        Strategy.SPREAD: [-count, *lost],
+        Strategy.FIRST_FIT: [],
+    }[request.strategy]
+    cost = [-value, np.full(len(masks), float(block)), *by_strategy]
+    rows: Array = np.stack([masks, taken, *cost], axis=1)
+    return rows[np.lexsort(cost[::-1])]

@@ -1,0 +1,107 @@
+"""Why no node fits, and the nearest thing that does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from dradriver.allocator.choice import ladder, phrases
+from dradriver.allocator.choice.refusals import shortfall
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.request import NoPlaceError, Request
+from dradriver.allocator.sets.criteria import ANY, Criteria
+
+_MOST_MASKS = 512  # of a group, looked through for what is nearest
+
+
+def refusal(
+    groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Request, *, explain: bool
+) -> NoPlaceError:
+    """Why no candidate fits.
+
+    Args:
+        groups: All nodes of the cluster.
+        candidates: Those that might have been taken.
+        request: What was wanted.
+        explain: Whether the message is to name the nearest thing that is possible; else it is the stable one.
+    """
+    what = phrases.wanted(request)
+    stable = f"{what}: no; {_stable(groups, request)}"
+    detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
+    return NoPlaceError(detail, stable=stable)
+
+
+def _stable(groups: Collection[NodeGroup], request: Request) -> str:
+    if not groups:
+        return "no node has GPUs"
+    if any(could_have(group, request) for group in groups):
+        return "no eligible node has such a set free"
+    return "no node of this cluster has such a set even when all its GPUs are free"
+
+
+def could_have(group: NodeGroup, request: Request) -> bool:
+    """Whether these nodes have what is required when all their GPUs are free."""
+    include = group.include(request)
+    if request.gpus > group.tables.size or include is None:
+        return False
+    criteria = ladder.required(request, include=include)
+    return group.tables.fits(request.gpus, group.suitable(request), criteria)
+
+
+def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Request) -> str:
+    if not candidates:
+        return "no node is eligible" if groups else "no node has GPUs"
+    size = max(each.group.tables.size for each in candidates)
+    if request.gpus > size:
+        biggest = min(each.first_name() for each in candidates if each.group.tables.size == size)
+        return f"the largest machine, {biggest}, has {size}"
+    most = _largest(candidates, request.gpus, criteria=None, request=request)
+    kind = phrases.wanted_gpus(request)
+    if most is None:
+        return f"no GPU{' ' + kind if kind else ''} is free"
+    if most[0] < request.gpus:
+        return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}"
+    properties, criteria = phrases.wanted_set(request), ladder.required(request)
+    if (short := _shortfall(candidates, request, criteria)) is not None:
+        nearest = f"the most {short[1]} that so many free GPUs of a node have is {short[0]:g} GB/s on {short[2]}"
+    else:
+        fitting = _largest(candidates, request.gpus - 1, criteria=criteria, request=request)
+        nearest = (
+            f"largest free {properties} set is {fitting[0]} on {fitting[1]}"
+            if fitting
+            else f"no free GPU has {properties}"
+        )
+    return f"{nearest}; without {properties} there is a place on {most[1]}"
+
+
+def _largest(
+    candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Request
+) -> tuple[int, str] | None:
+    """Size of the largest free set of at most ``most`` GPUs, and the first node by name that has it."""
+    for gpus in range(most, 0, -1):
+        names = []
+        for each in candidates:
+            include = each.group.include(request)
+            if gpus > each.group.tables.size or include is None:
+                continue
+            own = ANY if criteria is None else criteria.including(include)
+            masks = each.masks[each.group.tables.has(gpus, each.masks, own)]
+            if len(masks):
+                names.append(each.first_name(masks))
+        if names:
+            return gpus, min(names)
+    return None
+
+
+def _shortfall(candidates: Sequence[Candidates], request: Request, criteria: Criteria) -> tuple[float, str, str] | None:
+    """The most bandwidth there is where that alone is missing, of which kind, and on which node."""
+    best: tuple[float, str, Candidates, int] | None = None
+    for each in candidates:
+        include = each.group.include(request)
+        if request.gpus > each.group.tables.size or include is None:
+            continue
+        for mask in each.masks[-_MOST_MASKS:].tolist():
+            found = shortfall(each.group.tables, mask, gpus=request.gpus, criteria=criteria.including(include))
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found[0], found[1], each, mask
+    return None if best is None else (best[0], best[1], best[2].first_name([best[3]]))

@@ -1,0 +1,37 @@
+"""What a set of positions must be, as a key that tables can keep answers under."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dradriver.allocator.request import Constraint
+
+
+class Criteria(msgspec.Struct, frozen=True):
+    """What a set of positions must be.
+
+    Attributes:
+        constraints: What all its GPUs must have in common.
+        min_bandwidth_gbps: Least line rate of the weakest step.
+        max_cross: Most members outside the NVLink domain that holds most of them; None for any number.
+        include: Mask of positions that must be in it.
+        min_busbw_gbps: Least predicted bandwidth.
+    """
+
+    constraints: frozenset[Constraint] = frozenset()
+    min_bandwidth_gbps: float = 0.0
+    max_cross: int | None = None
+    include: int = 0
+    min_busbw_gbps: float = 0.0
+
+    @property
+    def any_busbw(self) -> Criteria:
+        """The same but for the predicted bandwidth: where the best set has enough of it some set has."""
+        return msgspec.structs.replace(self, min_busbw_gbps=0.0) if self.min_busbw_gbps else self
+
+    def including(self, include: int) -> Criteria:
+        """The same with this mask of positions that must be in the set."""
+        return msgspec.structs.replace(self, include=include) if include != self.include else self
+
+
+ANY = Criteria()
