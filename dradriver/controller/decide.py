@@ -78,7 +78,7 @@ def _rank(picture: Picture, wish: Wish, fit: Rows) -> list[Choice]:
             raise NoPlaceError("no node offers GPUs of this driver")
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
     try:
-        return fleet.rank(wish.request, eligible=fit, limit=MOST_NODES)
+        return fleet.rank(wish.request, eligible=fit, limit=MOST_NODES, explain=False)
     except NoPlaceError as error:
         causes = _causes(picture, wish)
         raise NoPlaceError(f"{error.stable}; nodes left out: {causes}" if causes else error.stable) from None

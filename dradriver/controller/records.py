@@ -155,7 +155,7 @@ class DeviceClass(msgspec.Struct, frozen=True):
     resources: frozenset[str]
 
 
-class _ClassSpec(msgspec.Struct, rename="camel"):
+class _ClassSpec(msgspec.Struct, rename="camel", frozen=True):
     extended_resource_name: str = ""
 
 

@@ -128,7 +128,8 @@ class Worker:
         while True:
             await self.turn()
             if self._tasks:
-                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+                    task.result()
             elif not self._touched and not await self.reasons.flush(float("inf"), 1000):
                 return
 

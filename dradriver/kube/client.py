@@ -17,7 +17,7 @@ import yarl
 from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import ApiError, Unreachable, from_status
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.lines import Lines, cause
 from dradriver.kube.resources import Resource
 
@@ -263,7 +263,7 @@ class Client:
                     raise _TooLongError
             return b"".join(pieces)
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{method} {path}: {cause(error)}") from error
+            raise Unreachable(f"{method} {path}: {cause(error)}", timed_out=_timed_out(error)) from error
         finally:
             response.release()
 
@@ -302,7 +302,7 @@ class Client:
                 async with response:
                     answer = await response.read()
             except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(f"{method} {path}: {cause(error)}") from error
+                raise Unreachable(f"{method} {path}: {cause(error)}", timed_out=_timed_out(error)) from error
             if response.status == 401 and (newer := self._config.bearer()) != token:
                 token = newer
                 continue
@@ -312,6 +312,11 @@ class Client:
                 retry_after=response.headers.get("Retry-After"),
                 request=f"{method} {path}",
             )
+
+
+def _timed_out(error: Exception) -> bool:
+    """Return whether a server took a request and did not answer it in time."""
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

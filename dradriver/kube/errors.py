@@ -18,9 +18,17 @@ class ConfigError(DriverError):
 
 
 class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers read it
-    """The API server gave no usable answer: no connection, none in time, or something that is not Kubernetes."""
+    """The API server gave no usable answer: no connection, none in time, or something that is not Kubernetes.
+
+    Attributes:
+        timed_out: Whether it took the request and did not answer in time: somebody's webhook may hold it up.
+    """
 
     reason = "ApiServerUnreachable"
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class ApiError(DriverError):

@@ -14,24 +14,16 @@ import msgspec
 
 from dradriver.allocator.request import Choice
 from dradriver.api import annotations as words
-from dradriver.api import names, slices
-from dradriver.api.objects import Node, Pod, ResourceSlice
-from dradriver.api.pins import Claim
+from dradriver.api import names, resolved, slices
+from dradriver.api.jsonpatch import Patch
+from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.jsonpatch import Patch
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Collection, Object, Refused, Store, patched
-
-TYPES: tuple[tuple[Resource, Any], ...] = (
-    (PODS, Pod),
-    (RESOURCE_CLAIMS, Claim),
-    (NODES, Node),
-    (RESOURCE_SLICES, ResourceSlice),
-)
 
 
 class Killed(BaseException):
@@ -107,7 +99,7 @@ class DirectClient:
 
     def _write(self, verb: str, name: str, act: Any) -> Any:
         self.writes.append((verb, name))
-        if self.kill_at == len(self.writes):
+        if 0 < self.kill_at <= len(self.writes) or 0 < -self.kill_at < len(self.writes):
             raise Killed
         if self.refuse.get(verb):
             raise self.refuse[verb].pop(0)
@@ -121,10 +113,11 @@ class DirectClient:
 
 
 class GpuCluster:
-    """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for ``patience_s``."""
+    """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
-    def __init__(self, *, patience_s: float = 1000.0) -> None:
-        self.patience_s = patience_s
+    def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
+        self.promise_s = promise_s
+        self.unschedulable_s = unschedulable_s
         self.store = Store()
         self.machines: dict[str, Machine] = {}
         self._created = 0
@@ -134,42 +127,42 @@ class GpuCluster:
     def restart(self) -> None:
         """Put a new controller in the old one's place; it has seen nothing yet."""
         self.client = DirectClient(self.store)
-        self.worker = Worker(cast("Client", self.client), patience_s=self.patience_s, grace_s=0.0)
+        self.worker = Worker(
+            cast("Client", self.client),
+            promise_s=self.promise_s,
+            unschedulable_s=self.unschedulable_s,
+            grace_s=0.0,
+        )
         self._seen.clear()
 
     # What reaches the controller.
 
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
-        cluster = self.worker.cluster
-        handlers: dict[Resource, Any] = {
-            PODS: cluster.pod_changed,
-            RESOURCE_CLAIMS: cluster.claim_changed,
-            NODES: cluster.node_changed,
-            RESOURCE_SLICES: cluster.slice_changed,
-        }
-        for resource, kind in TYPES:
-            if resources and resource not in resources:
+        for source in SOURCES:
+            if resources and source.resource not in resources:
                 continue
-            where = _where(self.store, resource)
+            where = _where(self.store, source.resource)
             events: list[tuple[Object | None, Object | None]]
-            if resource.plural not in self._seen:
+            if source.resource.plural not in self._seen:
                 events = [(None, obj) for obj in where.objects.values()]
             else:
-                events = [(e.old, e.new) for e in where.log if e.version > self._seen[resource.plural]]
-            self._seen[resource.plural] = self.store.version
-            for old, new in events:
-                metadata = (new or old or {})["metadata"]
+                events = [(e.old, e.new) for e in where.log if e.version > self._seen[source.resource.plural]]
+            self._seen[source.resource.plural] = self.store.version
+            for before, after in events:
+                metadata = (after or before or {})["metadata"]
                 key = metadata.get("namespace", ""), metadata["name"]
-                handlers[resource](Change(key, _typed(old, kind) if old else None, _typed(new, kind) if new else None))
+                old, new = (None if obj is None else source.read(_raw(obj)) for obj in (before, after))
+                if old is not None or new is not None:
+                    source.changed(self.worker.picture, Change(key, old, new))
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""
         for _ in range(20):
             self.deliver()
             before = self.store.version
-            self.worker._sweep_at = 0.0
-            await self.worker.step()
+            await self.worker.rest()
+            await self.worker.sweep()
             if self.store.version == before:
                 return
         raise AssertionError("the controller never comes to rest")
@@ -232,7 +225,7 @@ class GpuCluster:
                     "namespace": "default",
                     "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
                     "labels": {names.LABEL: names.LABEL_PLACED},
-                    "annotations": {names.CONTAINERS: words.write_counts(counts), **wishes},
+                    "annotations": {names.REQUEST: note(counts, wishes), **wishes},
                 },
                 "spec": spec | changes,
                 "status": {"phase": "Pending"},
@@ -350,6 +343,12 @@ def claim_of(pod: str) -> str:
     return f"gpus-{pod}"
 
 
+def note(counts: Mapping[str, int], wishes: Mapping[str, str]) -> str:
+    """Return what the webhook notes of a pod."""
+    found = resolved.Resolved(containers=dict(counts), request=words.parse(wishes, counts))
+    return resolved.write(found)
+
+
 def pins(claim: Object) -> list[str]:
     """Return the uuids that a claim's selectors allow."""
     found: list[str] = []
@@ -367,6 +366,10 @@ def _result(node: str, uuid: str) -> Object:
 
 def _where(store: Store, resource: Resource) -> Collection:
     return store.collection(resource.group, resource.version, resource.plural)
+
+
+def _raw(obj: Object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(obj))
 
 
 def _typed(obj: Object | None, kind: Any) -> Any:

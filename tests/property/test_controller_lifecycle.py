@@ -129,7 +129,7 @@ class Lifecycle(RuleBasedStateMachine):
         written = len(self.cluster.client.writes)
         self.cluster.client.kill_at = (written + kill_at if kill_at > 0 else kill_at - written) if kill_at else 0
         try:
-            self.run(self.cluster.worker.step())
+            self.run(self.cluster.worker.rest())
         except Killed:
             self.restart()
         except ApiError as error:
@@ -140,7 +140,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule()
     def deliver_all_and_step(self) -> None:
         self.cluster.deliver()
-        self.run(self.cluster.worker.step())
+        self.run(self.cluster.worker.rest())
 
     @rule()
     def restart(self) -> None:
@@ -188,7 +188,7 @@ class Lifecycle(RuleBasedStateMachine):
                 self.cluster.remove(RESOURCE_CLAIMS, claim["metadata"]["name"], "default")
         self.settle()
         assert self.cluster.all(RESOURCE_CLAIMS) == []
-        fleet = self.cluster.worker.cluster.inventory.fleet
+        fleet = self.cluster.worker.picture.inventory.fleet
         assert {node: len(fleet.free(node)) for node in fleet.nodes} == {
             node: 8 - len(gone) for node, gone in self.gone.items()
         }
@@ -198,7 +198,7 @@ class Lifecycle(RuleBasedStateMachine):
         for _ in range(6):
             self.cluster.deliver()
             self.cluster.worker._sweep_at = 0.0
-            self.run(self.cluster.worker.step())
+            self.run(self.cluster.worker.rest())
             self.cluster.schedule()
             self.cluster.collect()
         self.cluster.deliver()

@@ -258,8 +258,8 @@ async def test_a_claim_that_no_reflector_has_shown_is_looked_at_not_doubled() ->
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
     cluster.pod("p")
     cluster.deliver(PODS)
-    await cluster.worker.step()
-    await cluster.worker.step()
+    await cluster.worker.rest()
+    await cluster.worker.rest()
     assert cluster.claim("p") == theirs
     assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
 
@@ -272,7 +272,7 @@ async def test_a_pod_that_changed_meanwhile_is_lifted_in_its_new_form() -> None:
     pod = cluster.get_pod("p")
     pod["metadata"]["annotations"]["example.com/note"] = "new"
     cluster.put(PODS, pod)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
     await cluster.settle()
     assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
@@ -285,10 +285,10 @@ async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_even
     cluster.node("a")
     cluster.pod("one")
     cluster.deliver()
-    await cluster.worker.step()
+    await cluster.worker.rest()
     cluster.pod("two")
     cluster.deliver(PODS)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert sorted((cluster.gpus("one")[1], cluster.gpus("two")[1])) == list(QUADS)
 
 
@@ -325,7 +325,7 @@ async def test_a_refused_claim_is_told_and_the_next_pod_goes_on() -> None:
     cluster.pod("two")
     cluster.deliver()
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus")]
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.note("one", "reason") == "exceeded quota: gpus"
     assert cluster.claim("two") is not None
 

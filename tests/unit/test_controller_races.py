@@ -38,10 +38,10 @@ async def test_an_event_from_before_the_gate_was_lifted_does_not_bring_it_back()
     cluster.pod("p")
     cluster.deliver()
     gated = see(cluster)
-    await cluster.worker.step()
-    cluster.worker.cluster.pod_changed(Change(KEY, gated, gated))
-    assert cluster.worker.cluster.waiting == set()
-    await cluster.worker.step()
+    await cluster.worker.rest()
+    cluster.worker.picture.pod_changed(Change(KEY, gated, gated))
+    assert cluster.worker.picture.waiting == set()
+    await cluster.worker.rest()
     assert [verb for verb, _ in cluster.client.writes] == ["create", "patch"]
 
 
@@ -50,16 +50,16 @@ async def test_a_binding_that_is_seen_before_our_own_patch_returns_is_not_undone
     cluster.node("a")
     cluster.pod("p")
     cluster.deliver()
-    gated = cluster.worker.cluster.pods[KEY]
+    gated = cluster.worker.picture.pods[KEY]
     cluster.deliver()
-    await cluster.worker.step()
+    await cluster.worker.rest()
     lifted = see(cluster)
     cluster.schedule()
     cluster.deliver()
-    bound = cluster.worker.cluster.pods[KEY]
+    bound = cluster.worker.picture.pods[KEY]
     assert bound.spec.node_name == "a"
-    cluster.worker.cluster.assume_pod(lifted, was=gated)
-    assert cluster.worker.cluster.pods[KEY] is bound
+    cluster.worker.picture.assume_pod(lifted, was=gated)
+    assert cluster.worker.picture.pods[KEY] is bound
 
 
 async def test_the_end_of_an_earlier_claim_does_not_free_the_gpus_of_the_one_that_took_its_name() -> None:
@@ -69,11 +69,11 @@ async def test_the_end_of_an_earlier_claim_does_not_free_the_gpus_of_the_one_tha
     await cluster.settle()
     cluster.rival("rival", "a", cluster.gpus("p")[1][:1])
     cluster.deliver()
-    old = cluster.worker.cluster.claims[("default", claim_of("p"))]
-    await cluster.worker.step()
-    held = cluster.worker.cluster.inventory.fleet.free("a")
-    cluster.worker.cluster.claim_changed(Change(old.key, old, None))
-    assert cluster.worker.cluster.inventory.fleet.free("a") == held
+    old = cluster.worker.picture.claims[("default", claim_of("p"))]
+    await cluster.worker.rest()
+    held = cluster.worker.picture.inventory.fleet.free("a")
+    cluster.worker.picture.claim_changed(Change(old.key, old, None))
+    assert cluster.worker.picture.inventory.fleet.free("a") == held
 
 
 async def test_a_reason_never_lands_on_a_pod_that_took_the_name_of_another() -> None:
@@ -83,7 +83,7 @@ async def test_a_reason_never_lands_on_a_pod_that_took_the_name_of_another() -> 
     cluster.deliver()
     cluster.remove(PODS, "p", "default")
     cluster.pod("p", 1)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.note("p", "reason") is None
 
 
@@ -206,10 +206,10 @@ async def test_reasons_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     for name in ("p", "q", "r"):
         cluster.pod(name)
     cluster.deliver()
-    assert await cluster.worker.step() <= 1
+    assert await cluster.worker.rest() <= 1
     assert [cluster.note(name, "reason") is None for name in ("p", "q", "r")] == [False, False, True]
     cluster.deliver()
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.note("r", "reason") is not None
 
 
@@ -221,7 +221,7 @@ async def test_a_binding_that_is_seen_before_its_allocation_frees_nothing() -> N
     cluster.schedule()
     cluster.pod("two", 8)
     cluster.deliver(PODS)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.claim("two") is None
 
 

@@ -105,13 +105,13 @@ async def test_an_unschedulable_pod_is_moved_to_another_of_its_nodes_after_a_tim
     say(cluster, conditions=[UNSCHEDULABLE])
     for after_s, node in ((4, "b"), (8, "a"), (16, "b")):
         cluster.deliver()
-        await cluster.worker.step()
+        await cluster.worker.rest()
         await asyncio.sleep(after_s - 0.01)
         before = cluster.gpus("p")
-        await cluster.worker.step()
+        await cluster.worker.rest()
         assert cluster.gpus("p") == before
         await asyncio.sleep(0.02)
-        await cluster.worker.step()
+        await cluster.worker.rest()
         assert cluster.gpus("p")[0] == node
 
 
@@ -149,7 +149,7 @@ async def test_a_claim_that_the_scheduler_is_allocating_is_not_deleted() -> None
     assert claim is not None
     claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
     cluster.put(RESOURCE_CLAIMS, claim)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.client.writes[-1] == ("delete", claim_of("p"))
     now = cluster.claim("p")
     assert now is not None
@@ -210,7 +210,7 @@ async def test_a_claim_whose_pod_the_server_still_has_is_kept() -> None:
     cluster = await lifted("a")
     cluster.restart()
     cluster.deliver(RESOURCE_CLAIMS)
-    await cluster.worker.step()
+    await cluster.worker.rest()
     assert cluster.claim("p") is not None
 
 
@@ -219,7 +219,7 @@ async def test_an_assumed_claim_that_went_unseen_is_forgotten() -> None:
     cluster.node("a")
     cluster.pod("p", 8)
     cluster.deliver()
-    await cluster.worker.step()
+    await cluster.worker.rest()
     cluster.remove(PODS, "p", "default")
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
     cluster._seen["resourceclaims"] = cluster.store.version  # a relist: neither its coming nor its going is shown

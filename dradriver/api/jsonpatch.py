@@ -1,4 +1,4 @@
-"""A builder of JSON Patches (RFC 6902)."""
+"""JSON Patches (RFC 6902): the one builder of them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class Patch:
     def remove(self, *path: str | int) -> Self:
         """Remove what must be there."""
         self.ops.append({"op": "remove", "path": pointer(*path)})
+        return self
+
+    def move(self, *path: str | int, to: int) -> Self:
+        """Move an element of a list to another index, counted once it has been taken out."""
+        self.ops.append({"op": "move", "from": pointer(*path), "path": pointer(*path[:-1], to)})
         return self
 
     def test(self, *path: str | int, value: Any) -> Self:
