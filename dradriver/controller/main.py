@@ -35,7 +35,7 @@ async def serve(options: argparse.Namespace) -> None:
 
     server = config.load(options.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
-        controller = Controller(client, patience_s=options.renew_after)
+        controller = Controller(client, promise_s=options.promise, unschedulable_s=options.unschedulable)
         elector = LeaderElector(
             client,
             namespace=options.namespace,
@@ -65,11 +65,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
     parser.add_argument("--retry-period", type=float, default=2, metavar="S", help="default 2")
     parser.add_argument(
-        "--renew-after",
+        "--promise",
+        type=float,
+        default=30,
+        metavar="S",
+        help="how long GPUs are kept for a pod that the scheduler does not bind (default 30)",
+    )
+    parser.add_argument(
+        "--unschedulable",
         type=float,
         default=5,
         metavar="S",
-        help="how long a lifted pod may be unschedulable before it is moved to another of its nodes (default 5)",
+        help="the same once the scheduler says that it finds no room for the pod (default 5)",
     )
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("-v", "--verbose", action="store_true", help="debug messages too")

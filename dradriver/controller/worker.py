@@ -130,7 +130,9 @@ class Worker:
             if self._tasks:
                 for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
                     task.result()
-            elif not self._touched and not await self.reasons.flush(float("inf"), 1000):
+            elif self._queue.recheck(self.picture.version, float("inf")) or self._touched:
+                continue
+            elif not await self.reasons.flush(float("inf"), 1000):
                 return
 
     async def sweep(self) -> None:
@@ -286,8 +288,9 @@ class Worker:
         try:
             placement = self._decide(entry, rows)
         except NoPlaceError as error:
-            for other in self._queue.block(entry, "" if rows is not None else str(error)):
-                self.reasons.want(other.pod, str(error))
+            reason = "" if rows is not None else _why(entry, error)
+            for other in self._queue.block(entry, reason):
+                self.reasons.want(other.pod, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
@@ -329,7 +332,9 @@ class Worker:
         except MovedOnError as error:
             logger.info("pod %s/%s: %s; looking again", *entry.key, error)
             self._limiter.succeeded()
-            entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
+            # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
+            if entry.moved or not entry.pod.gated:
+                entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
             entry.moved += 1
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
@@ -416,6 +421,12 @@ class Worker:
             except (ApiError, Unreachable) as error:
                 logger.warning("claims without pods: %s; trying again", error)
             await asyncio.sleep(SWEEP_S)
+
+
+def _why(entry: Entry, error: NoPlaceError) -> str:
+    if entry.pod.gated:
+        return str(error)
+    return f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
 
 
 def _first(keys: dict[Key, None]) -> Key:

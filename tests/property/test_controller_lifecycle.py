@@ -44,7 +44,7 @@ class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.cluster = GpuCluster(patience_s=0)
+        self.cluster = GpuCluster(unschedulable_s=0)
         self.pods: list[str] = []
         self.made = 0
         self.gone: dict[str, set[str]] = {"a": set(), "b": set()}
@@ -197,7 +197,6 @@ class Lifecycle(RuleBasedStateMachine):
         # Bounded: with no patience an unschedulable pod may go round its nodes for ever.
         for _ in range(6):
             self.cluster.deliver()
-            self.cluster.worker._sweep_at = 0.0
             self.run(self.cluster.worker.rest())
             self.cluster.schedule()
             self.cluster.collect()

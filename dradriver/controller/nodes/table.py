@@ -142,11 +142,11 @@ class NodeTable:
         self._helped(row)
         return True
 
-    def take(self, node: str, request: Amounts) -> None:
+    def take(self, node: str, request: Mapping[str, int]) -> None:
         """Count a pod on a node, known or not."""
         self._capacity.use(node, self._rows.get(node), request, 1)
 
-    def give(self, node: str, request: Amounts) -> bool:
+    def give(self, node: str, request: Mapping[str, int]) -> bool:
         """Count a pod on a node no longer. Returns whether that can help another."""
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
