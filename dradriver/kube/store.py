@@ -95,23 +95,27 @@ class Store(Generic[T]):
 
     def replace(self, fresh: Mapping[Key, T]) -> None:
         """Swap the content at once and tell the differences."""
-        before = dict(self._objects)
-        self._objects.clear()
-        self._objects.update(fresh)
-        self._count.set(len(fresh))
-        for key, old in before.items():
-            if key not in fresh:
-                self._tell(key, old, None)
-        for key, new in fresh.items():
-            self._tell(key, before.get(key), new)
+        changes: list[tuple[Key, T | None, T | None]] = [
+            (key, old, None) for key, old in self._objects.items() if key not in fresh
+        ]
+        changes += [(key, old, new) for key, new in fresh.items() if (old := self._objects.get(key)) is not new]
+        for key, _, new in changes:
+            self._set(key, new)
+        self._count.set(len(self._objects))
+        for change in changes:
+            self._tell(*change)
 
     def put(self, key: Key, new: T | None) -> None:
         """Store an object's new state, None when it went, and tell it."""
-        old = self._objects.pop(key, None)  # so that the new key's texts are the new object's own
-        if new is not None:
-            self._objects[key] = new
+        old = self._objects.get(key)
+        self._set(key, new)
         self._count.set(len(self._objects))
         self._tell(key, old, new)
+
+    def _set(self, key: Key, new: T | None) -> None:
+        self._objects.pop(key, None)  # so that the new key's texts are the new object's own
+        if new is not None:
+            self._objects[key] = new
 
     def _tell(self, key: Key, old: T | None, new: T | None) -> None:
         if self._on_change is None or old is new:

@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from dradriver.api import names
 from dradriver.controller.main import LEASE
 from tests.cluster import build
 from tests.paths import REPO
@@ -217,7 +218,9 @@ def test_least_privilege_of_the_controller() -> None:
         ("", "pods", (), reads | {"patch"}),
         ("", "nodes", (), reads),
         ("resource.k8s.io", "resourceslices", (), reads),
+        ("resource.k8s.io", "deviceclasses", (), reads),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "delete"}),
+        ("", "events", (), {"create", "patch"}),
     ]
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
@@ -359,6 +362,20 @@ def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:
     assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
     binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-slices"]["spec"]
     assert binding == {"policyName": "gpu-topology-slices", "validationActions": ["Deny"]}
+
+
+def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
+    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
+    by, marked = (condition["expression"] for condition in policy["matchConditions"])
+    assert by == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+    assert f"'{names.LABEL}' in " in marked
+    assert f"'{names.CHOICE}' in " in marked
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
+    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-claims"]["spec"]
+    assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
 
 
 def test_the_device_class_takes_an_extended_resource_name() -> None:
