@@ -13,7 +13,7 @@ from typing import Any, Final
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.errors import ApiError
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from webhook import certificates, tls
 

@@ -1,4 +1,4 @@
-"""Narrowing a gated pod to the nodes it was placed on, and undoing that in a copy.
+"""Narrowing a gated pod to the nodes it was placed on, and giving a copy its author's affinity back.
 
 While a pod is gated its required node affinity may only be tightened, and its terms are ORed: a term that is appended
 to others weakens them. So every existing term is tightened; only a pod without any gets terms of ours, one a node,
@@ -14,11 +14,13 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.errors import WordError
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import NodeSelector, Pod
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PATH: Final = f"/spec/affinity/nodeAffinity/{_REQUIRED}"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_NODE: Final = ("spec", "affinity", "nodeAffinity")
+_LONGEST: Final = 1 << 18  # characters of a note; no annotation is longer
 
 
 def required(pod: Pod) -> NodeSelector | None:
@@ -29,37 +31,30 @@ def required(pod: Pod) -> NodeSelector | None:
     return selector if selector is not None and selector.node_selector_terms else None
 
 
-def narrow(pod: Pod, hostnames: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return JSON Patch operations that keep the pod on the given nodes.
+def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
+    """Add to a patch what keeps the pod on the given nodes.
 
     Args:
         pod: The gated pod.
         hostnames: The nodes' ``kubernetes.io/hostname`` labels by node name; the label can differ from the name.
+        patch: The patch of the pod.
     """
     selector = required(pod)
     if selector is not None:
         added = {"key": HOSTNAME, "operator": "In", "values": sorted(hostnames.values())}
-        return [
-            {
-                "op": "add",
-                "path": f"{_PATH}/nodeSelectorTerms/{i}/matchExpressions/-",
-                "value": added,
-            }
-            if term.match_expressions
-            else {
-                "op": "add",
-                "path": f"{_PATH}/nodeSelectorTerms/{i}/matchExpressions",
-                "value": [added],
-            }
-            for i, term in enumerate(selector.node_selector_terms)
-        ]
+        for i, term in enumerate(selector.node_selector_terms):
+            path = (*_NODE, REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
+            if term.match_expressions:
+                patch.add(*path, "-", value=added)
+            else:
+                patch.add(*path, value=[added])
+        return
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in hostnames]
-    operations: list[dict[str, Any]] = []
     if pod.spec.affinity is None:
-        operations.append({"op": "add", "path": "/spec/affinity", "value": {}})
+        patch.add("spec", "affinity", value={})
     if pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
-        operations.append({"op": "add", "path": "/spec/affinity/nodeAffinity", "value": {}})
-    return [*operations, {"op": "add", "path": _PATH, "value": {"nodeSelectorTerms": terms}}]
+        patch.add(*_NODE, value={})
+    patch.add(*_NODE, REQUIRED, value={"nodeSelectorTerms": terms})
 
 
 def note(pod: Pod) -> str:
@@ -67,30 +62,48 @@ def note(pod: Pod) -> str:
     return msgspec.json.encode(required(pod)).decode()
 
 
-def undo(pod: Pod) -> list[dict[str, Any]]:
-    """Return JSON Patch operations that give a copy of a narrowed pod its author's affinity back; none without a note.
+def read_note(text: str) -> NodeSelector | None:
+    """Return the author's own required affinity from the text of a note; None where there was none.
 
     Raises:
         WordError: The note was changed into something that is none.
     """
-    text = pod.metadata.annotations.get(names.AFFINITY)
-    if text is None or required(pod) is None:
-        return []
+    if len(text) > _LONGEST:
+        raise WordError(f"{names.AFFINITY}: {len(text)} characters; remove this annotation")
     try:
-        selector = msgspec.json.decode(text, type=NodeSelector | None)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        return msgspec.json.decode(text, type=NodeSelector | None)
+    except (ValueError, RecursionError) as error:
         raise WordError(f"{names.AFFINITY}: {error}; remove this annotation") from None
-    if selector is None:
-        return [{"op": "remove", "path": _PATH}]
-    terms = [
-        {
-            key: [{"key": e.key, "operator": e.operator, **({"values": e.values} if e.values else {})} for e in found]
-            for key, found in (
-                ("matchExpressions", term.match_expressions),
-                ("matchFields", term.match_fields),
-            )
-            if found
-        }
-        for term in selector.node_selector_terms
-    ]
-    return [{"op": "replace", "path": _PATH, "value": {"nodeSelectorTerms": terms}}]
+
+
+def plain(selector: NodeSelector) -> dict[str, Any]:
+    """Return a selector as JSON, without what is empty."""
+    return {
+        "nodeSelectorTerms": [
+            {
+                key: [{"key": e.key, "operator": e.operator} | ({"values": e.values} if e.values else {}) for e in found]
+                for key, found in (("matchExpressions", term.match_expressions), ("matchFields", term.match_fields))
+                if found
+            }
+            for term in selector.node_selector_terms
+        ]
+    }
+
+
+def put_required(patch: Patch, affinity: Mapping[str, Any] | None, node: Mapping[str, Any] | None, value: Any) -> None:
+    """Add to a patch what makes a pod's required node affinity another one.
+
+    Args:
+        patch: The patch of the pod.
+        affinity: The members of the pod's ``spec.affinity``; None without one.
+        node: The members of its ``nodeAffinity``; None without one.
+        value: The selector as JSON; None takes it away, and with it what would be left empty.
+    """
+    if value is not None:
+        path = (*_NODE, REQUIRED) if node is not None else _NODE if affinity is not None else _NODE[:2]
+        for key in reversed((*_NODE, REQUIRED)[len(path) :]):
+            value = {key: value}
+        patch.add(*path, value=value)
+    elif affinity is not None and node is not None and REQUIRED in node:
+        whole = _NODE[:2] if len(affinity) == len(node) == 1 else _NODE if len(node) == 1 else (*_NODE, REQUIRED)
+        patch.remove(*whole)

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Choice, NoPlaceError, Request
-from dradriver.api import annotations as words
-from dradriver.api import names, results
+from dradriver.api import names, resolved, results
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, Pin, claim_key
@@ -33,15 +32,14 @@ def read_wish(pod: Pod) -> Wish:
     Raises:
         WordError: What the webhook admitted was changed since into something that cannot be placed.
     """
-    counts = words.read_counts(pod.metadata.annotations)
-    request = words.parse(pod.metadata.annotations, counts)
+    noted = resolved.read(pod.metadata.annotations)
     known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
-    if strangers := sorted(set(counts) - known):
-        raise WordError(f"{names.CONTAINERS}: the pod has no container {strangers[0]!r}; create the pod anew")
+    if strangers := sorted(set(noted.containers) - known):
+        raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0]!r}; create the pod anew")
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    return Wish(request, tuple(counts), key)
+    return Wish(noted.request, tuple(noted.containers), key)
 
 
 class Chooser:

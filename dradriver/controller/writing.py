@@ -14,7 +14,7 @@ from dradriver.controller.choosing import Wish
 from dradriver.controller.cluster import Cluster
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Writer:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
         notes = {names.AFFINITY: affinity.note(pod)} | results.written(first, machine)
         patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
-        patch.ops += affinity.narrow(pod, {choice.node: self._hostname(choice.node) for choice in choices})
+        affinity.narrow(pod, {choice.node: self._hostname(choice.node) for choice in choices}, patch)
         for key, value in notes.items():
             if value is not None:
                 patch.add("metadata", "annotations", key, value=value)

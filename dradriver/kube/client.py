@@ -17,7 +17,7 @@ import yarl
 from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import ApiError, Unreachable, from_status
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.lines import Lines, cause
 from dradriver.kube.resources import Resource
 

@@ -13,13 +13,12 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.allocator.request import Choice
-from dradriver.api import annotations as words
-from dradriver.api import names, slices
+from dradriver.api import names, resolved, slices
 from dradriver.api.objects import Node, Pod, ResourceSlice
 from dradriver.api.pins import Claim
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
@@ -232,7 +231,7 @@ class GpuCluster:
                     "namespace": "default",
                     "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
                     "labels": {names.LABEL: names.LABEL_PLACED},
-                    "annotations": {names.CONTAINERS: words.write_counts(counts), **wishes},
+                    "annotations": {names.REQUEST: resolved.write(resolved.resolve(wishes, counts)), **wishes},
                 },
                 "spec": spec | changes,
                 "status": {"phase": "Pending"},

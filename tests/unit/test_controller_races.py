@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, resolved
 from dradriver.api.objects import Pod
 from dradriver.controller import worker
 from dradriver.kube.reflector import Change
@@ -108,7 +108,7 @@ async def test_a_claim_left_by_a_crash_is_replaced_when_the_same_gpus_go_to_othe
     with pytest.raises(Killed):
         await cluster.settle()
     pod = cluster.get_pod("p")
-    pod["metadata"]["annotations"][names.CONTAINERS] = '{"left":1,"right":3}'
+    pod["metadata"]["annotations"][names.REQUEST] = resolved.write(resolved.resolve({}, {"left": 1, "right": 3}))
     cluster.put(PODS, pod)
     cluster.restart()
     await cluster.settle()

@@ -1,4 +1,4 @@
-"""A builder of JSON Patches (RFC 6902)."""
+"""JSON Patches (RFC 6902): the one builder of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any, Self
 
 def pointer(*path: str | int) -> str:
     """Return the JSON Pointer (RFC 6901) of a path, ``~`` and ``/`` in its segments escaped."""
+    text = "/".join(["", *map(str, path)])
+    if "~" not in text and text.count("/") == len(path):
+        return text  # nothing to escape, which is what nearly every path is
     return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in path)
 
 
@@ -36,6 +39,11 @@ class Patch:
     def remove(self, *path: str | int) -> Self:
         """Remove what must be there."""
         self.ops.append({"op": "remove", "path": pointer(*path)})
+        return self
+
+    def move(self, *path: str | int, to: int) -> Self:
+        """Move an element of a list to another index, counted once it has been taken out."""
+        self.ops.append({"op": "move", "from": pointer(*path), "path": pointer(*path[:-1], to)})
         return self
 
     def test(self, *path: str | int, value: Any) -> Self:
