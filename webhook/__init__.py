@@ -1,1 +1,17 @@
-"""The admission server: annotations into claims, and validation."""
+"""The admission server: a pod's words and GPU limits become a gate and a claim's name, and bad words are refused.
+
+A review of a pod goes down this list once: it is read, decided about, and answered by a patch.
+
+    server        HTTP: bodies within bounds, answers; ``inflight`` is how many bytes are held at once
+    admission     which reviews are answered by what, counted; ``review`` is the form of question and answer
+    view          a pod as it is read: typed, only the fields that decisions are made from
+    bounds        how much of each the pod may hold
+    create        what a new pod should be; ``containers`` reads its GPU limits, ``advice`` warns of what spoils it
+    update        what a changed pod should be: what the driver wrote is carried over
+    wanted        what both come to: the fields that are the driver's, as they should be
+    patch         that, written as a JSON Patch of what was sent
+    validate      claims and templates with configurations for this driver
+
+Certificates: ``certificates`` says what they should be, ``keeper`` keeps that in a Secret, ``mounted`` serves files of
+somebody else, ``tls`` is the context that both load. ``__main__`` puts the process together.
+"""

@@ -44,16 +44,17 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates renewed all the while."""
     from dradriver.kube.serve import serve_health
     from webhook import server, tls
+    from webhook.admission import Admission
 
     context = tls.server_context()
-    app = server.application(controller_user=options.controller_user)
+    endpoint = server.Endpoint(Admission(controller_user=options.controller_user))
     if options.certificates == "mounted":
         from webhook.mounted import Mounted
 
         mounted = Mounted(options.certificate_dir, context=context)
         async with (
             serve_health(options.health_port, ready=mounted.ready),
-            server.serve(app, port=options.port, context=context),
+            server.serve(endpoint.handle, port=options.port, context=context),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(mounted.run())
@@ -76,7 +77,7 @@ async def serve(options: argparse.Namespace) -> None:
         )
         async with (
             serve_health(options.health_port, ready=certificates.ready),
-            server.serve(app, port=options.port, context=context),
+            server.serve(endpoint.handle, port=options.port, context=context),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(certificates.run())

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from webhook import pods
+import msgspec
+
+from webhook import view
+
+MOST_BYTES: Final = 1 << 17  # of JSON: so much of a pod's environment is looked at
 
 # Tokens that NCCL knows, compared without case (NCCL 2.30, graph/tuning.cc). Since 2.24 any other fails the init.
 _TOKENS: Final = {
@@ -16,19 +21,43 @@ _HARMFUL: Final = {
     "NVIDIA_VISIBLE_DEVICES": "NVIDIA_VISIBLE_DEVICES: may add GPUs that belong to other pods; remove it",
     "CUDA_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES: may hide GPUs that the pod was given; remove it",
 }
+_LOOKED_AT: Final = frozenset((*_TOKENS, *_HARMFUL))
 _HIDDEN: Final = ("void", "none", "")  # values of NVIDIA_VISIBLE_DEVICES that add no GPU
 
 
-def warnings(pod: pods.Object) -> list[str]:
-    """Return a warning for each variable or setting that spoils what the driver does, in pod order."""
+class _EnvVar(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    value: str | None = None
+
+
+_ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
+
+
+def warnings(pod: view.Pod) -> list[str]:
+    """Return a warning for each variable or setting that spoils what the driver does, in pod order.
+
+    Raises:
+        WordError: A container's environment is none.
+    """
     found: list[str] = []
-    for container in (*pods.items(pod["spec"], "initContainers"), *pods.items(pod["spec"], "containers")):
-        where = f"container {container['name'][:63]!r}: "
-        if (container.get("securityContext") or {}).get("privileged"):
+    left = MOST_BYTES
+    for container in (*pod.init_containers, *pod.containers):
+        where = f"container {container.name[:63]!r}: "
+        if container.security_context is not None and container.security_context.privileged:
             found.append(where + "privileged: it sees every GPU of the node, not only its own")
-        env = pods.items(container, "env")
-        found += [where + text for v in env if (text := _about(v["name"], v.get("value") or ""))]
+        size = len(memoryview(container.env))
+        if size <= left and not view.same(container.env, view.ABSENT):
+            left -= size
+            found += [where + text for text in _about_env(container)]
     return found
+
+
+def _about_env(container: view.Container) -> Iterator[str]:
+    for variable in view.decode(_ENV, container.env, "env: ") or ():
+        if variable.name in _LOOKED_AT:
+            text = _about(variable.name, variable.value or "")
+            if text is not None:
+                yield text
 
 
 def _about(name: str, value: str) -> str | None:

@@ -1,31 +1,94 @@
-"""The difference of two decoded JSON values as JSON Patch operations (RFC 6902)."""
+"""What a pod should be, written as a patch of what was sent: only what differs, so that others' values survive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
 
-from dradriver.kube.jsonpatch import pointer
+from dradriver.api import affinity, names
+from dradriver.api.jsonpatch import Patch
+from webhook import view, wanted
+
+_Path = tuple[str | int, ...]
 
 
-def diff(before: Any, after: Any, path: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the operations that make ``after`` of ``before``; none where they are equal.
+def write(pod: view.Pod, want: wanted.Wanted) -> Patch:
+    """Return the patch that makes the pod what it should be; empty where it is that already.
 
-    Objects are compared key by key and lists element by element, with what is new at the end; a list that became
-    shorter is replaced. So values that did not change are never sent, and what other webhooks put there survives.
+    Raises:
+        WordError: A part that has to change cannot be read.
     """
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(before.keys() - after.keys()):
-            yield {"op": "remove", "path": path + pointer(key)}
-        for key, value in after.items():
-            if key in before:
-                yield from diff(before[key], value, path + pointer(key))
-            else:
-                yield {"op": "add", "path": path + pointer(key), "value": value}
-    elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
-        for i, (old, new) in enumerate(zip(before, after, strict=False)):
-            yield from diff(old, new, f"{path}/{i}")
-        for value in after[len(before) :]:
-            yield {"op": "add", "path": f"{path}/-", "value": value}
-    elif before != after:
-        yield {"op": "replace", "path": path, "value": after}
+    patch = Patch()
+    spec = pod.spec
+    _write_metadata(patch, pod, want)
+    _write_containers(patch, "containers", pod.containers, want.containers)
+    _write_containers(patch, "initContainers", pod.init_containers, want.init_containers)
+    _write_list(patch, ("spec", "resourceClaims"), len(spec.resource_claims or ()), want.claims)
+    _write_list(patch, ("spec", "schedulingGates"), len(spec.scheduling_gates or ()), want.gates)
+    _write_text(patch, "nodeName", spec.node_name, want.node_name)
+    _write_text(patch, "schedulerName", spec.scheduler_name, want.scheduler_name)
+    if want.required is not wanted.AS_SENT:
+        members = view.members(spec.affinity)
+        node = view.members((members or {}).get("nodeAffinity", view.ABSENT))
+        affinity.put_required(patch, members, node, want.required)
+    return patch
+
+
+def _write_metadata(patch: Patch, pod: view.Pod, want: wanted.Wanted) -> None:
+    if not pod.annotated:
+        if want.written:
+            patch.add("metadata", "annotations", value=want.written)
+    else:
+        for key in pod.written:
+            if key not in want.written:
+                patch.remove("metadata", "annotations", key)
+        for key, value in want.written.items():
+            if pod.written.get(key) != value:
+                patch.add("metadata", "annotations", key, value=value)
+    if not pod.labelled:
+        patch.add("metadata", "labels", value={names.LABEL: names.LABEL_PLACED})
+    elif pod.label != names.LABEL_PLACED:
+        patch.add("metadata", "labels", names.LABEL, value=names.LABEL_PLACED)
+
+
+def _write_containers(
+    patch: Patch, key: str, sent: Sequence[view.Container], want: Sequence[wanted.Container | None]
+) -> None:
+    for i, (container, wish) in enumerate(zip(sent, want, strict=True)):
+        if wish is None:
+            continue
+        path = ("spec", key, i, "resources")
+        for gone in wish.stripped:
+            patch.remove(*path, *gone)
+        if container.resources is None and wish.claims:
+            patch.add(*path, value={"claims": list(wish.claims)})
+        else:
+            _write_list(patch, (*path, "claims"), len(container.claims), wish.claims)
+
+
+def _write_list(patch: Patch, path: _Path, length: int, want: wanted.Entries) -> None:
+    """Add what makes a list of ``length`` the one that is wanted: others' entries are moved at most, never sent."""
+    if want == tuple(range(length)):
+        return
+    if not want or not length:
+        patch.add(*path, value=list(want)) if want else patch.remove(*path)
+        return
+    now: list[int | None] = list(range(length))
+    for i in reversed(range(length)):
+        if i not in want:
+            patch.remove(*path, i)
+            del now[i]
+    for i, entry in enumerate(want):
+        if not isinstance(entry, int):
+            patch.add(*path, i, value=entry)
+            now.insert(i, None)
+        elif now[i] != entry:
+            at = now.index(entry, i)
+            patch.move(*path, at, to=i)
+            now.insert(i, now.pop(at))
+
+
+def _write_text(patch: Patch, key: str, sent: str | None, want: str | None) -> None:
+    if want and want != sent:
+        patch.add("spec", key, value=want)
+    elif sent and not want:
+        patch.remove("spec", key)

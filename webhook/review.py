@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.errors import DriverError
 
-MOST_BYTES: Final = 8 << 20  # a review holds two objects of at most 3 MiB (apiserver's MaxRequestBodyBytes)
+MOST_WARNINGS: Final = 8
 MOST_WARNING: Final = 256  # characters; the API server cuts off longer ones (admission/v1 AdmissionResponse)
 MOST_MESSAGE: Final = 2048
 
@@ -24,20 +26,20 @@ class ReviewError(DriverError):
     reason = "BadReview"
 
 
-class Kind(msgspec.Struct, frozen=True):
+class Kind(msgspec.Struct, frozen=True, gc=False):
     """The kind of the object in question."""
 
     kind: str = ""
 
 
-class User(msgspec.Struct, frozen=True):
+class User(msgspec.Struct, frozen=True, gc=False):
     """Who asks."""
 
     username: str = ""
 
 
-class Request(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """The question. ``object`` and ``old_object`` are plain decoded JSON: nothing in them may be lost."""
+class Request(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
+    """The question. ``object`` and ``old_object`` are read later, by what knows their kind."""
 
     uid: str
     operation: str
@@ -46,14 +48,18 @@ class Request(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     user_info: User = User()
-    object: Any = None
-    old_object: Any = None
+    object: Raw = Raw(b"null")
+    old_object: Raw = Raw(b"null")
 
 
-class _Review(msgspec.Struct, rename="camel"):
+class _Review(msgspec.Struct, rename="camel", gc=False):
     api_version: str
     kind: str
     request: Request
+
+
+_DECODER: Final = msgspec.json.Decoder(_Review)
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 def decode(body: bytes) -> Request:
@@ -63,8 +69,8 @@ def decode(body: bytes) -> Request:
         ReviewError: The body is not an AdmissionReview of ``admission.k8s.io/v1`` with a request.
     """
     try:
-        review = msgspec.json.decode(body, type=_Review)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        review = _DECODER.decode(body)
+    except (ValueError, RecursionError) as error:
         raise ReviewError(f"the body is no {_KIND}: {error}") from None
     if (review.api_version, review.kind) != (_API_VERSION, _KIND):
         raise ReviewError(
@@ -73,13 +79,16 @@ def decode(body: bytes) -> Request:
     return review.request
 
 
-def allow(request: Request, *, patch: Sequence[dict[str, Any]] = (), warnings: Sequence[str] = ()) -> bytes:
-    """Return the answer that lets the object in, changed by a JSON Patch where there is one."""
+def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[str] = ()) -> bytes:
+    """Return the answer that lets the object in, changed by a JSON Patch where there is one, and with few warnings."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if patch:
-        encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
-        response |= {"patchType": "JSONPatch", "patch": encoded}
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(_ENCODER.encode(patch.ops)).decode()
     if warnings:
+        if len(warnings) > MOST_WARNINGS:
+            kept = warnings[: MOST_WARNINGS - 1]
+            warnings = [*kept, f"and {len(warnings) - len(kept)} more warnings about this pod"]
         response["warnings"] = [shorten(warning, MOST_WARNING) for warning in warnings]
     return _encode(response)
 
@@ -92,9 +101,9 @@ def deny(request: Request, message: str, *, code: int = 400, reason: str = "BadR
 
 def shorten(text: str, most: int) -> str:
     """Return the text on one line, cut to so many characters."""
-    line = "".join(character if character.isprintable() else "?" for character in text)
-    return line if len(line) <= most else line[: most - 1] + "…"
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 
 
 def _encode(response: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"apiVersion": _API_VERSION, "kind": _KIND, "response": response})
+    return _ENCODER.encode({"apiVersion": _API_VERSION, "kind": _KIND, "response": response})

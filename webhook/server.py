@@ -1,123 +1,115 @@
-"""The HTTPS server that the API server calls."""
+"""The HTTPS server that the API server calls: bodies in, within bounds, and answers out.
+
+It stands on aiohttp's low-level server, because routing and application middleware would cost more than an answer does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from aiohttp import web
-from prometheus_client import Counter, Histogram
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
 
-from dradriver.api.errors import WordError
-from webhook import mutate, patch, pods, review, update, validate
+from webhook import review
+from webhook.admission import Admission
+from webhook.inflight import Budget
 
 logger = logging.getLogger(__name__)
 
-_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+MOST_BYTES: Final = 8 << 20  # of a body: a review holds two objects of at most 3 MiB (apiserver's MaxRequestBodyBytes)
+SMALL: Final = 1 << 16  # bytes: what nearly every review is below
+SMALL_BYTES: Final = 8 << 20  # of small bodies at once
+LARGE_BYTES: Final = 12 << 20  # of all others: they never keep the small ones waiting
+WAIT_S: Final = 4.0  # for a body's turn and for the body itself; the API server waits 5 s by default
 
-# Labels hold words of this program only, never text of a tenant.
-REQUESTS: Final = Counter("admission_requests_total", "Answered admission requests.", ["operation", "result"])
-SECONDS: Final = Histogram(
-    "admission_request_duration_seconds",
-    "Time from a request's body to its answer.",
-    ["operation"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
-)
-
-Answer = tuple[bytes, str]  # the body, and the result for the metric
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def application(*, controller_user: str) -> web.Application:
-    """Return the application with ``POST /mutate-pods`` and ``POST /validate-claims``.
+class Endpoint:
+    """Answers ``POST /mutate-pods`` and ``POST /validate-claims``."""
 
-    Args:
-        controller_user: The controller's user name; its updates of pods pass untouched.
-    """
+    def __init__(self, admission: Admission, *, wait_s: float = WAIT_S) -> None:
+        self._admission = admission
+        self._wait_s = wait_s
+        self._small, self._large = Budget(SMALL_BYTES), Budget(LARGE_BYTES)
 
-    def pods_answer(request: review.Request) -> Answer:
-        return mutate_pod(request, controller_user=controller_user)
+    async def handle(self, http: web.BaseRequest) -> web.Response:
+        """Return the answer; a body that is no review gets 400, one over the bound 413, one that waits too long 429."""
+        if http.path not in self._admission:
+            return web.Response(status=404, text=f"write /mutate-pods or /validate-claims, not {http.path[:64]!r}")
+        if http.method != hdrs.METH_POST:
+            return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
+        content = http.content
+        if content.is_eof():  # all of it came with its head, which bounds it: nothing to wait for
+            return self._answer(http.path, content.read_nowait())
+        size = http.content_length
+        size = MOST_BYTES if size is None else size
+        if size > MOST_BYTES:
+            return _refused(413, f"a body of {size} bytes; a review has at most {MOST_BYTES}")
+        budget = self._small if size <= SMALL else self._large
+        try:
+            async with asyncio.timeout(self._wait_s), budget.lent(size):
+                body = await _read(content, size)
+                if body is None:
+                    return _refused(413, f"a body of more than {size} bytes")
+                return self._answer(http.path, body)
+        except TimeoutError:
+            return _refused(429, "too many bytes of reviews are under way; ask again")
 
-    app = web.Application(client_max_size=review.MOST_BYTES)
-    app.router.add_post("/mutate-pods", _handler(pods_answer))
-    app.router.add_post("/validate-claims", _handler(validate_claim))
-    return app
+    def _answer(self, path: str, body: bytes) -> web.Response:
+        try:
+            answer = self._admission.answer(path, body)
+        except review.ReviewError as error:
+            text = review.shorten(str(error), review.MOST_MESSAGE)
+            logger.warning("refused a body of %d bytes: %s", len(body), text)
+            return web.Response(status=400, text=text)
+        return web.Response(body=answer, headers=_JSON)
+
+
+_JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
+
+
+async def _read(content: web.StreamReader, most: int) -> bytes | None:
+    """Return a body; None for one that is longer than it may be."""
+    parts, length = [], 0
+    while part := await content.readany():
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            return None
+    return b"".join(parts)
+
+
+def _refused(status: int, text: str) -> web.Response:
+    logger.warning("answered %d: %s", status, text)
+    response = web.Response(status=status, text=text, headers={hdrs.RETRY_AFTER: "1"} if status == 429 else None)
+    response.force_close()  # the rest of the body is not wanted
+    return response
 
 
 @contextlib.asynccontextmanager
 async def serve(
-    app: web.Application, *, port: int, context: ssl.SSLContext, host: str | None = None
+    handler: Handler, *, port: int, context: ssl.SSLContext | None, host: str | None = None
 ) -> AsyncIterator[int]:
-    """Serve the application over TLS while the block runs; gives the port, which the system chooses when it is 0."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
+    """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
+
+    Args:
+        handler: Answers every request.
+        port: TCP port.
+        context: What to speak TLS with; None for plain HTTP.
+        host: Address to listen on; all by default.
+    """
+    # Compressed bodies stay what they are, no JSON: nobody sends any, and one could unpack to anything.
+    server = web.Server(handler, access_log=None, auto_decompress=False, lingering_time=1.0)
+    runner = web.ServerRunner(server, shutdown_timeout=5)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, ssl_context=context).start()
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
-
-
-def _handler(answer: Callable[[review.Request], Answer]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(http: web.Request) -> web.Response:
-        body = await http.read()
-        started = time.perf_counter()
-        operation, result, text = "other", "invalid", ""
-        try:
-            request = review.decode(body)
-            operation = request.operation if request.operation in _OPERATIONS else "other"
-            encoded, result = answer(request)
-        except review.ReviewError as error:
-            text = str(error)
-        except RecursionError:
-            text = "the object is nested too deeply"
-        finally:
-            REQUESTS.labels(operation, result).inc()
-            SECONDS.labels(operation).observe(time.perf_counter() - started)
-        if text:
-            logger.warning("refused a body of %d bytes: %s", len(body), review.shorten(text, review.MOST_MESSAGE))
-            return web.Response(status=400, text=text)
-        return web.Response(body=encoded, content_type="application/json")
-
-    return handle
-
-
-def mutate_pod(request: review.Request, *, controller_user: str) -> Answer:
-    """Return the answer to CREATE or UPDATE of a pod; anything else passes."""
-    by_controller = request.operation == "UPDATE" and request.user_info.username == controller_user
-    if request.kind.kind != "Pod" or request.sub_resource or by_controller:
-        return review.allow(request), "allowed"
-    try:
-        if request.operation == "CREATE":
-            sent = pods.check(request.object)
-            wanted, warnings = mutate.create(sent)
-        elif request.operation == "UPDATE":
-            sent = pods.check(request.object)
-            wanted, warnings = update.update(sent, pods.check(request.old_object))
-        else:
-            return review.allow(request), "allowed"
-    except WordError as error:
-        return _deny(request, error)
-    operations = list(patch.diff(sent, wanted))
-    return review.allow(request, patch=operations, warnings=warnings), "patched" if operations else "allowed"
-
-
-def validate_claim(request: review.Request) -> Answer:
-    """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""
-    if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
-        return review.allow(request), "allowed"
-    try:
-        validate.claim(request.kind.kind, request.object, request.old_object)
-    except WordError as error:
-        return _deny(request, error)
-    return review.allow(request), "allowed"
-
-
-def _deny(request: review.Request, error: WordError) -> Answer:
-    what = f"{request.operation} of {request.kind.kind} {request.namespace}/{request.name or '(generated name)'}"
-    message = review.shorten(f"denied {what}: {error}", review.MOST_MESSAGE)
-    logger.info("%s", message)
-    return review.deny(request, str(error)), "denied"

@@ -1,116 +1,148 @@
 """UPDATE of a pod by anybody but the controller: what the driver wrote is carried over from the live pod.
 
 A manifest that is applied or replaced unchanged has limits that the live pod lost and lacks fields that it gained, all
-of them fields that Kubernetes does not let change. Without this the API server would refuse every such update.
+of them fields that Kubernetes does not let change. Without this the API server would refuse every such update. Words
+that changed are read as on creation, and as long as the pod waits for its place they count. A word that was bad
+before, and stays as it is, holds up nothing: an object that an older release let in must still lose its finalizers.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import msgspec
-
-from dradriver.api import annotations as words
-from dradriver.api import names
+from dradriver.api import affinity, annotations, names, resolved, values
 from dradriver.api.errors import WordError
-from dradriver.api.objects import NodeSelector
-from webhook import containers, mutate, pods
+from webhook import bounds, containers, create, view, wanted
+from webhook.containers import Counts
 
-_OURS = (*names.NOTES, *names.RESULTS)
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_KEPT = f"spec.affinity.nodeAffinity.{_REQUIRED}: kept as it is, for it cannot change once a pod has its place"
+_KEPT: Final = f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
+_TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place; for this pod the change does nothing"
+_NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
-def update(pod: pods.Object, old: pods.Object) -> tuple[pods.Object, list[str]]:
-    """Return the pod as it should be stored, and warnings for whoever sent it.
-
-    Args:
-        pod: The pod as sent; ``pods.check`` has passed it; it is not changed.
-        old: The live pod; ``pods.check`` has passed it.
+def update(pod: view.Pod, live: view.Pod) -> tuple[wanted.Wanted | None, list[str]]:
+    """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
 
     Raises:
-        WordError: A word of ours that is unknown was added, or our label to a pod that had none.
+        WordError: A word that was added or changed is unknown or bad, a part grew beyond its bound, or our label was
+            added to a pod that had none.
     """
-    _refuse_new_words(pod, old)
-    if pods.labels_of(old).get(names.LABEL) != names.LABEL_PLACED:
-        if pods.labels_of(pod).get(names.LABEL) != pods.labels_of(old).get(names.LABEL):
+    if live.label != names.LABEL_PLACED:
+        if pod.label != live.label:
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
-        return pod, []
-    pod = copy.deepcopy(pod)
-    warnings = _carry_affinity(pod, old)
-    _carry_metadata(pod, old)
-    _carry_containers(pod, old)
-    spec, was = pod["spec"], old["spec"]
-    for key in ("nodeName", "schedulerName"):
-        pods.put(spec, key, was.get(key))
-    _carry(spec, was, "resourceClaims", names.POD_CLAIM)
-    _carry(spec, was, "schedulingGates", names.GATE)
-    return pod, warnings
+        return None, _read_too_late(pod.words, live.words)
+    bounds.check(pod, live)
+    note, warnings = _note(pod, live)
+    required, more = _affinity(pod, live)
+    spec, was = pod.spec, live.spec
+    return (
+        wanted.Wanted(
+            written=live.written if note is None else live.written | {names.REQUEST: note},
+            containers=_containers(pod.containers, live.containers),
+            init_containers=_containers(pod.init_containers, live.init_containers),
+            claims=wanted.as_in(was.resource_claims or (), spec.resource_claims or (), names.POD_CLAIM),
+            gates=wanted.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
+            node_name=was.node_name,
+            scheduler_name=was.scheduler_name,
+            required=required,
+        ),
+        warnings + more,
+    )
 
 
-def _refuse_new_words(pod: pods.Object, old: pods.Object) -> None:
-    for key, value in pods.annotations_of(pod).items():
-        ours = words.has_wish({key: value})
-        if ours and key not in (*pods.annotations_of(old), *names.WISHES, *_OURS):
-            words.parse({key: value}, {"container": 1})
+def _note(pod: view.Pod, live: view.Pod) -> tuple[str | None, list[str]]:
+    """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
-
-def _carry_affinity(pod: pods.Object, old: pods.Object) -> list[str]:
-    note = pods.annotations_of(old).get(names.AFFINITY)
-    if note is None:
-        mutate.undo_affinity(pod)  # the manifest is a copy of a placed pod, and the live pod still waits
-        return []
-    sent, live = _required(pod), _required(old)
-    if sent == live:
-        return []
-    spec = pod["spec"]
-    affinity = dict(spec.get("affinity") or {})
-    node = dict(affinity.get("nodeAffinity") or {})
-    pods.put(node, _REQUIRED, live)
-    pods.put(affinity, "nodeAffinity", node)
-    pods.put(spec, "affinity", affinity)
-    return [] if sent is None or _same(sent, note) else [_KEPT]
-
-
-def _required(pod: pods.Object) -> Any:
-    return ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
-
-
-def _same(sent: Any, note: str) -> bool:
+    Raises:
+        WordError: A word that was added or changed is bad.
+    """
+    note = live.written.get(names.REQUEST)
+    counts, intact = _counts(live)
+    same = pod.words == live.words
+    if same and intact:
+        return note, []
+    if counts is None or not (live.gated or same):
+        found = _read_too_late(pod.words, live.words)
+        return note, [_NO_NOTE] if found and live.gated else found
     try:
-        return msgspec.convert(sent, NodeSelector) == msgspec.json.decode(note, type=NodeSelector | None)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return False
+        return resolved.write(resolved.resolve(pod.words, counts)), []
+    except WordError as error:
+        if same:
+            return note, []  # of an earlier release, and beyond repair
+        _refuse_what_is_new(error, pod.words, live.words, counts)
+        return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
 
-def _carry_metadata(pod: pods.Object, old: pods.Object) -> None:
-    metadata = pod["metadata"]
-    live = {key: value for key, value in pods.annotations_of(old).items() if key in _OURS}
-    sent = {key: value for key, value in pods.annotations_of(pod).items() if key not in _OURS}
-    pods.put(metadata, "annotations", sent | live)
-    metadata["labels"] = pods.labels_of(pod) | {names.LABEL: names.LABEL_PLACED}
+def _counts(live: view.Pod) -> tuple[Counts | None, bool]:
+    """Return the GPUs of the live pod's containers, None where nothing tells, and whether its note does."""
+    try:
+        return resolved.read(live.written).containers, True
+    except WordError:
+        pass
+    users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
+    count = values.gpu_count(live.words.get(names.GPUS, ""))
+    return ({users[0]: count} if count is not None and len(users) == 1 else None), False
 
 
-def _carry_containers(pod: pods.Object, old: pods.Object) -> None:
-    for key in ("containers", "initContainers"):
-        live = {container.get("name"): container for container in pods.items(old["spec"], key)}
-        for container in pods.items(pod["spec"], key):
-            resources = (live.get(container.get("name")) or {}).get("resources") or {}
-            if names.GPU_RESOURCE not in (resources.get("limits") or {}):
-                containers.strip(container)
-            if container.get("resources") or resources:
-                container["resources"] = dict(container.get("resources") or {})
-                _carry(container["resources"], resources, "claims", names.POD_CLAIM)
+def _read_too_late(words: Mapping[str, str], were: Mapping[str, str]) -> list[str]:
+    """Return a warning if words changed that nobody reads any more.
+
+    Raises:
+        WordError: A word that was added or changed is bad.
+    """
+    if words == were:
+        return []
+    try:
+        annotations.check(words)
+    except WordError as error:
+        _refuse_what_is_new(error, words, were, None)
+    return [_TOO_LATE]
 
 
-def _carry(parent: pods.Object, was: pods.Object, key: str, name: str) -> None:
-    """Make the entry ``name`` of a list what it was, in the place that it had; the others stay as sent."""
-    rest = [entry for entry in pods.items(parent, key) if entry.get("name") != name]
-    result: list[pods.Object] = []
-    for entry in pods.items(was, key):
-        same = [e for e in rest if e.get("name") == entry.get("name")]
-        result += same or ([entry] if entry.get("name") == name else [])
-        rest = [e for e in rest if e not in same]
-    if result + rest != pods.items(parent, key):
-        pods.put(parent, key, result + rest)
+def _refuse_what_is_new(
+    error: WordError, words: Mapping[str, str], were: Mapping[str, str], counts: Counts | None
+) -> None:
+    """Return if the words were wrong before, and those that were added or changed are right by themselves.
+
+    Raises:
+        WordError: What is wrong is new.
+    """
+    try:
+        annotations.check(were) if counts is None else annotations.parse(were, counts)
+    except WordError:
+        annotations.check({key: value for key, value in words.items() if were.get(key) != value})
+    else:
+        raise error
+
+
+def _affinity(pod: view.Pod, live: view.Pod) -> tuple[Any, list[str]]:
+    note = live.written.get(names.AFFINITY)
+    if note is None:
+        return create.authors_affinity(pod), []  # the manifest may be a copy of a placed pod, while the live one waits
+    sent, was = view.required(pod.spec), view.required(live.spec)
+    if view.same(sent, was) or (selector := view.selector(pod.spec)) == view.selector(live.spec):
+        return wanted.AS_SENT, []
+    wish = None if view.same(was, view.ABSENT) else was
+    try:
+        authors = selector is None or selector == affinity.read_note(note)
+    except WordError:
+        authors = False
+    return wish, [] if authors else [_KEPT]
+
+
+def _containers(sent: Sequence[view.Container], live: Sequence[view.Container]) -> tuple[wanted.Container | None, ...]:
+    by_name = {container.name: container for container in live}
+    return tuple(_container(container, by_name.get(container.name)) for container in sent)
+
+
+def _container(sent: view.Container, live: view.Container | None) -> wanted.Container | None:
+    now, was = sent.resources or view.Resources(), (live and live.resources) or view.Resources()
+    claims = wanted.as_in(was.claims or (), now.claims or (), names.POD_CLAIM)
+    stripped: tuple[tuple[str, ...], ...]
+    if view.same(now.limits, was.limits) and view.same(now.requests, was.requests):
+        stripped = ()
+    else:
+        kept = names.GPU_RESOURCE in view.quantities(was.limits)
+        stripped = () if kept else containers.amounts(sent).gpus
+    return wanted.Container(claims, stripped)

@@ -5,70 +5,92 @@ Without it a typing error would come to light on the node, after a pod has been 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from dradriver.api import config, names
 from dradriver.api.errors import WordError
 
+MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object
 
-class _Opaque(msgspec.Struct):
+
+class _Opaque(msgspec.Struct, frozen=True, gc=False):
     driver: str = ""
-    parameters: Any = None
+    parameters: Raw = Raw(b"null")
 
 
-class _Config(msgspec.Struct):
+class _Config(msgspec.Struct, frozen=True, gc=False):
     opaque: _Opaque | None = None
 
 
-class _Devices(msgspec.Struct):
+class _Devices(msgspec.Struct, frozen=True, gc=False):
     config: list[_Config] | None = None
 
 
-class _ClaimSpec(msgspec.Struct):
+class _Spec(msgspec.Struct, frozen=True, gc=False):
     devices: _Devices | None = None
 
 
-class _TemplateSpec(msgspec.Struct):
-    spec: _ClaimSpec
+class _TemplateSpec(msgspec.Struct, frozen=True, gc=False):
+    spec: _Spec
 
 
-class _Claim(msgspec.Struct):
-    spec: _ClaimSpec
+class _Object(msgspec.Struct, frozen=True, gc=False):
+    spec: Raw
 
 
-class _Template(msgspec.Struct):
-    spec: _TemplateSpec
+_OBJECT: Final = msgspec.json.Decoder(_Object | None)
+_SPEC: Final = msgspec.json.Decoder(_Spec)
+_TEMPLATE: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
-def claim(kind: str, new: object, old: object = None) -> None:
+def claim(kind: str, new: Raw, old: Raw) -> None:
     """Return when the claim or template may be stored.
 
     Args:
         kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; others pass.
-        new: The decoded object.
-        old: What it was before an update. A spec that did not change passes, good or bad: specs are immutable, and an
-            object that an older release let in must still lose its finalizers.
+        new: The object.
+        old: What it was before an update, else ``null``. A spec that did not change passes, good or bad: specs are
+            immutable, and an object that an older release let in must still lose its finalizers.
 
     Raises:
         WordError: A configuration for this driver that it cannot read; the message has the field's path.
     """
-    try:
-        if kind == "ResourceClaim":
-            path, spec = "spec", msgspec.convert(new, _Claim).spec
-        elif kind == "ResourceClaimTemplate":
-            path, spec = "spec.spec", msgspec.convert(new, _Template).spec.spec
-        else:
-            return
-    except msgspec.ValidationError as error:
-        raise WordError(f"this is no {kind}: {error}") from None
-    assert isinstance(new, dict)
-    if isinstance(old, dict) and old.get("spec") == new.get("spec"):
+    if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
         return
+    path = "spec" if kind == "ResourceClaim" else "spec.spec"
+    text = _spec(kind, new)
+    if text is None:
+        raise WordError(f"this is no {kind}: it is null")
+    if text == _old_spec(kind, old):
+        return
+    if len(text) > MOST_BYTES:
+        raise WordError(f"{path}: {len(text)} bytes; at most {MOST_BYTES} are stored")
+    try:
+        spec = _SPEC.decode(text) if kind == "ResourceClaim" else _TEMPLATE.decode(text).spec
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no {kind}: spec: {error}") from None
     for i, entry in enumerate((spec.devices and spec.devices.config) or []):
         if entry.opaque is not None and entry.opaque.driver == names.DRIVER:
             try:
                 config.read(entry.opaque.parameters)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
+
+
+def _spec(kind: str, text: Raw) -> memoryview | None:
+    """Return the spec as it stands; None where there is no object."""
+    try:
+        found = _OBJECT.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no {kind}: {error}") from None
+    return None if found is None else memoryview(found.spec)
+
+
+def _old_spec(kind: str, old: Raw) -> memoryview | None:
+    try:
+        return _spec(kind, old)
+    except WordError:
+        return None  # then what is new is read

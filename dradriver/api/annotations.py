@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
-import msgspec
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.allocator.request import Constraint, Request, Strategy
-from dradriver.api import figures, names
+from dradriver.allocator.request import Constraint, Request
+from dradriver.api import messages, names, values
 from dradriver.api.errors import WordError
-from dradriver.api.figures import hint, shown
+from dradriver.api.messages import shown
+from dradriver.api.values import MOST_GPUS
 
-MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
+LONGEST_VALUE: Final = 256  # characters
 
-_CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain": Constraint.NVLINK}
+_PREFIXES: Final = (names.PREFIX, names.ALIAS_PREFIX)
 _ALIASES: Final = {
     names.ALIAS_PREFIX + "required": names.REQUIRED,
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
-_KNOWN: Final = (*names.WISHES, *names.NOTES, *names.RESULTS)
+_ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # policy before strategy: which is said to contradict
+_KNOWN: Final = (*names.WISHES, *_ALIASES)
+_WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
+
+
+class _Field(NamedTuple):
+    """A field of a Request, what reads its value, and what a value that is none is not."""
+
+    name: str
+    read: Callable[[str], object | None]
+    what: str
+
+
+_FIELDS: Final = {
+    names.MIN_BANDWIDTH: _Field("min_bandwidth_gbps", values.rate_gbps, messages.RATE),
+    names.MIN_BUSBW: _Field("min_busbw_gbps", values.rate_gbps, messages.RATE),
+    names.PRODUCT: _Field("product", values.product, messages.PRODUCT),
+    names.ARCHITECTURE: _Field("architecture", values.architecture, messages.ARCHITECTURE),
+    names.MIN_MEMORY: _Field("min_memory_mib", values.memory_mib, messages.MEMORY),
+    names.MAX_CROSS_NVSWITCH: _Field("max_cross_nvswitch_gpus", values.few, messages.FEW),
+}
+
+
+def is_ours(key: str) -> bool:
+    """Return whether an annotation is under one of our prefixes, known or not."""
+    return key.startswith(_PREFIXES)
+
+
+def is_written(key: str) -> bool:
+    """Return whether an annotation is a note or result that the webhook or the controller writes."""
+    return key in _WRITTEN
 
 
 def has_wish(annotations: Mapping[str, str]) -> bool:
-    """Return whether the annotations hold any word of ours, known or not."""
-    return any(key.startswith((names.PREFIX, names.ALIAS_PREFIX)) for key in annotations)
+    """Return whether any annotation is under one of our prefixes, known or not."""
+    return any(is_ours(key) for key in annotations)
 
 
 def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
@@ -38,45 +67,30 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
     Raises:
         WordError: An unknown key, a bad value or a contradiction.
     """
-    wishes = _wishes(annotations)
-    required: list[Constraint] = []
-    strategy: Strategy | None = None
-    if (policy := wishes.get(names.POLICY)) is not None:
-        word, strategy = figures.policy(policy)
-        required += POLICIES[word]
-    required += _ladder(names.REQUIRED, wishes.get(names.REQUIRED))
-    if (flag := wishes.get(names.REQUIRE_NVLINK)) is not None:
-        required += [Constraint.NVLINK] if figures.flag(names.REQUIRE_NVLINK, flag) else []
-    if (text := wishes.get(names.STRATEGY)) is not None:
-        asked_strategy = figures.strategy(names.STRATEGY, text)
-        if strategy not in (None, asked_strategy):
-            raise WordError(f"{names.STRATEGY}: {asked_strategy} contradicts {names.POLICY}; write one of the two")
-        strategy = asked_strategy
-    kinds = figures.read(wishes)
-    preferred = _ladder(names.PREFERRED, wishes.get(names.PREFERRED))
-    if (text := wishes.get(names.GPUS)) is not None:
-        asked = gpu_number(names.GPUS, text)
-        if asked != sum(counts.values()):
-            raise WordError(
-                f"{names.GPUS}: {text!r} contradicts the containers' limits, which ask for {sum(counts.values())} "
-                f"{names.GPU_RESOURCE}; write one of the two"
-            )
-    if not counts:
+    fields, gpus = _read(annotations)
+    total = sum(counts.values())
+    if gpus is not None and gpus != total:
+        raise WordError(
+            f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {names.GPU_RESOURCE}; "
+            f"write one of the two"
+        )
+    if not total:
         raise WordError(
             f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
             f"{names.GPU_RESOURCE}: <count>, or write the annotation {names.GPUS}: <count>"
         )
-    if sum(counts.values()) > MOST_GPUS:
-        raise WordError(
-            f"{sum(counts.values())} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods"
-        )
-    return Request(
-        containers=tuple(counts.values()),
-        required=tuple(dict.fromkeys(required)),
-        preferred=tuple(dict.fromkeys(preferred)),
-        strategy=strategy or Strategy.BEST_FIT,
-        **kinds,
-    )
+    if total > MOST_GPUS:
+        raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
+    return Request(containers=tuple(counts.values()), **fields)
+
+
+def check(annotations: Mapping[str, str]) -> None:
+    """Return if every word can be read, however many GPUs the pod has.
+
+    Raises:
+        WordError: An unknown key, a bad value or a contradiction among the words.
+    """
+    _read(annotations)
 
 
 def gpu_number(key: str, text: str) -> int:
@@ -85,62 +99,83 @@ def gpu_number(key: str, text: str) -> int:
     Raises:
         WordError: Not a whole number from 1 to 32.
     """
-    # str.isdigit alone admits digits of other scripts
-    if not (text.isascii() and text.isdigit() and len(text) <= 4) or not 1 <= int(text) <= MOST_GPUS:
-        raise WordError(f"{key}: {shown(text)} is no count of GPUs; write a whole number from 1 to {MOST_GPUS}")
-    return int(text)
+    count = values.gpu_count(text)
+    if count is None:
+        raise messages.is_no(key, text, messages.GPUS)
+    return count
 
 
-def write_counts(counts: Mapping[str, int]) -> str:
-    """Return the note that keeps each container's GPUs once the limits are gone from the pod."""
-    return msgspec.json.encode(dict(counts)).decode()
+def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
+    """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
+    words = _words(annotations)
+    required: list[Constraint] = []
+    fields: dict[str, Any] = {}
+    gpus: int | None = None
+    for key, text in words.items():
+        if key == names.POLICY:
+            policy = values.policy(text)
+            if policy is None:
+                raise messages.no_policy(key, text)
+            required += POLICIES[policy[0]]
+            if policy[1] is not None:
+                fields["strategy"] = policy[1]
+        elif key == names.REQUIRED:
+            required += _ladder(key, text)
+        elif key == names.PREFERRED:
+            fields["preferred"] = tuple(dict.fromkeys(_ladder(key, text)))
+        elif key == names.REQUIRE_NVLINK:
+            required += [Constraint.NVLINK] if _flag(key, text) else []
+        elif key == names.PREFER_SAME_NUMA:
+            fields["prefer_same_numa"] = _flag(key, text)
+        elif key == names.GPUS:
+            gpus = gpu_number(key, text)
+        elif key == names.STRATEGY:
+            strategy = values.strategy(text)
+            if strategy is None:
+                raise messages.not_one_of(key, text, values.STRATEGIES)
+            if fields.setdefault("strategy", strategy) != strategy:
+                raise messages.contradicts(key, text, names.POLICY)
+        else:
+            field = _FIELDS[key]
+            value = field.read(text)
+            if value is None:
+                raise messages.is_no(key, text, field.what)
+            fields[field.name] = value
+    if required:
+        fields["required"] = tuple(dict.fromkeys(required))
+    return fields, gpus
 
 
-def read_counts(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Return each container's GPUs from the webhook's note; empty without one.
+def _words(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the author's words by their own names, in the order in which they are read.
 
     Raises:
-        WordError: The note was changed into something that is none.
+        WordError: An unknown key, a value that is too long, or an alias that contradicts its word.
     """
-    text = annotations.get(names.CONTAINERS)
-    if text is None:
-        return {}
-    try:
-        counts = msgspec.json.decode(text, type=dict[str, int])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise WordError(f"{names.CONTAINERS}: {shown(text)}: {error}; remove this annotation") from None
-    for count in counts.values():
-        gpu_number(names.CONTAINERS, str(count))
-    return counts
-
-
-def _wishes(annotations: Mapping[str, str]) -> dict[str, str]:
-    wishes: dict[str, str] = {}
-    for key, value in sorted(annotations.items()):
-        if not key.startswith((names.PREFIX, names.ALIAS_PREFIX)):
+    found: dict[str, str] = {}
+    for key, value in annotations.items():
+        if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
         known = _ALIASES.get(key, key)
-        if known not in _KNOWN:
-            raise _unknown(key)
-        if wishes.setdefault(known, value) != value:
-            raise WordError(f"{key}: {shown(value)} contradicts {known}: {shown(wishes[known])}; write one of the two")
-    return wishes
+        if known not in _ORDER:
+            raise messages.unknown(key, _KNOWN)
+        if len(value) > LONGEST_VALUE:
+            raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
+        if found.setdefault(known, value) != value:
+            raise messages.contradicts(key, value, f"{known}: {shown(found[known])}")
+    return dict(sorted(found.items(), key=lambda item: _ORDER[item[0]]))
 
 
-def _ladder(key: str, text: str | None) -> list[Constraint]:
-    if text is None:
-        return []
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if word not in _CONSTRAINTS:
-            raise _bad(key, word, _CONSTRAINTS)
-    return [_CONSTRAINTS[word] for word in words]
+def _ladder(key: str, text: str) -> list[Constraint]:
+    rungs = [word.strip() for word in text.split(",")]
+    for rung in rungs:
+        if rung not in values.CONSTRAINTS:
+            raise messages.not_one_of(key, rung, values.CONSTRAINTS)
+    return [values.CONSTRAINTS[rung] for rung in rungs]
 
 
-def _bad(key: str, value: str, allowed: Mapping[str, object] | tuple[str, ...]) -> WordError:
-    return WordError(f"{key}: {shown(value)} is not allowed; write one of {', '.join(allowed)}{hint(value, allowed)}")
-
-
-def _unknown(key: str) -> WordError:
-    allowed = [*names.WISHES, *_ALIASES]
-    return WordError(f"annotation {shown(key)} is unknown; known are {', '.join(allowed)}{hint(key, allowed)}")
+def _flag(key: str, text: str) -> bool:
+    flag = values.flag(text)
+    if flag is None:
+        raise messages.not_one_of(key, text, values.FLAGS)
+    return flag

@@ -7,6 +7,9 @@ from typing import Any, Self
 
 def pointer(*path: str | int) -> str:
     """Return the JSON Pointer (RFC 6901) of a path, ``~`` and ``/`` in its segments escaped."""
+    text = "/".join(["", *map(str, path)])
+    if "~" not in text and text.count("/") == len(path):
+        return text  # nothing to escape, which is what nearly every path is
     return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in path)
 
 

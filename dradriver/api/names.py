@@ -38,9 +38,8 @@ WISHES: Final = (
 
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py
-CONTAINERS: Final = PREFIX + "containers"  # JSON: GPUs of each container, once the limits are gone
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
-NOTES: Final = (REQUEST, CONTAINERS, AFFINITY)
+NOTES: Final = (REQUEST, AFFINITY)
 
 # Annotations that say what was chosen.
 ALLOCATED: Final = PREFIX + "allocated"

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from dradriver.api.errors import WordError
 
+_LONGEST = 64  # characters; Python reads no number of thousands of digits
 _FORM = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 _SUFFIX = {
     "n": Fraction(1, 10**9),
@@ -20,9 +21,9 @@ _SUFFIX |= {f"{letter}i": Fraction(1024 ** (power + 1)) for power, letter in enu
 
 
 def _parse(text: str) -> Fraction:
-    found = _FORM.fullmatch(text)
+    found = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
-        raise WordError(f"{text!r} is no quantity: write a number with an optional suffix, as 500m, 2, 40Gi")
+        raise WordError(f"{text[:_LONGEST]!r} is no quantity: write a number with an optional suffix, as 500m, 2, 40Gi")
     number, exponent, suffix = found.groups()
     value = Fraction(number if not number.endswith(".") else number[:-1])
     return value * Fraction(10) ** int(exponent[1:]) if exponent else value * _SUFFIX[suffix or ""]

@@ -13,12 +13,13 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Request
-from dradriver.api import names
+from dradriver.allocator.request import Constraint, Request, Weights
+from dradriver.api import names, values
+from dradriver.api.annotations import parse
 from dradriver.api.errors import WordError
+from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 1
-MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 _LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
 
@@ -36,9 +37,18 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     request: Request
 
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Resolved)
+
+
+def resolve(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Resolved:
+    """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``."""
+    return Resolved(containers=dict(counts), request=parse(annotations, counts))
+
+
 def write(resolved: Resolved) -> str:
     """Return the text of the note."""
-    return msgspec.json.encode(resolved).decode()
+    return _ENCODER.encode(resolved).decode()
 
 
 def read(annotations: Mapping[str, str]) -> Resolved:
@@ -53,14 +63,15 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     try:
         if len(text) > _LONGEST:
             raise WordError(f"it has {len(text)} characters, more than {_LONGEST}")
-        resolved = msgspec.json.decode(text, type=Resolved)
+        resolved = _DECODER.decode(text)
         _check(resolved)
-    except (WordError, msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except (WordError, ValueError, RecursionError) as error:
         raise WordError(f"annotation {names.REQUEST} was changed: {error}; create the pod anew") from None
     return resolved
 
 
 def _check(resolved: Resolved) -> None:
+    """Refuse what ``annotations.parse`` never makes: the allocator and the claim's CEL take these values as they are."""
     request, counts = resolved.request, tuple(resolved.containers.values())
     if resolved.version != VERSION:
         raise WordError(f"its version is {resolved.version}, and {VERSION} is the one that is known")
@@ -68,3 +79,15 @@ def _check(resolved: Resolved) -> None:
         raise WordError(f"it asks for no number of GPUs from 1 to {MOST_GPUS}")
     if not all(math.isfinite(rate) and rate >= 0 for rate in (request.min_bandwidth_gbps, request.min_busbw_gbps)):
         raise WordError("it has a bandwidth that is none")
+    if not 0 <= request.min_memory_mib <= values.MOST_MEMORY_MIB:
+        raise WordError("it has an amount of memory that is none")
+    if request.max_cross_nvswitch_gpus is not None and not 0 <= request.max_cross_nvswitch_gpus <= 99:
+        raise WordError("its max_cross_nvswitch_gpus is no number from 0 to 99")
+    if request.product and values.product(request.product) is None:
+        raise WordError("it has a product that is none")
+    if request.architecture and values.architecture(request.architecture) is None:
+        raise WordError("it has an architecture that is none")
+    if max(len(request.required), len(request.preferred)) > len(Constraint):
+        raise WordError("it has a constraint twice")
+    if request.include or request.exclude or request.weights != Weights():
+        raise WordError("it has something that no word says")

@@ -41,11 +41,16 @@ def rows(cluster: Target, machines: Mapping[str, str]) -> list[Row]:
         if held:
             node = held[0]["pool"]
             got = worth(loaded[node], sorted(index[result["device"]] for result in held), node=node)
-        count = len(held) or sum(json.loads(pod["metadata"]["annotations"].get(names.CONTAINERS, "{}")).values())
+        count = len(held) or _asked(pod)
         other: Choice | None = plain.take(Request(containers=(count,)), list(loaded)) if count else None
         reason = pod["metadata"].get("annotations", {}).get(names.REASON, "")
         table.append(Row(pod["metadata"]["name"], got, other, reason))
     return table
+
+
+def _asked(pod: dict[str, Any]) -> int:
+    noted = json.loads(pod["metadata"].get("annotations", {}).get(names.REQUEST, "{}"))
+    return sum(noted.get("containers", {}).values())
 
 
 def _age(pod: dict[str, Any]) -> tuple[str, str]:

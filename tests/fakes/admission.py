@@ -12,8 +12,10 @@ import jsonpatch
 import msgspec
 
 from dradriver.api import affinity, names
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
-from webhook import review, server
+from webhook import review
+from webhook.admission import Admission
 
 Object = dict[str, Any]
 CONTROLLER = "system:serviceaccount:gpu:controller"
@@ -116,7 +118,7 @@ def body(
 def admit(new: Object, *, old: Object | None = None, user: str = "alice", **more: Any) -> Verdict:
     """Return what the webhook says to a pod, its patch applied as the API server does."""
     sent = review.decode(json.dumps(body(new, old=old, user=user, **more)).encode())
-    response = json.loads(server.mutate_pod(sent, controller_user=CONTROLLER)[0])["response"]
+    response = json.loads(Admission(controller_user=CONTROLLER).mutate_pod(sent)[0])["response"]
     assert response["uid"] == sent.uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert all(len(warning) <= 256 for warning in response.get("warnings", []))
@@ -141,7 +143,9 @@ def lifted(live: Object, *, nodes: tuple[str, ...] = ("n1", "n2")) -> Object:
     """Return a waiting pod as the controller leaves it: narrowed, its results written, the gate gone."""
     view = msgspec.convert(live, Pod)
     notes = {names.AFFINITY: affinity.note(view), names.ALLOCATED: "GPU-0,GPU-1", names.NODE: nodes[0]}
-    made: Object = jsonpatch.apply_patch(live, affinity.narrow(view, {node: node for node in nodes}))
+    narrowing = Patch()
+    affinity.narrow(view, {node: node for node in nodes}, narrowing)
+    made: Object = jsonpatch.apply_patch(live, narrowing.ops)
     made["metadata"]["annotations"] |= notes
     made["spec"]["schedulingGates"] = [g for g in made["spec"]["schedulingGates"] if g["name"] != names.GATE]
     if not made["spec"]["schedulingGates"]:

@@ -13,7 +13,6 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.allocator.request import Choice
-from dradriver.api import annotations as words
 from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
 from dradriver.controller.controller import SOURCES
@@ -345,8 +344,7 @@ def claim_of(pod: str) -> str:
 
 def note(counts: Mapping[str, int], wishes: Mapping[str, str]) -> str:
     """Return what the webhook notes of a pod."""
-    found = resolved.Resolved(containers=dict(counts), request=words.parse(wishes, counts))
-    return resolved.write(found)
+    return resolved.write(resolved.resolve(wishes, counts))
 
 
 def pins(claim: Object) -> list[str]:

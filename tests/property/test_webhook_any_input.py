@@ -23,7 +23,7 @@ FIELDS = (
     "metadata", "spec", "containers", "initContainers", "resources", "limits", "requests", "claims", "name", "labels",
     "annotations", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms",
     "resourceClaims", "schedulingGates", "env", "securityContext", names.GPU_RESOURCE, names.LABEL, names.POLICY,
-    names.CONTAINERS, names.AFFINITY, "devices", "config", "opaque", "driver", "parameters", "order",
+    names.REQUEST, names.AFFINITY, "devices", "config", "opaque", "driver", "parameters", "order",
 )  # fmt: skip
 LIKE = st.recursive(
     SCALARS | st.sampled_from(("nvlink", names.DRIVER, names.POD_CLAIM, "gpus-0123456789", "2", "c0")),
@@ -114,6 +114,6 @@ def test_every_life_of_a_pod_keeps_an_unchanged_apply_clean(
     if placed:
         live = running(lifted(live)) if bound else lifted(live)
     assert admit(applied(manifest, live), old=live).admitted == live
-    assert msgspec.json.decode(live["metadata"]["annotations"][names.CONTAINERS]) == {
+    assert msgspec.json.decode(live["metadata"]["annotations"][names.REQUEST])["containers"] == {
         f"c{i}": count for i, count in enumerate(counts) if count
     }

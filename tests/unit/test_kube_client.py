@@ -17,7 +17,7 @@ import pytest
 from dradriver.api.objects import Metadata, ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.errors import ConfigError
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apiserver import FakeApiServer
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from typing import Any
 
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.allocator.request import Constraint, Request
+from dradriver.api import names, resolved
+from dradriver.api.resolved import Resolved
 from tests import schema
 from tests.fakes.admission import admit, defaulted, lifted, pod, running, stored
 from tests.paths import SHARED_DATA
@@ -29,6 +30,10 @@ def refusal(*gpus: object, **more: Any) -> str:
     return verdict.message
 
 
+def noted(made: dict[str, Any]) -> Resolved:
+    return resolved.read(made["metadata"]["annotations"])
+
+
 def claim_of(made: dict[str, Any]) -> str:
     (entry,) = [entry for entry in made["spec"]["resourceClaims"] if entry["name"] == names.POD_CLAIM]
     return str(entry["resourceClaimName"])
@@ -42,11 +47,11 @@ def test_limits_become_a_claim_and_a_gate() -> None:
     assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
     assert re.fullmatch("gpus-[a-z0-9]{10}", claim_of(made))
     assert made["metadata"]["labels"] == {"gpu.topology/placement": "placed"}
-    assert json.loads(made["metadata"]["annotations"]["gpu.topology/containers"]) == {"c0": 4}
+    assert noted(made) == Resolved(containers={"c0": 4}, request=Request(containers=(4,), required=(Constraint.NVLINK,)))
     rest = copy.deepcopy(made)
     for key in ("resourceClaims", "schedulingGates"):
         del rest["spec"][key]
-    del rest["metadata"]["labels"], rest["metadata"]["annotations"][names.CONTAINERS]
+    del rest["metadata"]["labels"], rest["metadata"]["annotations"][names.REQUEST]
     rest["spec"]["containers"][0]["resources"] = sent["spec"]["containers"][0]["resources"]
     assert rest == sent
 
@@ -58,7 +63,7 @@ def test_each_container_has_a_request_of_its_own() -> None:
         None,
         [{"name": "gpu-topology", "request": "c2"}],
     ]
-    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "c2": 1}
+    assert noted(made).containers == {"c0": 2, "c2": 1}
 
 
 def test_other_limits_claims_gates_and_labels_stay() -> None:
@@ -94,7 +99,7 @@ def test_our_label_alone_marks_a_pod() -> None:
 def test_the_gpus_annotation_stands_for_the_limit_of_the_first_container() -> None:
     made = create(None, None, annotations={names.GPUS: "3"})
     assert made["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c0"}]
-    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 3}
+    assert noted(made).containers == {"c0": 3}
 
 
 @pytest.mark.parametrize("name", ["gpu-topology-scheduler", "gpu-scheduler"])
@@ -115,7 +120,7 @@ def test_a_pod_without_a_name_is_placed_too() -> None:
 @pytest.mark.parametrize("value", [4, "4", "4000m"])
 def test_a_count_may_be_a_number_or_text(value: object) -> None:
     sent = pod(value, annotations=NVLINK)
-    assert json.loads(admit(sent).admitted["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 4}
+    assert noted(admit(sent).admitted).containers == {"c0": 4}
 
 
 @pytest.mark.parametrize("value", ["0.5", "500m", 1.5, "-1", "four", "1.5Gi" + "9" * 99])
@@ -148,7 +153,7 @@ def sidecar(count: object, *, restart: str | None = "Always") -> dict[str, Any]:
 def test_a_sidecar_has_a_request_of_its_own() -> None:
     made = create(2, spec={"initContainers": [sidecar(1)]})
     assert made["spec"]["initContainers"][0]["resources"] == {"claims": [{"name": "gpu-topology", "request": "init"}]}
-    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "init": 1}
+    assert noted(made).containers == {"c0": 2, "init": 1}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +168,7 @@ def test_an_init_container_borrows_gpus(count: int, entry: dict[str, str]) -> No
     made = create(2, 1, spec={"initContainers": [sidecar(count, restart=None)]})
     schema.check(made)
     assert made["spec"]["initContainers"][0]["resources"] == {"claims": [entry]}
-    assert json.loads(made["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 2, "c1": 1}
+    assert noted(made).containers == {"c0": 2, "c1": 1}
 
 
 def test_an_init_container_with_another_number_is_refused() -> None:
@@ -254,21 +259,21 @@ def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
     original = lifted(stored(create(4)))
     original["spec"]["containers"][0]["resources"]["limits"] = {GPU: "2"}
     verdict = admit(original)
-    assert json.loads(verdict.admitted["metadata"]["annotations"][names.CONTAINERS]) == {"c0": 4}
+    assert noted(verdict.admitted).containers == {"c0": 4}
     assert "limit nvidia.com/gpu: 2 is ignored" in verdict.warnings[0]
 
 
 @pytest.mark.parametrize(
     ("note", "part"),
     [
-        ('{"other": 4}', "container 'other' that the pod does not have"),
+        (resolved.write(resolved.resolve({}, {"other": 4})), "container 'other' that the pod does not have"),
         ("nonsense", "remove this annotation"),
-        ('{"c0": 99}', "whole number from 1 to 32"),
+        (resolved.write(resolved.resolve({}, {"c0": 4})).replace("4", "99"), "no number of GPUs from 1 to 32"),
     ],
 )
 def test_a_damaged_note_is_refused(note: str, part: str) -> None:
     original = lifted(stored(create(4)))
-    original["metadata"]["annotations"][names.CONTAINERS] = note
+    original["metadata"]["annotations"][names.REQUEST] = note
     assert part in admit(original).message
 
 
@@ -279,8 +284,9 @@ def test_a_damaged_affinity_note_is_refused() -> None:
 
 
 def test_results_and_notes_of_a_templates_author_are_dropped() -> None:
-    made = create(1, annotations=NVLINK | {names.ALLOCATED: "GPU-1", names.AFFINITY: "null", names.CONTAINERS: "{}"})
-    assert made["metadata"]["annotations"] == NVLINK | {names.CONTAINERS: '{"c0":1}'}
+    made = create(1, annotations=NVLINK | {names.ALLOCATED: "GPU-1", names.AFFINITY: "null", names.REQUEST: "{}"})
+    assert set(made["metadata"]["annotations"]) == {*NVLINK, names.REQUEST}
+    assert noted(made).containers == {"c0": 1}
 
 
 def environment(**variables: str) -> list[dict[str, str]]:
@@ -336,7 +342,7 @@ def test_the_articles_pod_is_admitted_as_it_stands() -> None:
     verdict = admit(defaulted(yaml.safe_load(path.read_text())))
     schema.check(verdict.admitted)
     assert verdict.admitted["spec"]["schedulerName"] == "default-scheduler"
-    assert json.loads(verdict.admitted["metadata"]["annotations"][names.CONTAINERS]) == {"trainer": 8}
+    assert noted(verdict.admitted).containers == {"trainer": 8}
     assert [warning.split(":")[1].strip() for warning in verdict.warnings] == ["NCCL_TOPO_FILE", "NCCL_ALGO"]
 
 

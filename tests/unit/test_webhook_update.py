@@ -95,7 +95,7 @@ def test_the_gate_notes_and_results_cannot_be_changed() -> None:
     live = lived(MANIFESTS["plain"], "waiting")
     sent = copy.deepcopy(live)
     del sent["spec"]["schedulingGates"], sent["metadata"]["labels"]
-    sent["metadata"]["annotations"] |= {names.CONTAINERS: '{"c0": 8}', names.ALLOCATED: "GPU-9"}
+    sent["metadata"]["annotations"] |= {names.REQUEST: '{"version":1}', names.ALLOCATED: "GPU-9"}
     sent["spec"]["resourceClaims"][0]["resourceClaimName"] = "gpus-0123456789"
     assert admit(sent, old=live).admitted == live
 

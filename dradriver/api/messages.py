@@ -1,0 +1,61 @@
+"""How a refusal is worded: the place, what stands there, what to write instead; text from a pod bounded and in quotes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from dradriver.allocator.policies import POLICIES
+from dradriver.allocator.request import Strategy
+from dradriver.api.errors import WordError
+from dradriver.api.values import MOST_GPUS
+
+# What a value is not, and what to write; after "<key>: <value> is no".
+RATE: Final = "bandwidth; write a number of GB/s above zero, as 100 or 100GB/s"
+MEMORY: Final = "memory of a GPU; write a quantity of at least 1Mi, as 40Gi"
+PRODUCT: Final = "product; write the full name as nvidia-smi -L gives it, or a glob, as NVIDIA A100*"
+ARCHITECTURE: Final = "architecture; write one word, as hopper"
+GPUS: Final = f"count of GPUs; write a whole number from 1 to {MOST_GPUS}"
+FEW: Final = "count of GPUs; write a whole number from 0 to 99"
+
+
+def shown(text: str) -> str:
+    """Return text from a pod in quotes: bounded, and without control characters that would forge lines of a log."""
+    return repr(text if len(text) <= 64 else text[:61] + "...")
+
+
+def hint(word: str, allowed: Iterable[str]) -> str:
+    """Return `` (did you mean nvlink?)`` where an allowed word is near, else nothing."""
+    near = difflib.get_close_matches(word[:64], list(allowed), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def is_no(key: str, text: str, what: str) -> WordError:
+    """Return the refusal of a value; ``what`` is one of the texts above."""
+    return WordError(f"{key}: {shown(text)} is no {what}")
+
+
+def not_one_of(key: str, text: str, allowed: Iterable[str]) -> WordError:
+    """Return the refusal of a value that is none of those allowed."""
+    words = list(allowed)
+    return WordError(f"{key}: {shown(text)} is not allowed; write one of {', '.join(words)}{hint(text, words)}")
+
+
+def no_policy(key: str, text: str) -> WordError:
+    """Return the refusal of a policy."""
+    return WordError(
+        f"{key}: {shown(text)} is not allowed; write one of {', '.join(POLICIES)}, and after a comma one of "
+        f"{', '.join(Strategy)} if you like{hint(text.partition(',')[0].strip(), POLICIES)}"
+    )
+
+
+def unknown(key: str, allowed: Iterable[str]) -> WordError:
+    """Return the refusal of an annotation that nobody reads."""
+    words = list(allowed)
+    return WordError(f"annotation {shown(key)} is unknown; known are {', '.join(words)}{hint(key, words)}")
+
+
+def contradicts(key: str, text: str, other: str) -> WordError:
+    """Return the refusal of a value that another one contradicts."""
+    return WordError(f"{key}: {shown(text)} contradicts {other}; write one of the two")

@@ -1,0 +1,85 @@
+"""Values of annotations as the allocator takes them. Each reader takes any text, and returns None for one that is none."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dradriver.allocator.policies import POLICIES
+from dradriver.allocator.request import Constraint, Strategy
+from dradriver.api.errors import WordError
+from dradriver.api.quantity import whole
+
+MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
+MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
+
+CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain": Constraint.NVLINK}
+STRATEGIES: Final = {word.value: word for word in Strategy}
+FLAGS: Final = {"true": True, "false": False}
+
+_RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII)
+_ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
+# What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
+_PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
+_WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+_MIB: Final = 1 << 20
+
+
+def policy(text: str) -> tuple[str, Strategy | None] | None:
+    """Return the two halves of ``nvlink,pack``: what the set must be, and which of equally good ones."""
+    word, comma, rest = text.partition(",")
+    chosen = STRATEGIES.get(rest.strip()) if comma else None
+    if word.strip() not in POLICIES or (comma and chosen is None):
+        return None
+    return word.strip(), chosen
+
+
+def strategy(text: str) -> Strategy | None:
+    """Return which of equally good sets is taken."""
+    return STRATEGIES.get(text.strip())
+
+
+def flag(text: str) -> bool | None:
+    """Return ``true`` or ``false``."""
+    return FLAGS.get(text)
+
+
+def rate_gbps(text: str) -> float | None:
+    """Return a bandwidth in GB/s above zero: ``100`` or ``100GB/s``. Bits and other powers would be misread."""
+    found = _RATE.fullmatch(text.strip())
+    return float(found[1]) or None if found is not None else None
+
+
+def memory_mib(text: str) -> int | None:
+    """Return an amount of a GPU's memory, from ``1Mi`` on, in MiB, rounded up."""
+    try:
+        size = whole(text.strip())
+    except WordError:
+        return None
+    return -(-size // _MIB) if _MIB <= size <= MOST_MEMORY_MIB * _MIB else None
+
+
+def product(text: str) -> str | None:
+    """Return a product's full name, or a glob of such names."""
+    return text if _PRODUCT.fullmatch(text) else None
+
+
+def architecture(text: str) -> str | None:
+    """Return the name of a GPU architecture: ``hopper``."""
+    return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
+
+
+def gpu_count(text: str) -> int | None:
+    """Return a number of GPUs from 1 to 32."""
+    count = _whole(text)
+    return count if count is not None and 1 <= count <= MOST_GPUS else None
+
+
+def few(text: str) -> int | None:
+    """Return a whole number from 0 to 99."""
+    count = _whole(text)
+    return count if count is not None and count <= 99 else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if _WHOLE.fullmatch(text) else None

@@ -1,0 +1,164 @@
+"""Reviews a second of the webhook against bare aiohttp, each on one core: ``python -m tests.bench.webhook``.
+
+The server is a child process on one core, the client has another: 16 connections that are kept alive, each with one
+review under way, which creates a pod of two containers and four GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from dradriver.api import names
+from tests.fakes.admission import CONTROLLER, body, defaulted, pod
+from tests.paths import REPO
+from webhook import certificates, server, tls
+from webhook.admission import Admission
+
+CONNECTIONS: Final = 16
+SECONDS: Final = 5.0
+
+
+def review() -> bytes:
+    """Return the review of a typical GPU pod, as it is sent."""
+    sent = pod(
+        4,
+        None,
+        annotations={names.POLICY: "nvlink", names.PREFERRED: "same-numa", "example.com/team": "vision"},
+        labels={"app": "train", "job-name": "train-7"},
+    )
+    for container in sent["spec"]["containers"]:
+        container["command"] = ["torchrun", "--nproc-per-node=4", "train.py", "--config=/etc/train.yaml"]
+        container["env"] = [{"name": f"TRAIN_{i}", "value": f"value of {i}"} for i in range(12)]
+        container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}, {"name": "shm", "mountPath": "/dev/shm"}]
+    return json.dumps(body(defaulted(sent)), separators=(",", ":")).encode()
+
+
+class _Connection(asyncio.Protocol):
+    """Sends the next request when the answer is there, and notes how long each answer took."""
+
+    def __init__(self, request: bytes, took_s: list[float]) -> None:
+        self._request, self._took_s = request, took_s
+        self._left, self._sent_at = 0, 0.0
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._left:
+            self._head += data
+            head, found, rest = self._head.partition(b"\r\n\r\n")
+            if not found:
+                return
+            assert head.startswith(b"HTTP/1.1 200"), head
+            self._left = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            self._head, data = b"", rest
+        self._left -= len(data)
+        if not self._left:
+            self._took_s.append(time.perf_counter() - self._sent_at)
+            self._send()
+
+    def _send(self) -> None:
+        self._sent_at = time.perf_counter()
+        self._transport.write(self._request)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> str:
+    """Return reviews a second, their latencies, and the CPU that one costs the server, as a line of text."""
+    sent = review()
+    request = b"POST /mutate-pods HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    context = ssl.create_default_context() if secure else None
+    if context is not None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    took_s: list[float] = []
+    loop = asyncio.get_running_loop()
+    for _ in range(CONNECTIONS):
+        await loop.create_connection(
+            lambda: _Connection(request % len(sent) + sent, took_s), "127.0.0.1", port, ssl=context
+        )
+    await asyncio.sleep(seconds / 5)  # warm
+    took_s.clear()
+    begun, used = time.perf_counter(), cpu_s(pid)
+    await asyncio.sleep(seconds)
+    rate, ordered = len(took_s) / (time.perf_counter() - begun), sorted(took_s)
+    cost_us = 1e6 * (cpu_s(pid) - used) / len(took_s)
+    p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+    return f"{rate:8,.0f} reviews/s   p50 {p50:5.2f} ms   p99 {p99:5.2f} ms   {cost_us:4.0f} us of CPU each"
+
+
+async def serve(what: str, *, secure: bool) -> None:
+    """Serve until killed, after a line with the port."""
+    context = None
+    if secure:
+        context = tls.server_context()
+        bundle = certificates.renew(None, now=datetime.datetime.now(datetime.UTC), hosts=["webhook"])
+        tls.load(context, certificate=bundle.certificate, key=bundle.key)
+    answer = server.Endpoint(Admission(controller_user=CONTROLLER)).handle if what == "webhook" else _constant
+    async with server.serve(answer, port=0, context=context, host="127.0.0.1") as port:
+        print(port, flush=True)
+        await asyncio.Event().wait()
+
+
+async def _constant(http: web.BaseRequest) -> web.Response:
+    await http.content.read()
+    return web.Response(body=b"{}", content_type="application/json")
+
+
+@contextlib.contextmanager
+def started(what: str, *, secure: bool, core: int) -> Iterator[tuple[int, int]]:
+    """Run a server on one core while the block runs; gives its port and process id."""
+    command = [sys.executable, "-m", "tests.bench.webhook", "--serve", what, *(["--tls"] if secure else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
+        try:
+            os.sched_setaffinity(process.pid, {core})
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+def main() -> int:
+    """Print the figures and return the process's exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.webhook")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement (%(default)s)")
+    parser.add_argument("--serve", choices=("webhook", "bare"), help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(serve(options.serve, secure=options.tls))
+        return 0
+    first, *others = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, others or {first})
+    print(f"a review of {len(review()):,} bytes, {CONNECTIONS} connections")
+    for secure in (False, True):
+        for what in ("bare", "webhook"):
+            with started(what, secure=secure, core=first) as (port, pid):
+                figures = asyncio.run(measure(port, pid=pid, secure=secure, seconds=options.seconds))
+            print(f"{'TLS' if secure else 'plain':5}  {what:7}  {figures}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

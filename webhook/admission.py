@@ -1,0 +1,101 @@
+"""What is answered to a review: which pods and claims are looked at, by what, and how that is counted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+from dradriver.api.errors import WordError
+from webhook import create, patch, review, update, validate, view
+
+logger = logging.getLogger(__name__)
+
+OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT", "other")
+RESULTS: Final = ("allowed", "patched", "denied", "invalid")
+
+# Labels hold words of this program only, never text of a tenant.
+REQUESTS: Final = Counter(
+    "gpu_topology_admission_requests_total", "Answered admission requests.", ["operation", "result"]
+)
+SECONDS: Final = Histogram(
+    "gpu_topology_admission_seconds",
+    "Time from a request's body to its answer.",
+    ["operation"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
+)
+_COUNTERS: Final = {(o, r): REQUESTS.labels(o, r) for o in OPERATIONS for r in RESULTS}
+_CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}
+
+Answer = tuple[bytes, str]
+"""The body, and the result for the metric."""
+
+
+class Admission:
+    """Answers reviews of pods and claims.
+
+    Args:
+        controller_user: The controller's user name; its updates of pods pass untouched.
+    """
+
+    def __init__(self, *, controller_user: str) -> None:
+        self._controller_user = controller_user
+        self._paths = {"/mutate-pods": self.mutate_pod, "/validate-claims": validate_claim}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def answer(self, path: str, body: bytes) -> bytes:
+        """Return the answer to a review that came to one of the two paths.
+
+        Raises:
+            ReviewError: The body is no review.
+        """
+        started = time.perf_counter()
+        operation, result = "other", "invalid"
+        try:
+            request = review.decode(body)
+            operation = request.operation if request.operation in OPERATIONS else "other"
+            encoded, result = self._paths[path](request)
+        finally:
+            _COUNTERS[operation, result].inc()
+            _CLOCKS[operation].observe(time.perf_counter() - started)
+        return encoded
+
+    def mutate_pod(self, request: review.Request) -> Answer:
+        """Return the answer to CREATE or UPDATE of a pod; anything else passes."""
+        by_controller = request.operation == "UPDATE" and request.user_info.username == self._controller_user
+        if request.kind.kind != "Pod" or request.sub_resource or by_controller:
+            return review.allow(request), "allowed"
+        try:
+            if request.operation == "CREATE":
+                pod = view.read(request.object)
+                want, warnings = create.create(pod)
+            elif request.operation == "UPDATE":
+                pod = view.read(request.object)
+                want, warnings = update.update(pod, view.read(request.old_object))
+            else:
+                return review.allow(request), "allowed"
+            made = None if want is None else patch.write(pod, want)
+        except WordError as error:
+            return _deny(request, error)
+        return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
+
+
+def validate_claim(request: review.Request) -> Answer:
+    """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""
+    if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+        return review.allow(request), "allowed"
+    try:
+        validate.claim(request.kind.kind, request.object, request.old_object)
+    except WordError as error:
+        return _deny(request, error)
+    return review.allow(request), "allowed"
+
+
+def _deny(request: review.Request, error: WordError) -> Answer:
+    where = f"{request.namespace[:63]}/{request.name[:253] or '(generated name)'}"
+    logger.info("%s", review.shorten(f"denied {request.operation} of {request.kind.kind[:63]} {where}: {error}", 2048))
+    return review.deny(request, str(error)), "denied"

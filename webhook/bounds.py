@@ -1,0 +1,73 @@
+"""How much a pod may hold that the driver has to read. Real pods are far below; no pod's length may cost others time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from dradriver.api.errors import WordError
+from webhook import view
+
+CONTAINERS: Final = 256
+CLAIMS: Final = 256
+GATES: Final = 64
+TERMS: Final = 256
+TOLERATIONS: Final = 256
+BYTES: Final = 1 << 17  # of JSON: an affinity, all tolerations, one container's limits
+_FEW: Final = 512  # bytes that hold no more entries than any bound allows
+
+
+class _Anything(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+_LIST: Final = msgspec.json.Decoder(list[_Anything] | None)
+
+
+def check(pod: view.Pod, live: view.Pod | None = None) -> None:
+    """Return if a pod is within bounds, or beyond none further than the live pod is already.
+
+    Raises:
+        WordError: A part is too long; the message names it.
+    """
+    for path, size, most, unit in _beyond(pod):
+        was = () if live is None else [size for beyond, size, *_ in _beyond(live) if beyond == path]
+        if size > max(was, default=0):
+            raise WordError(f"{path}: {size} {unit}; a pod whose GPUs the driver chooses has at most {most}")
+
+
+def _beyond(pod: view.Pod) -> Iterator[tuple[str, int, int, str]]:
+    """Yield path, size, bound and unit of each part that is beyond its bound."""
+    spec = pod.spec
+    every = (*pod.containers, *pod.init_containers)
+    if len(every) > CONTAINERS:
+        yield "spec.containers and spec.initContainers", len(every), CONTAINERS, "entries"
+        every = every[:CONTAINERS]
+    if spec.resource_claims and len(spec.resource_claims) > CLAIMS:
+        yield "spec.resourceClaims", len(spec.resource_claims), CLAIMS, "entries"
+    if spec.scheduling_gates and len(spec.scheduling_gates) > GATES:
+        yield "spec.schedulingGates", len(spec.scheduling_gates), GATES, "entries"
+    if (length := _length(spec.affinity)) > BYTES:
+        yield "spec.affinity", length, BYTES, "bytes of JSON"
+    elif length > _FEW and (selector := view.selector(spec)) and len(selector.node_selector_terms) > TERMS:
+        yield "spec.affinity.nodeAffinity, terms", len(selector.node_selector_terms), TERMS, "entries"
+    if (length := _length(spec.tolerations)) > BYTES:
+        yield "spec.tolerations", length, BYTES, "bytes of JSON"
+    elif length > _FEW and len(entries := view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS:
+        yield "spec.tolerations", len(entries), TOLERATIONS, "entries"
+    for container in every:
+        resources = container.resources
+        if resources is None:
+            continue
+        if resources.claims and len(resources.claims) > CLAIMS:
+            where = f"container {container.name[:63]!r}: resources.claims"
+            yield where, len(resources.claims), CLAIMS, "entries"
+        if (length := max(_length(resources.limits), _length(resources.requests))) > BYTES:
+            yield f"container {container.name[:63]!r}: resources", length, BYTES, "bytes of JSON"
+
+
+def _length(raw: Raw) -> int:
+    return len(memoryview(raw))

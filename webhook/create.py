@@ -1,0 +1,173 @@
+"""CREATE of a pod with words of ours: its GPU limits become one claim, and a gate holds it until it has a place.
+
+Every step leads to the same result when it is done again, because the API server calls a second time when another
+webhook or plugin changed the pod (``reinvocationPolicy: IfNeeded``), under a new request uid. Only the claim's name is
+a fresh one each time. That is harmless: nothing has been created under it yet; and needed: a copy of a pod is not to
+be told from the pod itself, and must never share its claim.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dradriver.api import affinity, messages, names, resolved
+from dradriver.api.errors import WordError
+from webhook import advice, bounds, containers, view, wanted
+from webhook.containers import Counts
+
+SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
+
+_CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
+_GATE: Final = view.Named(names.GATE)
+
+
+def claim_name() -> str:
+    """Return a fresh random name for a pod's claim."""
+    return names.CLAIM_PREFIX + base64.b32encode(secrets.token_bytes(7))[:10].decode().lower()
+
+
+def marked(pod: view.Pod) -> bool:
+    """Return whether a pod is for us: it has an annotation under one of our prefixes, or our label."""
+    return bool(pod.words or pod.written) or pod.label is not None
+
+
+def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[wanted.Wanted | None, list[str]]:
+    """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
+
+    Args:
+        pod: The pod as sent.
+        new_name: Gives the claim its name.
+
+    Raises:
+        WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
+    """
+    if not marked(pod):
+        return None, []
+    bounds.check(pod)
+    warnings = advice.warnings(pod)
+    spec = pod.spec
+    copied = _is_copy(pod)
+    if copied:
+        counts = _noted(pod)
+        warnings += _ignored_limits(pod, counts)
+    else:
+        _refuse_foreign(pod)
+        counts = containers.counts(pod)
+    note = resolved.write(resolved.resolve(pod.words, counts))
+    return (
+        wanted.Wanted(
+            written={names.REQUEST: note},
+            containers=tuple(_app(c, counts) for c in pod.containers),
+            init_containers=tuple(
+                _app(c, counts) if c.restart_policy == "Always" else _init(c, counts, copied=copied)
+                for c in pod.init_containers
+            ),
+            claims=wanted.with_last(spec.resource_claims or (), view.PodClaim(names.POD_CLAIM, new_name())),
+            gates=wanted.with_last(spec.scheduling_gates or (), _GATE),
+            node_name=None,
+            scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
+            required=authors_affinity(pod) if copied else wanted.AS_SENT,
+        ),
+        warnings,
+    )
+
+
+def authors_affinity(pod: view.Pod) -> Any:
+    """Return the required affinity, as JSON, that a copy of a narrowed pod should have: its author's own.
+
+    Raises:
+        WordError: The note or the affinity is damaged.
+    """
+    note = pod.written.get(names.AFFINITY)
+    selector = view.selector(pod.spec)
+    if note is None or selector is None or not selector.node_selector_terms:
+        return wanted.AS_SENT
+    own = affinity.read_note(note)
+    return None if own is None else affinity.plain(own)
+
+
+def _is_copy(pod: view.Pod) -> bool:
+    entry = pod.own_claim
+    return (
+        names.REQUEST in pod.written
+        and entry is not None
+        and _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
+    )
+
+
+def _noted(pod: view.Pod) -> Counts:
+    try:
+        noted = resolved.read(pod.written).containers
+    except WordError as error:
+        raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
+    present = [container.name for container in pod.app_containers]
+    for name in noted:
+        if name not in present:
+            raise WordError(
+                f"{names.REQUEST} names a container {name[:63]!r} that the pod does not have; remove this "
+                f"annotation and give each container its limit {names.GPU_RESOURCE}"
+            )
+    return {name: noted[name] for name in present if name in noted}
+
+
+def _ignored_limits(pod: view.Pod, counts: Counts) -> list[str]:
+    if pod.gated:
+        return []  # a second pass: a LimitRange has put its default where the first took a limit away
+    return [
+        f"container {c.name[:63]!r}: limit {names.GPU_RESOURCE}: {count} is ignored, because annotation "
+        f"{names.REQUEST}, of the pod that this one was copied from, says {counts.get(c.name, 0)}"
+        for c in pod.app_containers
+        if (count := containers.asked(c.name, containers.amounts(c))) and count != counts.get(c.name, 0)
+    ]
+
+
+def _refuse_foreign(pod: view.Pod) -> None:
+    if pod.spec.node_name:
+        raise WordError(
+            f"spec.nodeName: {messages.shown(pod.spec.node_name)} leaves no choice of GPUs; remove it and write a "
+            f"nodeSelector kubernetes.io/hostname, or remove the {names.PREFIX} annotations"
+        )
+    entry = pod.own_claim
+    if entry is not None and not _CLAIM_NAME.fullmatch(entry.resource_claim_name or ""):
+        raise WordError(f"spec.resourceClaims: {names.POD_CLAIM!r} is the driver's own name; give this claim another")
+    if entry is None:
+        for container in (*pod.app_containers, *pod.init_containers):
+            if _uses_claim(container.claims):
+                raise WordError(
+                    f"container {container.name[:63]!r}: resources.claims: {names.POD_CLAIM!r} is the driver's own "
+                    f"name and is written by it; write a limit {names.GPU_RESOURCE} instead"
+                )
+
+
+def _uses_claim(claims: Sequence[view.UsedClaim]) -> bool:
+    return any(claim.name == names.POD_CLAIM for claim in claims)
+
+
+def _app(container: view.Container, counts: Counts) -> wanted.Container | None:
+    """What an app container or sidecar should be: a user of its own request of the claim, if it has GPUs."""
+    stripped = containers.amounts(container).gpus
+    if container.name in counts:
+        own = view.UsedClaim(names.POD_CLAIM, container.name)
+        return wanted.Container(wanted.with_last(container.claims, own), stripped)
+    return wanted.Container(tuple(range(len(container.claims))), stripped) if stripped else None
+
+
+def _init(container: view.Container, counts: Counts, *, copied: bool) -> wanted.Container | None:
+    """What an init container should be: a borrower of GPUs that another has later.
+
+    Raises:
+        WordError: It asks for a number that nobody has.
+    """
+    found = containers.amounts(container)
+    if not found.gpus:
+        return None
+    # A copy's init containers hold their share already; a limit here is a LimitRange's default.
+    count = 0 if copied else containers.asked(container.name, found)
+    if not count:
+        return wanted.Container(tuple(range(len(container.claims))), found.gpus)
+    own = view.UsedClaim(names.POD_CLAIM, containers.init_request(container.name, count, counts))
+    return wanted.Container(wanted.with_last(container.claims, own), found.gpus)

@@ -1,0 +1,250 @@
+"""A pod as it is read here: typed, with only the fields that decisions are made from; all others are skipped.
+
+What is not sure to be read stays a view of the bytes that came in, so that a large pod costs no more than its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from dradriver.api import affinity, annotations, names
+from dradriver.api.errors import WordError
+from dradriver.api.objects import NodeSelector
+
+Quantity = str | int | float  # the API server sends text; people write numbers
+ABSENT: Final = Raw(b"null")
+LONGEST_ANNOTATIONS: Final = 2 << 20  # bytes of JSON; Kubernetes keeps 256 KiB, which escapes can make six times that
+
+_T = TypeVar("_T")
+
+
+class _Part(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    pass
+
+
+class Named(_Part, frozen=True):
+    """An entry of a list that Kubernetes merges by name."""
+
+    name: str
+
+
+class PodClaim(Named, frozen=True):
+    """An entry of ``spec.resourceClaims``."""
+
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class UsedClaim(Named, frozen=True):
+    """An entry of a container's ``resources.claims``."""
+
+    request: str | None = None
+
+
+class Resources(_Part, frozen=True):
+    """A container's resources; ``quantities`` reads the limits and requests."""
+
+    limits: Raw = ABSENT
+    requests: Raw = ABSENT
+    claims: list[UsedClaim] | None = None
+
+
+class SecurityContext(_Part, frozen=True):
+    """Whether a container sees every device of its node."""
+
+    privileged: bool | None = None
+
+
+class Container(Named, frozen=True):
+    """A container, or an init container; ``advice`` reads the environment."""
+
+    resources: Resources | None = None
+    env: Raw = ABSENT
+    restart_policy: str | None = None
+    security_context: SecurityContext | None = None
+
+    @property
+    def claims(self) -> Sequence[UsedClaim]:
+        """The entries of ``resources.claims``."""
+        return (self.resources and self.resources.claims) or ()
+
+
+class Spec(_Part, frozen=True):
+    """The fields of a pod's spec that the driver reads or writes."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_gates: list[Named] | None = None
+    affinity: Raw = ABSENT
+    tolerations: Raw = ABSENT
+    node_name: str | None = None
+    scheduler_name: str | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """A pod.
+
+    Attributes:
+        words: The author's annotations under our prefixes.
+        written: The webhook's and the controller's notes and results.
+        annotated: Whether it has annotations at all, ours or others'.
+        labelled: Whether it has labels at all.
+        label: The value of our label; None without it.
+        spec: Its spec.
+    """
+
+    words: dict[str, str]
+    written: dict[str, str]
+    annotated: bool
+    labelled: bool
+    label: str | None
+    spec: Spec
+
+    @property
+    def containers(self) -> Sequence[Container]:
+        """Its containers, without init containers."""
+        return self.spec.containers or ()
+
+    @property
+    def init_containers(self) -> Sequence[Container]:
+        """Its init containers, sidecars among them."""
+        return self.spec.init_containers or ()
+
+    @property
+    def app_containers(self) -> list[Container]:
+        """What runs side by side for the pod's life: its containers, then its sidecars.
+
+        A sidecar is an init container with ``restartPolicy: Always`` (KEP-753).
+        """
+        return [*self.containers, *(c for c in self.init_containers if c.restart_policy == "Always")]
+
+    @property
+    def own_claim(self) -> PodClaim | None:
+        """The entry of ``spec.resourceClaims`` under the driver's name, whoever wrote it."""
+        return next((c for c in self.spec.resource_claims or () if c.name == names.POD_CLAIM), None)
+
+    @property
+    def gated(self) -> bool:
+        """Whether our gate holds it."""
+        return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
+
+
+class _Labels(msgspec.Struct, frozen=True, gc=False):
+    placement: str | None = msgspec.field(name=names.LABEL, default=None)
+
+
+class _Metadata(_Part, frozen=True):
+    labels: _Labels | None = None
+    annotations: Raw = ABSENT
+
+
+class _Pod(_Part, frozen=True):
+    metadata: _Metadata
+    spec: Spec
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True, gc=False):
+    required: Raw = msgspec.field(name=affinity.REQUIRED, default=ABSENT)
+
+
+class _Affinity(_Part, frozen=True):
+    node_affinity: _NodeAffinity | None = None
+
+
+_POD: Final = msgspec.json.Decoder(_Pod)
+_ANNOTATIONS: Final = msgspec.json.Decoder(dict[str, str] | None)
+_QUANTITIES: Final = msgspec.json.Decoder(dict[str, Quantity] | None)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | None)
+_SELECTOR: Final = msgspec.json.Decoder(NodeSelector | None)
+_AFFINITY: Final = msgspec.json.Decoder(_Affinity | None)
+
+
+def read(text: bytes | Raw) -> Pod:
+    """Return the pod in a piece of JSON.
+
+    Raises:
+        WordError: It is no pod.
+    """
+    pod = decode(_POD, text, "")
+    noted = pod.metadata.annotations
+    if len(memoryview(noted)) > LONGEST_ANNOTATIONS:
+        raise WordError("metadata.annotations: too long; Kubernetes keeps 256 KiB of them")
+    found = decode(_ANNOTATIONS, noted, "metadata.annotations: ")
+    words: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for key, value in (found or {}).items():
+        if annotations.is_ours(key):
+            (written if annotations.is_written(key) else words)[key] = value
+    labels = pod.metadata.labels
+    return Pod(
+        words=words,
+        written=written,
+        annotated=found is not None,
+        labelled=labels is not None,
+        label=None if labels is None else labels.placement,
+        spec=pod.spec,
+    )
+
+
+def quantities(raw: Raw) -> dict[str, Quantity]:
+    """Return limits or requests by resource.
+
+    Raises:
+        WordError: They are none.
+    """
+    return {} if same(raw, ABSENT) else decode(_QUANTITIES, raw, "resources: ") or {}
+
+
+def members(raw: Raw) -> dict[str, Raw] | None:
+    """Return the members of an object, as they stand; None where there is none.
+
+    Raises:
+        WordError: It is no object.
+    """
+    return decode(_MEMBERS, raw, "")
+
+
+def required(spec: Spec) -> Raw:
+    """Return the required node affinity as it stands; ``ABSENT`` without one.
+
+    Raises:
+        WordError: The affinity is none.
+    """
+    found = None if same(spec.affinity, ABSENT) else decode(_AFFINITY, spec.affinity, "spec.affinity: ")
+    return ABSENT if found is None or found.node_affinity is None else found.node_affinity.required
+
+
+def selector(spec: Spec) -> NodeSelector | None:
+    """Return the required node affinity as the controller reads it; None without one.
+
+    Raises:
+        WordError: The affinity is none.
+    """
+    return decode(_SELECTOR, required(spec), "spec.affinity: ")
+
+
+def same(one: Raw, other: Raw) -> bool:
+    """Return whether two pieces of JSON are the same bytes; the API server writes equal values alike."""
+    return memoryview(one) == memoryview(other)
+
+
+def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> _T:
+    """Return a piece of JSON as the decoder's type.
+
+    Raises:
+        WordError: It is not of that type.
+    """
+    try:
+        return decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no pod: {where}{error}") from None
+
+
+def plain(entry: PodClaim | UsedClaim | Named) -> Any:
+    """Return an entry of a list as JSON, without what is absent."""
+    return {key: value for key, value in msgspec.to_builtins(entry).items() if value is not None}

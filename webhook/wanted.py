@@ -1,0 +1,77 @@
+"""What a pod should be in the fields that are the driver's: what a decision comes to, before it is a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from webhook import view
+
+Entries = tuple[int | dict[str, str], ...]
+"""A list as it should be: indices of entries as they were sent, and whole entries that are the driver's."""
+
+AS_SENT: Final = msgspec.UNSET
+
+
+class Container(msgspec.Struct, frozen=True, gc=False):
+    """What a container should be.
+
+    Attributes:
+        claims: Its ``resources.claims``.
+        stripped: What of its ``resources`` goes away as paths below it: GPU limits and requests, which a claim replaces.
+    """
+
+    claims: Entries
+    stripped: tuple[tuple[str, ...], ...] = ()
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod that is ours should be.
+
+    Attributes:
+        written: All notes and results; others under these names go away.
+        containers: For each of ``spec.containers``; None leaves one as it was sent.
+        init_containers: The same for ``spec.initContainers``.
+        claims: ``spec.resourceClaims``.
+        gates: ``spec.schedulingGates``.
+        node_name: ``spec.nodeName``; None takes it away.
+        scheduler_name: ``spec.schedulerName``; None takes it away.
+        required: The required node affinity as JSON; None takes it away, ``AS_SENT`` leaves it.
+    """
+
+    written: dict[str, str]
+    containers: tuple[Container | None, ...]
+    init_containers: tuple[Container | None, ...]
+    claims: Entries
+    gates: Entries
+    node_name: str | None
+    scheduler_name: str | None
+    required: Any = AS_SENT
+
+
+def with_last(sent: Sequence[view.Named], own: view.Named) -> Entries:
+    """Return a list in which ``own`` stands once, at the end unless it is there already."""
+    if own in sent:
+        return tuple(range(len(sent)))
+    return (*(i for i, entry in enumerate(sent) if entry.name != own.name), view.plain(own))
+
+
+def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:
+    """Return the list that was sent with the entry ``name`` as it is in the live one, which also gives the order."""
+    if sent == live:
+        return tuple(range(len(sent)))
+    places: dict[str, list[int]] = {}
+    for i, entry in enumerate(sent):
+        places.setdefault(entry.name, []).append(i)
+    mine = places.pop(name, [])
+    result: list[int | dict[str, str]] = []
+    for entry in live:
+        if entry.name != name:
+            result += places.pop(entry.name, ())
+        else:
+            i = next((i for i in mine if sent[i] == entry), None)
+            result.append(view.plain(entry) if i is None else i)
+            mine = [j for j in mine if j != i]
+    return (*result, *sorted(i for found in places.values() for i in found))
