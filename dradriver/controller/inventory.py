@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator import Fleet
 from dradriver.api import names, slices
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice
