@@ -16,12 +16,9 @@ from typing import Any
 import click
 import msgspec
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator import Choice, Estimate, Request, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.allocator.request import Choice, Request
-from dradriver.allocator.sets.estimates import Estimate, all_reduce
-from dradriver.allocator.sets.tables import tables_of
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
 from dradriver.api.quantity import whole

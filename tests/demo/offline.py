@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Choice, NoPlaceError, Request
+from dradriver.allocator import Choice, Fleet, NoPlaceError, Request
 from dradriver.api import annotations as words
 from dradriver.topology import profiles
 from dradriver.topology.groups import group

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Choice, Request
+from dradriver.allocator import Choice, Request, choose
 from dradriver.topology.machine import Machine
 
 

@@ -41,6 +41,10 @@ def group(name: str) -> list[str]:
     return found
 
 
+def extras(*parts: str) -> list[str]:
+    return [line for part in parts for line in PROJECT["project"]["optional-dependencies"][part]]
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_locks_are_pinned_with_hashes_and_name_no_package_source(name: str) -> None:
     text = (REPO / "requirements" / name).read_text()
@@ -57,8 +61,8 @@ def test_the_deprecated_pynvml_distribution_is_locked_nowhere(name: str) -> None
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("runtime.txt", PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["controller"]),
-        ("dev.txt", PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["cli"]),
+        ("runtime.txt", PROJECT["project"]["dependencies"] + extras(*CONTENTS["app"]["extras"])),
+        ("dev.txt", PROJECT["project"]["dependencies"] + extras(*PROJECT["project"]["optional-dependencies"])),
         ("dev.txt", group("dev")),
         ("build.txt", PROJECT["build-system"]["requires"]),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dradriver.allocator.sets.tables import MAX_GPUS
+from dradriver.allocator import MAX_GPUS
 from dradriver.cli import text as machines
 from dradriver.cli.cluster.model import GpuView, Holder, NodeView
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request
-from dradriver.allocator.sets.tables import MAX_GPUS
+from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Request, choose
 from dradriver.api import names, slices
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice

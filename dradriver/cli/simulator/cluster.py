@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator import Fleet, Tables, tables_of
 from dradriver.allocator.fleet.packing import pod_capacity
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 

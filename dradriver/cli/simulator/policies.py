@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.allocator.request import Choice, GangRequest, NoPlaceError, Request
+from dradriver.allocator import Choice, GangRequest, NoPlaceError, Request, place_gang
 from dradriver.allocator.sets.rings import mask_of, positions
 from dradriver.cli.simulator.cluster import Cluster, Part
 from dradriver.topology.groups import group

@@ -8,9 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Request
-from dradriver.allocator.sets.tables import tables_of
+from dradriver.allocator import Request, choose, tables_of
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import caches, scale
 from tests.fakes import machines

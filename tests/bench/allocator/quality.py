@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from statistics import mean
 from typing import Any
 
-from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Request
+from dradriver.allocator import Request, choose
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import peers
 from tests.fakes import machines

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.allocator.request import Constraint, GangRequest, NoPlaceError, Request, Strategy
+from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Request, Strategy, place_gang
 from dradriver.allocator.sets.subsets import Bools
 from dradriver.topology import profiles
 from dradriver.topology.levels import Location

@@ -14,10 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from dradriver.allocator import Request, choose, tables_of
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Request
-from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import caches, peers
 from tests.fakes import machines
