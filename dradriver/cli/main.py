@@ -7,6 +7,7 @@ import importlib
 import click
 
 from dradriver import __version__
+from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
@@ -46,7 +47,7 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except DriverError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(plain(str(error))) from error
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import click
 
-from dradriver.cli.machine import machine_options, read
+from dradriver.cli.machine_source import machine_options, read
+from dradriver.cli.render.document import Cell, Notes, Tone, report, words
+from dradriver.cli.render.output import show, warn
 from dradriver.topology import nccl as files
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.nccl import explain as advice
 from dradriver.topology.nccl.like import lost
+from dradriver.topology.nccl.notes import Finding
 from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
 
 _MOST_BYTES = 1 << 20
@@ -34,7 +37,7 @@ def write(source: str | None, driver_root: Path | None, like: str | None, output
     machine, server = read(source, driver_root=driver_root), None if like is None else read_machine(like)
     text = files.write(machine, like=server)
     for loss in [] if server is None else lost(machine, like=server):
-        click.echo(f"warning: {loss}", err=True)
+        warn(loss)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -52,13 +55,18 @@ def check(file: str, source: str | None) -> None:
     Exit status: 0 NCCL takes the file (there may be warnings), 1 some NCCL from 2.18 to 2.30 does not.
     """
     found = files.check(_read(Path(file)), machine=None if source is None else read_machine(source))
-    for one in found:
-        kind = "error" if one.error else "warning"
-        click.echo(f"{file}:{one.line}:{one.column}: {kind}: {one.problem}; {one.cure}  [{one.rule}]")
     errors = sum(one.error for one in found)
+    lines = [_finding(file, one) for one in found]
+    if not errors:
+        lines.append(Cell(f"{file}: NCCL takes it" + (f", with {len(found)} warnings" if found else "")))
+    show(report(Notes(lines=tuple(lines))))
     if errors:
         raise click.exceptions.Exit(1)
-    click.echo(f"{file}: NCCL takes it" + (f", with {len(found)} warnings" if found else ""))
+
+
+def _finding(file: str, one: Finding) -> Cell:
+    tone = Tone.ERROR if one.error else Tone.WARNING
+    return Cell(f"{file}:{one.line}:{one.column}: {tone.value}: {one.problem}; {one.cure}  [{one.rule}]", tone)
 
 
 def _read(path: Path) -> str:
@@ -74,5 +82,5 @@ def _read(path: Path) -> str:
 @machine_options
 def explain(source: str | None, driver_root: Path | None) -> None:
     """Say whether NCCL needs a topology file on this machine, and why."""
-    for reason in advice.explain(read(source, driver_root=driver_root)).reasons:
-        click.echo(reason)
+    reasons = advice.explain(read(source, driver_root=driver_root)).reasons
+    show(report(Notes(lines=words(*reasons))))

@@ -1,9 +1,8 @@
 """``gputopo plan``: which GPUs of a machine a request would get, offline, by the allocator that the controller uses.
 
 Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction
-(two V100
-links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows; ``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is
-predicted to reach over all its rings (the same two links: 40), what nccl-tests prints.
+(two V100 links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows; ``busbw_gbps`` is the all-reduce bus bandwidth that
+NCCL is predicted to reach over all its rings (the same two links: 40), what nccl-tests prints.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
 from dradriver.api.quantity import whole
+from dradriver.cli.render.document import Document, report, table
+from dradriver.cli.render.output import safe_json, show
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
@@ -160,9 +161,9 @@ def plan(
     wish = request(question)
     choice = choose(machine, free_gpus(machine, question), wish)
     if output == "json":
-        click.echo(msgspec.json.encode(answer(choice, estimate(machine, question, choice))).decode())
+        click.echo(as_line(answer(choice, estimate(machine, question, choice))))
     else:
-        click.echo(table(machine, wish, choice, estimate(machine, question, choice)))
+        show(document(machine, wish, choice, estimate(machine, question, choice)))
 
 
 def answer_lines(lines: Iterable[bytes]) -> None:
@@ -181,7 +182,12 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             reply: Answer | dict[str, str] = answer(choice, estimate(machine, question, choice))
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             reply = {"error": str(error)}
-        click.echo(msgspec.json.encode(reply))
+        click.echo(as_line(reply))
+
+
+def as_line(reply: Answer | dict[str, str]) -> str:
+    """The answer as one line of JSON."""
+    return safe_json(msgspec.json.encode(reply).decode())
 
 
 def request(question: Question) -> Request:
@@ -268,7 +274,7 @@ def numbers(text: str, *, option: str) -> list[int]:
     return found
 
 
-def table(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None = None) -> str:
+def document(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),
@@ -287,4 +293,4 @@ def table(machine: Machine, wish: Request, choice: Choice, estimated: Estimate |
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
     if choice.fallback:
         rows.append(("not had", ", ".join(word.value for word in choice.fallback)))
-    return "\n".join(f"{name:<12} {value}" for name, value in rows)
+    return report(table(rows=rows))

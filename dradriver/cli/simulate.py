@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from dradriver.cli.simulator import plot, trace
+from dradriver.cli.render import svg
+from dradriver.cli.render.document import Document
+from dradriver.cli.render.output import show
+from dradriver.cli.simulator import report, trace
 from dradriver.cli.simulator.policies import POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
-
-_COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
 
 
 class SimulationError(DriverError):
@@ -75,34 +75,21 @@ def simulate(
         for policy in policies or tuple(POLICIES):
             task = bar.add_task(policy, total=len(found))
             replay = Replay(machines, found, policy=policy, communication=communication, seed=seed)
-            results.append(replay.run(progress=partial(_show, bar, task)))
+            results.append(replay.run(progress=partial(_advance, bar, task)))
     if picture is not None:
-        picture.write_text(
-            plot.bars(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"), encoding="utf-8"
-        )
+        _write(picture, report.figures(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"))
     if output == "json":
         click.echo(msgspec.json.encode(results).decode())
     else:
-        click.echo(table(results))
+        show(report.comparison(results))
 
 
-def _show(bar: Progress, task: TaskID, done: int) -> None:
+def _write(path: Path, document: Document) -> None:
+    try:
+        path.write_text(svg.render(document), encoding="utf-8")
+    except OSError as error:
+        raise SimulationError(f"{path}: cannot be written: {error}") from error
+
+
+def _advance(bar: Progress, task: TaskID, done: int) -> None:
     bar.update(task, completed=done)
-
-
-def table(results: Sequence[Result]) -> str:
-    """The results for people to read."""
-    rows = [_COLUMNS] + [
-        (
-            result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", f"{result.mean_wait_s / 60:.1f} min",
-            f"{result.median_wait_s / 60:.1f} min", f"{result.utilisation:.1%}", f"{result.fragmentation:.1%}",
-            str(result.given_up),
-        )
-        for result in results
-    ]  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join((row[0].ljust(widths[0]), *cells)))
-    return "\n".join(lines)

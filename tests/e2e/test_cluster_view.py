@@ -45,7 +45,7 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
 
     table = gputopo(kubeconfig, "--node", "node-a").stdout
     for gpu in held:
-        assert f"  GPU{gpu['index']}  {namespace.name}/holder  claim {claim}\n" in table
+        assert f"  GPU{gpu['index']}  {namespace.name}/holder  {claim}\n" in table
     assert table.count("  free\n") == 6
 
     root = ET.fromstring(gputopo(kubeconfig, "-o", "svg").stdout)

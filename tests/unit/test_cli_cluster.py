@@ -77,13 +77,18 @@ async def test_the_table_shows_a_summary_and_each_nodes_holders_and_matrix(two: 
     result = await two.run()
     assert (result.exit_code, result.stderr) == (0, "")
     head, first, second = result.stdout.split("Node: ")
-    assert [line.split()[0] for line in head.splitlines() if line] == ["NODE", "node-9", "node-10"]
+    summary, holders = head.strip().split("\n\n")
+    assert [line.split()[0] for line in summary.splitlines()] == ["NODE", "node-9", "node-10"]
+    assert holders == (
+        "Holders:\n  HOLDER          GPUS\n  team-a/next     node-9 GPU1 GPU2\n  team-a/trainer  node-9 GPU0 GPU3"
+    )
     assert (
         head.splitlines()[1].split()[-6:]
         == ["4:", *(f"GPU{i}" for i in (4, 5, 6, 7)), "(80", "GB/s", "all-reduce)"][-6:]
     )
-    assert first.startswith("node-9\n\nHeld by:\n  GPU0  team-a/trainer           claim gpus-1\n")
-    assert "        ops/dcgm (adminAccess)   claim watch\n  GPU1  promised to team-a/next  claim gpus-2\n" in first
+    assert first.startswith("node-9\n\nHeld by:\n  GPU   HOLDER                   CLAIM\n")
+    assert "  GPU0  team-a/trainer           gpus-1\n        ops/dcgm (adminAccess)   watch\n" in first
+    assert "  GPU1  promised to team-a/next  gpus-2\n" in first
     assert "  GPU4  free\n" in first
     assert topo_m.read(first[first.index("\n      GPU0") :]).links == machine("node-9").links
     assert second.count("  free\n") == 8
@@ -248,9 +253,9 @@ def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:
 
 
 async def test_colours_on_a_terminal_only(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dradriver.cli.topo._is_terminal", lambda: True)
+    monkeypatch.setattr("dradriver.cli.render.output._is_terminal", lambda: True)
     coloured = (await two.run()).stdout
-    assert "\x1b[32m  GPU4  free" in coloured
+    assert "  GPU4  \x1b[32mfree\x1b[0m\n" in coloured
     for arguments, env in ((["--no-color"], {}), ([], {"NO_COLOR": "1"})):
         assert "\x1b" not in (await two.run(*arguments, env=env)).stdout
     assert os.environ.get("NO_COLOR") is None

@@ -104,8 +104,8 @@ def test_a_machine_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_table_for_people() -> None:
     result = run("--machine", "dgx1-v100", "--free", "0-2, 6", "--gpus", "2", "--preferred", "same-pcie-switch,nvlink")
     assert result.exit_code == 0
-    assert "GPUs         0, 1\n" in result.output
-    assert "busbw        20 GB/s" in result.output
+    assert "\nGPUs       0, 1\n" in result.output
+    assert "\nbusbw      20 GB/s" in result.output
     assert "not had" not in result.output
 
 

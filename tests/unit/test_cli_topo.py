@@ -35,13 +35,14 @@ def test_the_table_reads_as_nvidia_smi_does_and_is_read_back(name: str) -> None:
 def test_the_table_tells_groups_order_and_numa_nodes() -> None:
     output = run("-m", "dgx1-v100").output
     assert "Machine: dgx1-v100, 8 x Tesla V100-SXM2-32GB" in output
-    assert "of 2:  GPU0 GPU3 (40 GB/s),  GPU1 GPU2 (40 GB/s)," in output
-    assert "of 4:  GPU0 GPU1 GPU2 GPU3 (20 GB/s),  GPU4 GPU5 GPU6 GPU7 (20 GB/s)\n" in output
+    assert "  SIZE  GROUP  MEMBERS                                  WEAKEST STEP\n" in output
+    assert "  2     1      GPU1 GPU2                                40 GB/s\n" in output
+    assert "  4     1      GPU4 GPU5 GPU6 GPU7                      20 GB/s\n" in output
     assert "order: GPU0 GPU3 GPU1 GPU2 GPU4 GPU7 GPU5 GPU6\n" in output
-    assert "  1:  GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3  CPUs 20-39,60-79" in output
-    assert "of 8:  none" in run("-m", "rtx4090-x8").output
-    assert "  L0 NVLINK:  16 pairs, 20 to 40 GB/s\n  L3 SYS:  12 pairs, 6 GB/s\n" in output
-    assert "not known:  mlx5_8 mlx5_9" in run("-m", "dgx-a100").output
+    assert "  1     GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3  20-39,60-79" in output
+    assert "  8            none\n" in run("-m", "rtx4090-x8").output
+    assert "  L0 NVLINK     16  20 to 40 GB/s\n  L3 SYS        12  6 GB/s\n" in output
+    assert "  not known  mlx5_8 mlx5_9\n" in run("-m", "dgx-a100").output
 
 
 def test_json_and_yaml_hold_machine_and_groups(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 def test_colours_on_a_terminal_only_where_they_are_wanted(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], env: dict[str, str], coloured: bool
 ) -> None:
-    monkeypatch.setattr("dradriver.cli.topo._is_terminal", lambda: True)
+    monkeypatch.setattr("dradriver.cli.render.output._is_terminal", lambda: True)
     output = CliRunner().invoke(main, ["topo", "-m", "dgx1-v100", *arguments], env=env).output
     assert ("\x1b[" in output) is coloured
     assert topo_m.read(output).links == profiles.load("dgx1-v100").links

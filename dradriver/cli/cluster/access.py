@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dradriver.cli.plain import plain
+from dradriver.cli.render.plain import plain
 from dradriver.kube import config
 from dradriver.kube.config import Credentials, ServerConfig
 from dradriver.kube.errors import ConfigError

@@ -8,7 +8,7 @@ from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.pins import Claim
-from dradriver.cli.plain import plain
+from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
-from dradriver.cli.cluster import access, reading, text
+from dradriver.cli.cluster import access, document, reading
 from dradriver.cli.cluster.views import views
+from dradriver.cli.render.output import show_as, warn
 from dradriver.topology.natural import natural
 
 
-def show(*, kubeconfig: str | None, context: str | None, nodes: Sequence[str], output: str, colour: bool) -> None:
+def show_cluster(
+    *, kubeconfig: str | None, context: str | None, nodes: Sequence[str], output: str, no_color: bool
+) -> None:
     """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
 
     Raises:
@@ -25,19 +25,8 @@ def show(*, kubeconfig: str | None, context: str | None, nodes: Sequence[str], o
     slices, claims = asyncio.run(reading.read(server))
     shown, warnings = views(slices, claims, only=nodes)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        warn(warning)
     if not shown:
         known = ", ".join(sorted({piece.spec.pool.name for piece in slices}, key=natural))
         raise reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {known}")
-    if output == "table":
-        click.echo(text.table(shown, colour=colour), color=colour)
-    elif output in ("svg", "html"):
-        from dradriver.cli.cluster import drawing
-
-        click.echo(drawing.svg(shown) if output == "svg" else drawing.html(shown), nl=False)
-    elif output == "json":
-        click.echo(json.dumps(text.document(shown), ensure_ascii=False))
-    else:
-        import yaml
-
-        click.echo(yaml.safe_dump(text.document(shown), sort_keys=False, allow_unicode=True), nl=False)
+    show_as(output, document=lambda: document.document(shown), data=lambda: document.data(shown), no_color=no_color)

@@ -17,7 +17,7 @@ from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.pins import Claim, Device, owner, pin
 from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
-from dradriver.cli.plain import plain
+from dradriver.cli.render.plain import plain
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Gpu, Machine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dradriver.topology.machine import Machine, Nic, PathType
 from dradriver.topology.paths import Place, pcie_path
 
-_LEGEND = """\
+LEGEND = """\
 Legend:
 
   X    = Self
@@ -34,10 +34,13 @@ def write(machine: Machine) -> str:
 
 def legend(machine: Machine) -> str:
     """Return the legend of the cells and, where there are NICs, that of their names."""
-    if not machine.nics:
-        return _LEGEND
+    return "\n".join([LEGEND, nic_legend(machine)]) if machine.nics else LEGEND
+
+
+def nic_legend(machine: Machine) -> str:
+    """Return the legend of the NICs' names, empty where there are none."""
     names = [f"  NIC{n}: {nic.name}" for n, nic in enumerate(machine.nics)]
-    return _LEGEND + "\n".join(["\nNIC Legend:\n", *names]) + "\n"
+    return "\n".join(["NIC Legend:\n", *names]) + "\n" if names else ""
 
 
 def cells(machine: Machine) -> list[list[str]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dradriver.cli.render.output import warn
 from dradriver.errors import DriverError
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
@@ -47,5 +48,5 @@ def read(source: str | None, *, driver_root: Path | None = None) -> Machine:
             "(gputopo topo --list)"
         ) from error
     for problem in reading.problems:
-        click.echo(f"warning: {problem}", err=True)
+        warn(str(problem))
     return reading.machine

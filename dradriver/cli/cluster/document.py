@@ -1,0 +1,149 @@
+"""What is shown of a cluster: a summary, the holders, and of each node who holds its GPUs and its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dradriver.allocator.tables import MAX_GPUS
+from dradriver.cli import machine_view
+from dradriver.cli.cluster.model import GpuView, Holder, NodeView
+from dradriver.cli.render.document import (
+    Cell,
+    Column,
+    Document,
+    Entry,
+    Key,
+    Mark,
+    Section,
+    Table,
+    Tone,
+)
+from dradriver.topology.natural import natural
+
+_SUMMARY = ("node", "product", "GPUs", "free", "largest free NVLink set")
+_TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
+
+
+def document(nodes: Sequence[NodeView]) -> Document:
+    """Return the whole view; each holder has one colour over all nodes."""
+    key = _key(nodes)
+    series = {entry.name: entry.series for entry in key.entries}
+    summary = Table(
+        columns=tuple(Column(head, number=head in ("GPUs", "free")) for head in _SUMMARY),
+        rows=tuple(tuple(map(Cell, _summary(node))) for node in nodes),
+    )
+    sections = [Section(blocks=(summary, key))]
+    for node in nodes:
+        sections += _node(node, series)
+    sections.append(Section(folded="Legend of the matrix", blocks=(machine_view.legend(),)))
+    gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
+    title = f"{len(nodes)} node{'s' * (len(nodes) > 1)}, {gpus} GPUs, {free} free"
+    return Document(title=title, sections=tuple(sections))
+
+
+def _summary(node: NodeView) -> tuple[str, ...]:
+    return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), nvlink_set(node)
+
+
+def nvlink_set(node: NodeView) -> str:
+    """Return the largest free set in words, or why there is none."""
+    found = node.nvlink_set
+    if found is not None:
+        gpus = " ".join(f"GPU{index}" for index in found.gpus)
+        return f"{len(found.gpus)}: {gpus} ({found.busbw_gbps:g} GB/s all-reduce)"
+    return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
+
+
+def _key(nodes: Sequence[NodeView]) -> Key:
+    """Return what every holder has; whoever only monitors is not there, for it has nothing."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for node in nodes:
+        for view in node.gpus:
+            for who in dict.fromkeys(holder.who for holder in view.taken_by):
+                found.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
+    entries = (
+        Entry(series=n, name=who, where="; ".join(f"{name} {' '.join(gpus)}" for name, gpus in where.items()))
+        for n, (who, where) in enumerate(sorted(found.items(), key=lambda item: natural(item[0])))
+    )
+    return Key(title="Holders", heads=("holder", "GPUs"), entries=tuple(entries))
+
+
+def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
+    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
+    marks = tuple(_mark(view, series) for view in node.gpus)
+    picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="held by")
+    return [
+        Section(title=f"Node: {node.name}", blocks=(_holders(node), picture)),
+        Section(folded="Groups and devices", blocks=tuple(machine_view.facts(node.machine, node.groups))),
+    ]
+
+
+def _lines(view: GpuView) -> list[tuple[str, str]]:
+    """Return what there is to say of a GPU: that it is free or blocked, and of each holder words and claim."""
+    alone = view.blocked or ("" if view.taken_by else "free")
+    return [(alone, "")] * bool(alone) + [(holder.words, holder.claim) for holder in view.holders]
+
+
+def _mark(view: GpuView, series: Mapping[str, int]) -> Mark:
+    lines = _lines(view)
+    return Mark(
+        text="; ".join(words for words, _ in lines),
+        more="; ".join(f"{words} claim {claim}" if claim else words for words, claim in lines),
+        tone=_TONES.get(view.state, Tone.PLAIN),
+        series=series[view.taken_by[0].who] if view.taken_by else None,
+    )
+
+
+def _holders(node: NodeView) -> Table:
+    rows = []
+    for view in node.gpus:
+        for n, (words, claim) in enumerate(_lines(view)):
+            gpu = ("", "", "") if n else (f"GPU{view.gpu.index}", view.gpu.uuid, view.gpu.pci)
+            tone = Tone.PLAIN if n else _TONES.get(view.state, Tone.PLAIN)
+            rows.append((*map(Cell, gpu), Cell(words, tone), Cell(claim)))
+    columns = (
+        Column("GPU"), Column("uuid", detail=True), Column("bus id", detail=True), Column("holder"), Column("claim"),
+    )  # fmt: skip
+    return Table(title="Held by", columns=columns, rows=tuple(rows))
+
+
+def data(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
+    """Return the view as it stands in JSON and YAML; docs/cluster.md describes it, and it only ever grows."""
+    return [
+        {
+            "node": node.name,
+            "free": node.free,
+            "largest_nvlink_set": _set(node),
+            "gpus": [_gpu(view) for view in node.gpus],
+            "machine": machine_view.data(node.machine, node.groups),
+        }
+        for node in nodes
+    ]
+
+
+def _set(node: NodeView) -> dict[str, Any] | None:
+    found = node.nvlink_set
+    if found is None:
+        return None
+    return {"gpus": list(found.gpus), "busbw_gbps": found.busbw_gbps, "bandwidth_gbps": found.bandwidth_gbps}
+
+
+def _gpu(view: GpuView) -> dict[str, Any]:
+    return {
+        "index": view.gpu.index,
+        "uuid": view.gpu.uuid,
+        "state": view.state,
+        "blocked": view.blocked,
+        "holders": [_holder(holder) for holder in view.holders],
+    }
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    return {
+        "hold": holder.hold.value,
+        "namespace": holder.namespace,
+        "claim": holder.claim,
+        "pods": list(holder.pods),
+        "share": holder.share,
+    }

@@ -1,0 +1,167 @@
+"""What is shown of one machine: the matrix of ``nvidia-smi topo -m`` and what it means for placement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Final
+
+from dradriver.cli.render.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Grouping,
+    Mark,
+    Matrix,
+    Notes,
+    Table,
+    Tone,
+    report,
+    table,
+    words,
+)
+from dradriver.topology import codec, levels
+from dradriver.topology.groups import SIZES, Groups
+from dradriver.topology.machine import Machine
+from dradriver.topology.topo_m import writer
+
+_TONES: Final = {tone.value: tone for tone in (Tone.SELF, Tone.PIX, Tone.PXB, Tone.PHB, Tone.NODE, Tone.SYS)}
+
+
+def what(machine: Machine) -> str:
+    """Return how many GPUs of what product it has."""
+    return f"{len(machine.gpus)} x {machine.product}"
+
+
+def document(machine: Machine, groups: Groups) -> Document:
+    """Return the whole view of one machine. ``topo_m.read`` reads its text back."""
+    title = f"{machine.name or 'unnamed'}: {what(machine)}"
+    return report(matrix(machine, groups, title=title), legend(), *facts(machine, groups), title=title)
+
+
+def data(machine: Machine, groups: Groups) -> dict[str, object]:
+    """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers."""
+    made: dict[str, object] = json.loads(codec.encode(machine))
+    made["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
+    made["groups"] = [
+        {"size": size, "gpus": _indices(machine, members), "gbps": gbps}
+        for size in SIZES
+        for members, gbps in zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+    ]
+    made["order"] = _indices(machine, groups.order)
+    return made
+
+
+def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...] = (), marked: str = "") -> Matrix:
+    """Return the tool's matrix; ``marks`` say something of each GPU, by position."""
+    head, *rows = writer.cells(machine)
+    count = len(rows)
+    gpus = len(machine.gpus)
+    return Matrix(
+        title=title,
+        devices=tuple(head[1 : 1 + count]),
+        cells=tuple(tuple(Cell(cell, _tone(cell)) for cell in row[1 : 1 + count]) for row in rows),
+        further=tuple((head[n], tuple(row[n] for row in rows)) for n in range(1 + count, len(head))),
+        order=(*groups.order, *range(gpus, count)),
+        groupings=tuple(_grouping(machine, groups, size) for size in reversed(SIZES)),
+        marks=marks,
+        marked=marked,
+    )
+
+
+def _tone(cell: str) -> Tone:
+    word = cell.strip()
+    return Tone.NV if word.startswith("NV") else _TONES[word]
+
+
+def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
+    found = zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+    said = (f"group of {size}: {_names(machine, members)}, {gbps:g} GB/s" for members, gbps in found)
+    return Grouping(title=str(size), group=groups.by_size[size], names=tuple(said))
+
+
+def legend() -> Notes:
+    """Return what the tool says of the matrix's words."""
+    return Notes(lines=words(*writer.LEGEND.splitlines()), verbatim=True)
+
+
+def facts(machine: Machine, groups: Groups) -> list[Block]:
+    """Return all but matrix and legend: names, groups, levels, NUMA nodes, devices."""
+    nics = writer.nic_legend(machine).splitlines()
+    slices = [
+        f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"
+        for gpu in machine.gpus
+        if gpu.mig is not None
+    ]
+    return [
+        Notes(lines=words(*nics), verbatim=True),
+        Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}", *slices)),
+        _groups(machine, groups),
+        Notes(lines=words(f"Device order: {_names(machine, groups.order)}")),
+        _levels(machine),
+        _numa(machine),
+        _devices(machine),
+    ]
+
+
+def _groups(machine: Machine, groups: Groups) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for size in SIZES:
+        found = zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+        shown = [(str(size), str(n), _names(machine, who), f"{gbps:g} GB/s") for n, (who, gbps) in enumerate(found)]
+        rows += shown or [(str(size), "", "none", "")]
+    title = "Groups with the best links (weakest step of the group's best ring, one direction)"
+    return table("size", "group", "members", "weakest step", rows=rows, title=title)
+
+
+def _levels(machine: Machine) -> Table:
+    """Return how many pairs of GPUs are how far apart, nearest first."""
+    pairs: dict[levels.Step, list[float]] = {}
+    for i, j in combinations(range(len(machine.gpus)), 2):
+        pairs.setdefault(levels.step(machine, i, j), []).append(levels.step_gbps(machine, i, j))
+    rows = []
+    for step in sorted(pairs):
+        low, high = min(pairs[step]), max(pairs[step])
+        gbps = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        rows.append(words(f"L{levels.topology_level(step)} {step.name}", str(len(pairs[step])), f"{gbps} GB/s"))
+    columns = (Column("level"), Column("pairs", number=True), Column("bandwidth"))
+    return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))
+
+
+def _numa(machine: Machine) -> Table:
+    cpus = {node.id: node.cpus for node in machine.numa}
+    known = {gpu.numa for gpu in machine.gpus if gpu.numa is not None} | set(cpus)
+    rows: list[tuple[str, ...]] = []
+    for node in [*sorted(known), None]:
+        gpus = [f"GPU{gpu.index}" for gpu in machine.gpus if gpu.numa == node]
+        nics = [nic.name for nic in machine.nics if nic.numa == node]
+        if node is not None:
+            rows.append((str(node), " ".join([*gpus, *nics]), cpus.get(node) or "N/A"))
+        elif gpus or nics:
+            rows.append(("not known", " ".join([*gpus, *nics]), ""))
+    return table("node", "devices", "CPUs", rows=rows, title="NUMA nodes")
+
+
+def _devices(machine: Machine) -> Table:
+    numa = [*(gpu.numa for gpu in machine.gpus), *(nic.numa for nic in machine.nics)]
+    found = [(f"GPU{gpu.index}", gpu.product, gpu.pci) for gpu in machine.gpus]
+    found += [(f"NIC{n}", nic.name, nic.pci) for n, nic in enumerate(machine.nics)]
+    rows = tuple(words(*row, "not known" if node is None else str(node)) for row, node in zip(found, numa, strict=True))
+    columns = tuple(Column(head, detail=True) for head in ("device", "name", "bus id", "NUMA node"))
+    return Table(title="Devices", columns=columns, rows=rows)
+
+
+def _indices(machine: Machine, positions: Iterable[int]) -> list[int]:
+    return [machine.gpus[i].index for i in positions]
+
+
+def _members(numbers: Sequence[int | None]) -> list[list[int]]:
+    """Return the positions of every group, by group number."""
+    count = max((n for n in numbers if n is not None), default=-1) + 1
+    return [[i for i, n in enumerate(numbers) if n == number] for number in range(count)]
+
+
+def _names(machine: Machine, positions: Iterable[int]) -> str:
+    return " ".join(f"GPU{index}" for index in _indices(machine, positions))

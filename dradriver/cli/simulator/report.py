@@ -1,0 +1,50 @@
+"""What is shown of a comparison: a table of all figures, and bars of those that a picture is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dradriver.cli.render.document import Bars, Column, Document, Panel, Table, Tone, report, words
+from dradriver.cli.simulator.replay import Result
+
+_COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
+_PANELS = (
+    ("best_share", "jobs on the best set", "%"),
+    ("bandwidth", "bandwidth against best", "%"),
+    ("mean_wait_s", "mean waiting time", "min"),
+    ("utilisation", "utilisation", "%"),
+    ("fragmentation", "fragmentation", "%"),
+)
+
+
+def comparison(results: Sequence[Result]) -> Document:
+    """Return a table with a row a policy."""
+    rows = (
+        words(
+            result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", f"{result.mean_wait_s / 60:.1f} min",
+            f"{result.median_wait_s / 60:.1f} min", f"{result.utilisation:.1%}", f"{result.fragmentation:.1%}",
+            str(result.given_up),
+        )
+        for result in results
+    )  # fmt: skip
+    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_COLUMNS))
+    return report(Table(columns=columns, rows=tuple(rows)))
+
+
+def figures(results: Sequence[Result], *, title: str) -> Document:
+    """Return a panel a figure with a bar a policy; our own policies stand out."""
+    panels = tuple(
+        Panel(
+            title=f"{name} ({unit})",
+            bars=tuple(
+                (
+                    result.policy,
+                    getattr(result, field) * (100 if unit == "%" else 1 / 60),
+                    Tone.OURS if result.policy.startswith("ours") else Tone.OTHERS,
+                )
+                for result in results
+            ),
+        )
+        for field, name, unit in _PANELS
+    )
+    return report(Bars(title=title, panels=panels), title=title)
