@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 RUN := .venv/bin/python
 CLUSTER ?= local
 
-.PHONY: install lint test bench proto lock image demo down
+.PHONY: install lint test bench proto metrics lock image demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -33,6 +33,9 @@ bench: install  ## figures: the allocator beside its peers, reading a machine, p
 
 proto: install  ## the kubelet's gRPC stubs from protos/
 	$(RUN) protos/generate.py
+
+metrics: install  ## docs/metrics.md from the code
+	$(RUN) -m docs.metrics
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import ssl
 import time
@@ -13,19 +14,25 @@ from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
+from dradriver.kube.labels import Labelled
 from webhook import mutate, patch, pods, review, update, validate
 
 logger = logging.getLogger(__name__)
 
 _OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
-# Labels hold words of this program only, never text of a tenant.
-REQUESTS: Final = Counter("admission_requests_total", "Answered admission requests.", ["operation", "result"])
-SECONDS: Final = Histogram(
-    "admission_request_duration_seconds",
+REQUESTS: Final = Labelled(
+    Counter,
+    "gpu_topology_admission_requests_total",
+    "Answered admission requests.",
+    operation=_OPERATIONS,
+    result=("allowed", "patched", "denied", "invalid"),
+)
+SECONDS: Final = Labelled(
+    functools.partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)),
+    "gpu_topology_admission_request_duration_seconds",
     "Time from a request's body to its answer.",
-    ["operation"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
+    operation=_OPERATIONS,
 )
 
 Answer = tuple[bytes, str]  # the body, and the result for the metric

@@ -1,4 +1,4 @@
-"""What the controller counts. No label holds text from a user."""
+"""What the controller counts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-PLACEMENTS: Final = Counter(
-    "gpu_topology_placements_total", "Pods whose gate was lifted, by the level their GPUs reach.", ["level"]
+from dradriver.allocator.request import Level
+from dradriver.kube.labels import Labelled
+
+PLACEMENTS: Final = Labelled(
+    Counter,
+    "gpu_topology_placements_total",
+    "Pods whose gate was lifted, by the level their GPUs reach.",
+    level=[level.value for level in Level],
 )
 WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
 DURATION: Final = Histogram(
@@ -15,4 +21,9 @@ DURATION: Final = Histogram(
     "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-RENEWALS: Final = Counter("gpu_topology_renewals_total", "Pinned claims that were made anew, by cause.", ["cause"])
+RENEWALS: Final = Labelled(
+    Counter,
+    "gpu_topology_renewals_total",
+    "Pinned claims that were made anew, by cause.",
+    cause=("missing", "taken", "gone", "damaged", "unschedulable"),
+)

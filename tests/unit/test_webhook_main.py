@@ -77,7 +77,7 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
             sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
             answer = await heard(f"https://127.0.0.1:{port}/mutate-pods", context=context, sent=sent)
             assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
-            assert "admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
+            assert "gpu_topology_admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
             process.cancel()
 
 
