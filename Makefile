@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 RUN := .venv/bin/python
 CLUSTER ?= local
 
-.PHONY: install lint test bench proto lock image demo down
+.PHONY: install lint unit unit-image test bench proto metrics lock image demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -22,6 +22,12 @@ lint: install  ## style, types, layers, generated code
 	$(RUN) -m mypy
 	$(RUN) protos/generate.py --check
 
+unit: install  ## unit and property tests but the slow ones: no root, no Go, under a minute
+	$(RUN) -m pytest -n auto -m "not slow" tests/unit tests/property $(ARGS)
+
+unit-image: install  ## the unit tests on the image's Python and packages, in .venv-image
+	$(RUN) -m tests.image_python $(ARGS)
+
 test: install  ## everything, the real cluster included where root and Go are at hand
 	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
 	$(RUN) -m pytest $(ARGS)
@@ -33,6 +39,9 @@ bench: install  ## figures: the allocator beside its peers, reading a machine, p
 
 proto: install  ## the kubelet's gRPC stubs from protos/
 	$(RUN) protos/generate.py
+
+metrics: install  ## docs/metrics.md from the code
+	$(RUN) -m docs.metrics
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py

@@ -7,54 +7,78 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+
+from dradriver.kube import options
+
+
+class Options(options.Common):
+    """What the command line says."""
+
+    namespace: str
+    service: str
+    secret: str
+    mutating_configuration: str
+    validating_configuration: str
+    controller_user: str
+    port: int
+    certificates: Literal["self-managed", "mounted"]
+    certificate_dir: Path | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until a signal, and return the exit status."""
-    options = parser().parse_args(argv)
-    if options.certificates == "mounted" and options.certificate_dir is None:
-        parser().error("--certificates=mounted needs --certificate-dir")
-    from dradriver.kube import process
+    args = parse(argv)
+    from dradriver.kube import process  # --help costs nothing
 
-    process.setup_logging(json_format=options.log_format == "json", verbose=options.verbose)
-    return process.run(serve(options))
+    return process.start(serve(args), args)
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
+    made = parser()
+    args = made.parse_args(argv, namespace=Options())
+    if args.certificates == "mounted" and args.certificate_dir is None:
+        made.error("--certificates=mounted needs --certificate-dir")
+    return args
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="python -m webhook", description="Admission server of gpu.topology.")
-    add = found.add_argument
-    add("--namespace", required=True, help="namespace of the service and of the certificates' secret")
+    made = options.parser(
+        "python -m webhook",
+        "Admission server of gpu.topology.",
+        health_port=8083,
+        namespace="the service and of the certificates' secret",
+    )
+    add = made.add_argument
     add("--service", required=True, help="name of the service that the API server calls")
     add("--secret", default="", help="secret that keeps self-managed certificates (default: SERVICE-certificates)")
     add("--mutating-configuration", default="", metavar="NAME", help="MutatingWebhookConfiguration to set caBundle of")
     add("--validating-configuration", default="", metavar="NAME", help="ValidatingWebhookConfiguration, the same")
     add("--controller-user", required=True, help="user name of the controller: system:serviceaccount:NAMESPACE:NAME")
     add("--port", type=int, default=8443, help="HTTPS port (default: %(default)s)")
-    add("--health-port", type=int, default=8083, help="port of /healthz, /readyz, /metrics (default: %(default)s)")
     add("--certificates", choices=("self-managed", "mounted"), default="self-managed")
     add("--certificate-dir", type=Path, metavar="DIR", help="folder with tls.crt and tls.key, for mounted certificates")
-    add("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's service account")
-    add("--log-format", choices=("text", "json"), default="text")
-    add("-v", "--verbose", action="store_true")
-    return found
+    return made
 
 
-async def serve(options: argparse.Namespace) -> None:
+async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates renewed all the while."""
     from dradriver.kube.serve import serve_health
     from webhook import server, tls
     from webhook.admission import Admission
 
     context = tls.server_context()
-    endpoint = server.Endpoint(Admission(controller_user=options.controller_user))
-    if options.certificates == "mounted":
+    endpoint = server.Endpoint(Admission(controller_user=args.controller_user))
+    if args.certificates == "mounted":
         from webhook.mounted import Mounted
 
-        mounted = Mounted(options.certificate_dir, context=context)
+        assert args.certificate_dir is not None  # parse has seen to it
+        mounted = Mounted(args.certificate_dir, context=context)
         async with (
-            serve_health(options.health_port, ready=mounted.ready),
-            server.serve(endpoint.handle, port=options.port, context=context),
+            serve_health(args.health_port, ready=mounted.ready),
+            server.serve(endpoint.handle, port=args.port, context=context),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(mounted.run())
@@ -64,20 +88,20 @@ async def serve(options: argparse.Namespace) -> None:
     from dradriver.kube.config import load
     from webhook import keeper
 
-    async with Client(load(options.kubeconfig), user_agent="gpu-topology-webhook", timeout_s=10) as client:
+    async with Client(load(args.kubeconfig), user_agent="gpu-topology-webhook", timeout_s=10) as client:
         certificates = keeper.Keeper(
             client,
-            namespace=options.namespace,
-            secret=options.secret or f"{options.service}-certificates",
-            service=options.service,
+            namespace=args.namespace,
+            secret=args.secret or f"{args.service}-certificates",
+            service=args.service,
             configurations=keeper.configurations(
-                mutating=options.mutating_configuration, validating=options.validating_configuration
+                mutating=args.mutating_configuration, validating=args.validating_configuration
             ),
             context=context,
         )
         async with (
-            serve_health(options.health_port, ready=certificates.ready),
-            server.serve(endpoint.handle, port=options.port, context=context),
+            serve_health(args.health_port, ready=certificates.ready),
+            server.serve(endpoint.handle, port=args.port, context=context),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(certificates.run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
+from dradriver.kube.labels import Labelled
 from webhook import create, patch, review, update, validate, view
 
 logger = logging.getLogger(__name__)
@@ -16,15 +18,18 @@ logger = logging.getLogger(__name__)
 OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT", "other")
 RESULTS: Final = ("allowed", "patched", "denied", "invalid")
 
-# Labels hold words of this program only, never text of a tenant.
-REQUESTS: Final = Counter(
-    "gpu_topology_admission_requests_total", "Answered admission requests.", ["operation", "result"]
+REQUESTS: Final = Labelled(
+    Counter,
+    "gpu_topology_admission_requests_total",
+    "Answered admission requests.",
+    operation=OPERATIONS,
+    result=RESULTS,
 )
-SECONDS: Final = Histogram(
-    "gpu_topology_admission_seconds",
+SECONDS: Final = Labelled(
+    functools.partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)),
+    "gpu_topology_admission_request_duration_seconds",
     "Time from a request's body to its answer.",
-    ["operation"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
+    operation=OPERATIONS,
 )
 _COUNTERS: Final = {(o, r): REQUESTS.labels(o, r) for o in OPERATIONS for r in RESULTS}
 _CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}

@@ -1,4 +1,4 @@
-"""What the controller counts. No label holds text from a user."""
+"""What the controller counts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-PLACEMENTS: Final = Counter(
-    "gpu_topology_placements_total", "Pods whose gate was lifted, by the level their GPUs reach.", ["level"]
+from dradriver.allocator.request import Level
+from dradriver.controller.causes import Cause
+from dradriver.kube.labels import Labelled
+
+PLACEMENTS: Final = Labelled(
+    Counter,
+    "gpu_topology_placements_total",
+    "Pods whose gate was lifted, by the level their GPUs reach.",
+    level=[level.value for level in Level],
 )
 WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
 DURATION: Final = Histogram(
@@ -15,6 +22,9 @@ DURATION: Final = Histogram(
     "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-WITHDRAWALS: Final = Counter(
-    "gpu_topology_promises_withdrawn_total", "Claims that were taken back before the scheduler gave them GPUs.", ["cause"]
+WITHDRAWALS: Final = Labelled(
+    Counter,
+    "gpu_topology_promises_withdrawn_total",
+    "Claims that were taken back before the scheduler gave them GPUs, by cause.",
+    cause=[cause.value for cause in Cause],
 )

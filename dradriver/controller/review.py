@@ -6,7 +6,6 @@ nobody's GPUs are held for it longer than a deadline.
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import Final
 
@@ -15,24 +14,13 @@ import msgspec
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key
+from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import ClaimRecord
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
-
-
-class Cause(enum.StrEnum):
-    """Why a promise is taken back; the values are metric labels."""
-
-    TAKEN = "taken"  # another claim was given one of its devices
-    GONE = "gone"  # one of its devices is not offered any more
-    DAMAGED = "damaged"  # nobody knows any more what it stands for
-    UNSCHEDULABLE = "unschedulable"  # the scheduler finds no room on its nodes, whatever we think of them
-    OVERDUE = "overdue"  # the scheduler has not bound the pod, and does not say why
-    OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
-    BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim
 
 
 class Settle(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Metrics of the reflectors. The only label from outside is the resource's plural, which this code defines."""
+"""Metrics of the reflectors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-LISTS: Final = Counter("gpu_topology_reflector_lists", "LIST requests that a reflector made.", ["resource"])
-WATCHES: Final = Counter("gpu_topology_reflector_watches", "WATCH requests that a reflector made.", ["resource"])
-RELISTS: Final = Counter(
-    "gpu_topology_reflector_relists",
-    "Times that a reflector began to read everything, and why.",
-    ["resource", "reason"],
+from dradriver.kube import resources
+from dradriver.kube.labels import Labelled
+
+_KINDS = [value for value in vars(resources).values() if isinstance(value, resources.Resource)]
+_PLURALS: Final = sorted(kind.plural for kind in _KINDS)
+
+LISTS: Final = Labelled(
+    Counter, "gpu_topology_reflector_lists_total", "LIST requests that a reflector made.", resource=_PLURALS
 )
-LAST_HEARD: Final = Gauge(
+WATCHES: Final = Labelled(
+    Counter, "gpu_topology_reflector_watches_total", "WATCH requests that a reflector made.", resource=_PLURALS
+)
+RELISTS: Final = Labelled(
+    Counter,
+    "gpu_topology_reflector_relists_total",
+    "Times that a reflector began to read everything, and why.",
+    resource=_PLURALS,
+    reason=("start", "expired", "error"),
+)
+LAST_HEARD: Final = Labelled(
+    Gauge,
     "gpu_topology_reflector_last_event_timestamp_seconds",
     "When a list, an event or a bookmark last came; time() minus this is the age.",
-    ["resource"],
+    resource=_PLURALS,
 )
-OBJECTS: Final = Gauge("gpu_topology_reflector_objects", "Objects in a reflector's store.", ["resource"])
+OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a reflector's store.", resource=_PLURALS)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.errors import DriverError
+from dradriver.kube.options import Common
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,12 @@ def setup_logging(*, json_format: bool, verbose: bool) -> None:
     handler.setFormatter(JsonFormatter() if json_format else TextFormatter())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def start(main: Coroutine[Any, Any, None], options: Common) -> int:
+    """Log as the options say, run a process's main coroutine to its end, and return the exit status as `run` does."""
+    setup_logging(json_format=options.log_format == "json", verbose=options.verbose)
+    return run(main)
 
 
 def run(main: Coroutine[Any, Any, None]) -> int:

@@ -5,13 +5,35 @@ from __future__ import annotations
 import argparse
 import uuid
 from pathlib import Path
+from typing import Literal
+
+from dradriver.kube import options
+
+
+class Options(options.Common):
+    """What the command line says."""
+
+    node_name: str
+    discovery: Literal["nvml", "simulated"]
+    driver_root: Path | None
+    host_root: Path
+    simulated_default: str | None
+    simulated_machine: list[tuple[str, str]]
+    simulated_dir: Path | None
+    rediscover: float
+    kubelet_root: Path
+    cdi_root: Path
+    state_dir: Path | None
+    pod_uid: str | None
+    beside_device_plugin: bool
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the agent's options."""
-    made = argparse.ArgumentParser(
-        prog="python -m dradriver node",
-        description="The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",
+    made = options.parser(
+        "python -m dradriver node",
+        "The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",
+        health_port=8081,
     )
     add = made.add_argument
     add("--node-name", required=True, help="this node's name")
@@ -60,22 +82,18 @@ def parser() -> argparse.ArgumentParser:
     add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where the container runtime looks for CDI specs")
     add("--state-dir", type=Path, help="default: <kubelet-root>/plugins/gpu.topology")
     add("--pod-uid", help="uid of the agent's pod, which tells instances apart; default: a fresh one")
-    add("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics; default: 8081")
-    add("--kubeconfig", type=Path, help="default: the pod's service account")
     add(
         "--beside-device-plugin",
         action="store_true",
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
-    add("--log-format", choices=("text", "json"), default="text")
-    add("-v", "--verbose", action="store_true", help="log details")
     return made
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def parse(argv: list[str]) -> Options:
     """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
     made = parser()
-    args = made.parse_args(argv)
+    args = made.parse_args(argv, namespace=Options())
     if args.discovery == "nvml" and (args.simulated_default or args.simulated_machine):
         made.error("a simulated machine is named, but the discovery is nvml: add --discovery=simulated")
     return args
@@ -84,11 +102,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Run the agent until a signal ends it and return the process's exit status."""
     args = parse(argv)
-    from dradriver.kube.process import run, setup_logging
+    from dradriver.kube import process  # --help costs nothing
     from dradriver.node import agent
 
-    setup_logging(json_format=args.log_format == "json", verbose=args.verbose)
-    options = agent.Options(
+    wanted = agent.Options(
         node=args.node_name,
         pod_uid=args.pod_uid or str(uuid.uuid4()),
         kubelet_root=args.kubelet_root,
@@ -105,7 +122,7 @@ def main(argv: list[str]) -> int:
         beside_device_plugin=args.beside_device_plugin,
         kubeconfig=args.kubeconfig,
     )
-    return run(agent.run(options))
+    return process.start(agent.run(wanted), args)
 
 
 def _machine(text: str) -> tuple[str, str]:

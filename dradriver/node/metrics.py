@@ -1,24 +1,48 @@
-"""The node agent's metrics. No label holds text from a pod."""
+"""The node agent's metrics."""
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-_PREFIX: Final = "gpu_topology_node"
+from dradriver.api.errors import WordError
+from dradriver.kube.labels import Labelled
+from dradriver.node import errors
 
-REGISTERED: Final = Gauge(f"{_PREFIX}_registered", "1 while the kubelet has the plugin registered")
-GPUS: Final = Gauge(f"{_PREFIX}_gpus", "GPUs that the last discovery found")
-DEVICES_PUBLISHED: Final = Gauge(f"{_PREFIX}_devices_published", "Devices in this node's slices")
-WITHHELD: Final = Gauge(f"{_PREFIX}_withheld", "1 while nothing is published because something else hands out the GPUs")
-SLICE_WRITES: Final = Counter(f"{_PREFIX}_slice_writes", "Writes of ResourceSlices", ["verb"])
-CLAIMS_PREPARED: Final = Gauge(f"{_PREFIX}_claims_prepared", "Claims that are prepared now")
-CHECKPOINT_CORRUPT: Final = Counter(f"{_PREFIX}_checkpoint_corrupt", "Damaged checkpoint files that were set aside")
-ORPHANS: Final = Counter(f"{_PREFIX}_orphans", "Prepared claims that were given back because nobody uses them")
-CALLS: Final = Histogram(
-    f"{_PREFIX}_call_seconds",
-    "Time to prepare or unprepare one claim; result is ok or the error's reason",
-    ["call", "result"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45),
+OK: Final = "ok"
+CANCELLED: Final = "Cancelled"  # the kubelet gave up
+UNKNOWN: Final = "Unknown"  # no error of ours
+_ERRORS: Final = (
+    errors.ClaimError,
+    errors.NotYetError,
+    errors.DeviceBusyError,
+    errors.DeviceMissingError,
+    errors.SetupError,
+    WordError,
+)
+
+REGISTERED: Final = Gauge("gpu_topology_node_registered", "1 while the kubelet has the plugin registered.")
+GPUS: Final = Gauge("gpu_topology_node_gpus", "GPUs that the last discovery found.")
+DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
+WITHHELD: Final = Gauge(
+    "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."
+)
+SLICE_WRITES: Final = Labelled(
+    Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")
+)
+CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
+CHECKPOINT_CORRUPT: Final = Counter(
+    "gpu_topology_node_checkpoint_corrupt_total", "Damaged checkpoint files that were set aside."
+)
+ORPHANS: Final = Counter(
+    "gpu_topology_node_orphans_total", "Prepared claims that were given back because nobody uses them."
+)
+CALLS: Final = Labelled(
+    functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),
+    "gpu_topology_node_call_duration_seconds",
+    "Time to prepare or unprepare one claim; result is ok or the error's reason.",
+    call=("prepare", "unprepare"),
+    result=(OK, CANCELLED, UNKNOWN, *(error.reason for error in _ERRORS)),
 )

@@ -79,21 +79,21 @@ async def _each(claims: Iterable[dra_pb2.Claim], work: Any) -> dict[str, Any]:
 async def _measured(call: str, claim: dra_pb2.Claim, work: Awaitable[T]) -> tuple[T | None, str]:
     """Return what the work gives and no error, or None and the error's text for the kubelet."""
     loop = asyncio.get_running_loop()
-    started, result, text, done = loop.time(), "ok", "", None
+    started, result, text, done = loop.time(), metrics.OK, "", None
     try:
         done = await work
     except asyncio.CancelledError:
         logger.warning("%s of claim %s/%s: the kubelet gave up", call, claim.namespace, claim.name)
-        result = "Cancelled"
+        result = metrics.CANCELLED
         raise
     except DriverError as error:
         result, text = error.reason, str(error)
         logger.warning("%s of claim %s/%s failed: %s", call, claim.namespace, claim.name, text)
     except Exception:  # a call's root: one claim's surprise must not fail the others
-        result, text = "Unknown", _UNKNOWN
+        result, text = metrics.UNKNOWN, _UNKNOWN
         logger.exception("%s of claim %s/%s failed", call, claim.namespace, claim.name)
     finally:
         metrics.CALLS.labels(call, result).observe(loop.time() - started)
-    if result == "ok":
+    if result == metrics.OK:
         logger.info("%s of claim %s/%s (%s) done", call, claim.namespace, claim.name, claim.uid)
     return done, text

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,6 +203,7 @@ def test_every_machine_is_read_as_it_is(machine: Machine) -> None:
 CODES = st.sampled_from((2, 3, 4, 13, 15, 16, 25, 999))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(servers(), st.data())
 def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
@@ -248,6 +250,7 @@ NONSENSE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(servers(), st.data())
 def test_what_is_nonsense_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
@@ -280,6 +283,7 @@ def test_what_is_nonsense_costs_nobody_else(machine: Machine, data: st.DataObjec
 JUNK = st.sampled_from((b"", b"\xff\xfe", b"-1", b"99999999999999999999", b"0x", b"../..", b"\xc2\xb2", b"1 2\n3"))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(servers(), st.data(), st.randoms(use_true_random=False))
 def test_no_damage_to_sys_hides_a_gpu_or_breaks_a_link(

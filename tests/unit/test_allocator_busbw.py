@@ -19,16 +19,14 @@ JUDGED = [(machines.dgx1, "dgx1v-2.27.7.csv"), (machines.pcie_box, "rtx4090x8-2s
 
 def verdict(name: str) -> dict[int, tuple[float, str]]:
     """NCCL's busbw and ring type by mask."""
-    path = SHARED_DATA / "nccl_model" / name
-    if not path.exists():
-        pytest.skip(f"{path.name} is not here")
-    with path.open() as file:
+    with (SHARED_DATA / "nccl_model" / name).open() as file:
         return {
             sum(1 << int(gpu) for gpu in row["set"].split("+")): (float(row["busbw_8GB"]), row["ring_type"])
             for row in csv.DictReader(file)
         }
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize(("build", "name"), JUDGED)
 def test_every_subset_has_the_bandwidth_that_nccl_predicts(build: Callable[[], Machine], name: str) -> None:
     tables = tables_of(build())
@@ -40,6 +38,7 @@ def test_every_subset_has_the_bandwidth_that_nccl_predicts(build: Callable[[], M
     assert off == {}
 
 
+@pytest.mark.shared_data
 def test_the_second_tree_is_right_for_every_subset_of_dgx1() -> None:
     tables = tables_of(machines.dgx1())
     for mask, (true, _) in verdict("dgx1v-2.27.7.csv").items():
@@ -47,6 +46,7 @@ def test_the_second_tree_is_right_for_every_subset_of_dgx1() -> None:
         assert surplus == tables.second_tree[mask], bin(mask)
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize(("build", "name"), JUDGED)
 def test_a_set_is_nvlink_where_nccl_says_nvl(build: Callable[[], Machine], name: str) -> None:
     tables = tables_of(build())
@@ -56,6 +56,7 @@ def test_a_set_is_nvlink_where_nccl_says_nvl(build: Callable[[], Machine], name:
             assert (tables.level(mask).value == "nvlink") == (ring_type == "NVL"), bin(mask)
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize(("build", "name"), JUDGED)
 @pytest.mark.parametrize("gpus", range(2, 8))
 def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], name: str, gpus: int) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -17,9 +14,10 @@ import yaml
 
 from dradriver.api import names
 from dradriver.controller.main import LEASE
-from tests.cluster import build
+from tests import needs
 from tests.paths import REPO
 
+pytestmark = pytest.mark.helm
 CHART = REPO / "helm" / "gpu-topology-dra"
 KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.0")
 SIMULATED = ("discovery=simulated", "simulated.default=dgx-h100")
@@ -56,23 +54,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 @functools.cache
-def helm() -> Path | None:
-    """Helm from the variable HELM, the cluster's cache or the path; in CI it is built if need be."""
-    if own := os.environ.get("HELM"):
-        return Path(own)
-    target = build.helm()
-    if target.built or os.environ.get("CI"):
-        return target.ensure() / "helm"
-    found = shutil.which("helm")
-    return Path(found) if found else None
-
-
-@functools.cache
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = helm()
-    if program is None:
-        pytest.skip("no Helm: set HELM to its path, or start the local cluster once, which builds it")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, cwd=REPO)
+    return subprocess.run([str(needs.helm()), *arguments], capture_output=True, text=True, check=False, cwd=REPO)
 
 
 def template(*settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3") -> str:
@@ -123,6 +106,7 @@ def test_lint() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kubernetes", KUBERNETES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_object_is_valid(variant: str, kubernetes: str) -> None:

@@ -20,14 +20,14 @@ ROOTFS = cache_folder() / "image" / "rootfs"
 ARCHIVE = cache_folder() / "image" / "gpu-topology-dra.tar"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module")
 def built() -> None:
     if not ARCHIVE.exists():
         pytest.skip("no image was built here yet: python -m image.build")
 
 
 @pytest.fixture(scope="module")
-def files() -> set[PurePosixPath]:
+def files(built: None) -> set[PurePosixPath]:
     with tarfile.open(ARCHIVE) as tar:
 
         def read(digest: str) -> bytes:
@@ -45,6 +45,7 @@ def files() -> set[PurePosixPath]:
             return {PurePosixPath("/", entry.name) for entry in entries if not entry.isdir()}
 
 
+@pytest.mark.slow
 def test_every_module_is_compiled(files: set[PurePosixPath]) -> None:
     (python,) = (path.name for path in files if re.fullmatch(r"/usr/bin/python3\.\d+", str(path)))
     tag = "cpython-" + python.removeprefix("python").replace(".", "")
@@ -54,6 +55,7 @@ def test_every_module_is_compiled(files: set[PurePosixPath]) -> None:
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_nothing_that_is_pruned_is_there(files: set[PurePosixPath]) -> None:
     app = PurePosixPath(CONTENTS["app"]["folder"])
     names = {path.relative_to(app).parts[0] for path in files if path.is_relative_to(app)}
@@ -66,6 +68,8 @@ def test_nothing_that_is_pruned_is_there(files: set[PurePosixPath]) -> None:
     assert not {path for path in files if path.name in ("sh", "bash", "apt-get", "dpkg")}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("built")
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 @pytest.mark.parametrize("user", ["0:0", CONTENTS["run"]["user"]])
 def test_what_the_processes_import_is_there(user: str) -> None:

@@ -51,6 +51,7 @@ def test_every_query_of_a_healthy_machine_is_made_to_fail_here(dgx1: Server) -> 
     assert made == {key.split()[0] for key in PER_GPU + PAIRS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", PER_GPU)
 def test_whatever_fails_on_one_gpu_the_others_are_all_there(query: str, dgx1: Server) -> None:
     for code in CODES:
@@ -196,6 +197,7 @@ def in_mig_mode(machine: Machine) -> Machine:
     return msgspec.structs.replace(machine, gpus=tuple(gpus))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", NUMBERS + TEXTS)
 @pytest.mark.parametrize("name", ["dgx1-v100", "gb200-nvl72-tray"])  # links to GPUs, to switches and to a CPU
 def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answer: str, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ async def test_unprepare_answers_for_every_claim() -> None:
 async def test_calls_are_counted_by_result_and_no_label_holds_a_pods_words(name: str, result: str) -> None:
     def count() -> float:
         labels = {"call": "prepare", "result": result}
-        return REGISTRY.get_sample_value("gpu_topology_node_call_seconds_count", labels) or 0.0
+        return REGISTRY.get_sample_value("gpu_topology_node_call_duration_seconds_count", labels) or 0.0
 
     before = count()
     await prepare(name)

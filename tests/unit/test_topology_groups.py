@@ -197,11 +197,10 @@ def test_a_machine_of_one_gpu() -> None:
     assert groups.order == (0,)
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize("size", [2, 4])
 def test_nccl_reaches_most_on_the_dgx1s_groups(size: int) -> None:
     verdicts = SHARED_DATA / "nccl_model" / "dgx1v-2.27.7.csv"
-    if not verdicts.exists():
-        pytest.skip("the shared data is not beside the repository")
     with verdicts.open() as file:
         rows = [row for row in csv.DictReader(file) if int(row["k"]) == size]
     best = sorted((float(row["busbw_8GB"]) for row in rows), reverse=True)[: 8 // size]

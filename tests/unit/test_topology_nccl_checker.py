@@ -191,7 +191,7 @@ VENDORS_FILES: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared data is not beside the repository")
+@pytest.mark.shared_data
 @pytest.mark.parametrize("name", VENDORS_FILES)
 def test_files_that_work_have_no_errors_and_dumps_have_warnings(name: str) -> None:
     found = nccl.check((FOLDER / f"{name}.xml").read_text())

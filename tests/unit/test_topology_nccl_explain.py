@@ -15,7 +15,6 @@ from dradriver.topology.machine import Machine
 from dradriver.topology.nccl.explain import explain
 from tests.paths import SHARED_DATA
 
-needs_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the shared data is not beside the repository")
 REAL = [
     *sorted((SHARED_DATA / "topo_m").glob("*.txt")),
     *sorted((SHARED_DATA / "nccl_xml").glob("*.xml")),
@@ -26,7 +25,7 @@ def change(machine: Machine, **fields: object) -> Machine:
     return msgspec.structs.replace(machine, **fields)
 
 
-@needs_data
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("file", "needed", "says"),
     [
@@ -51,7 +50,7 @@ def test_what_a_source_does_not_say_is_not_claimed(file: str, needed: bool | Non
     assert "this is no virtual machine" not in " ".join(advice.reasons)
 
 
-@needs_data
+@pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["aws-p4d-24xl-topo", "azure-ndv4-topo"])
 def test_a_tree_with_invented_switches_is_a_files_and_not_that_of_sys(name: str) -> None:
     advice = explain(read_machine(SHARED_DATA / "nccl_xml" / f"{name}.xml"))
@@ -59,7 +58,7 @@ def test_a_tree_with_invented_switches_is_a_files_and_not_that_of_sys(name: str)
     assert "(ffff:ff:…) are in no /sys" in advice.reasons[0]
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_nics_of_what_may_be_a_virtual_machine_are_written() -> None:
     machine = read_machine(SHARED_DATA / "nccl_xml" / "nebius-h100-vm.xml")
     again = nccl.read(nccl.write(machine))
@@ -162,7 +161,7 @@ def test_no_profile_is_warned_of(name: str) -> None:
     assert weak(profiles.load(name)) == ""
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_no_healthy_real_machine_is_warned_of() -> None:
     machines = {}
     for path in REAL:

@@ -12,7 +12,6 @@ from dradriver.topology.nccl import facts
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "nccl_xml"
-needs_data = pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared data is not beside the repository")
 REFUSED = {"azure-ncv4-graph.xml": "line 1, column 1: this is a graph file"}
 
 SMALL = """\
@@ -36,7 +35,7 @@ SMALL = """\
 """
 
 
-@needs_data
+@pytest.mark.shared_data
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.xml")), ids=lambda p: p.stem)
 def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
     if path.name in REFUSED:
@@ -49,7 +48,7 @@ def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
     assert topo_m.read(topo_m.write(machine)).nic_paths == machine.nic_paths
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_dump_and_topo_m_of_one_machine_agree() -> None:
     dump = read_machine(FOLDER / "simllm-perlmutter-a100-4x.xml")
     text = read_machine(SHARED_DATA / "topo_m" / "perlmutter-a100x4-nv4-mesh.txt")
@@ -59,7 +58,7 @@ def test_a_dump_and_topo_m_of_one_machine_agree() -> None:
     assert {nic.gbps for nic in dump.nics} == {25.0}
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_switches_are_told_by_the_class_of_the_links_target() -> None:
     machine = read_machine(FOLDER / "simllm-hgx-h200-8x-vastai.xml")
     assert {gpu.switch_links for gpu in machine.gpus} == {18}
@@ -69,7 +68,7 @@ def test_switches_are_told_by_the_class_of_the_links_target() -> None:
     assert [(nic.name, nic.numa) for nic in machine.nics] == [("eth0", None)]  # in the file once a socket
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_clouds_file_has_invented_switches_and_no_links() -> None:
     machine = read_machine(FOLDER / "aws-p4d-24xl-topo.xml")
     assert machine.virtual
@@ -81,7 +80,7 @@ def test_a_clouds_file_has_invented_switches_and_no_links() -> None:
     assert machine.cpu == Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=85)
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_link_to_itself_as_vms_show_it_is_none() -> None:
     machine = read_machine(FOLDER / "azure-ncv4-topo.xml")
     assert not any(map(any, machine.links))

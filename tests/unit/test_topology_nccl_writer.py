@@ -15,7 +15,6 @@ from tests.paths import SHARED_DATA
 
 DUMP = SHARED_DATA / "nccl_xml" / "simllm-hgx-h200-8x-vastai.xml"
 AWS = SHARED_DATA / "nccl_xml" / "aws-p4d-24xl-topo.xml"
-needs_data = pytest.mark.skipif(not DUMP.is_file(), reason="the shared data is not beside the repository")
 WRITABLE = [name for name in profiles.names() if name != "gb200-nvl72-rack"]
 
 
@@ -45,7 +44,7 @@ def test_a_profiles_file_is_faultless_and_gives_its_paths_back(name: str) -> Non
     assert again.cpu == machine.cpu
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_dump_is_written_without_what_nccl_must_find_itself() -> None:
     machine = nccl.read(DUMP.read_text())
     text = nccl.write(machine)
@@ -60,7 +59,7 @@ def test_a_dump_is_written_without_what_nccl_must_find_itself() -> None:
     assert nccl.read(text).pci == machine.pci
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_virtual_machines_file_keeps_its_nics_as_plain_devices() -> None:
     machine = nccl.read(AWS.read_text())
     again = nccl.read(nccl.write(machine))
@@ -131,7 +130,7 @@ def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one()
     assert nccl.check(text, machine=machine) == []
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
     flat, server = profiles.load("h100-x8-flat-vm"), profiles.load("hgx-h100")
     assert flattened(flat)

@@ -56,6 +56,7 @@ def test_dgx_h100_is_switched_and_each_compute_nic_stands_beside_its_gpu() -> No
     assert " ".join(gpu.pci[5:7] for gpu in machine.gpus) == "1b 43 52 61 9d c3 d1 df"
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -68,8 +69,6 @@ def test_dgx_h100_is_switched_and_each_compute_nic_stands_beside_its_gpu() -> No
 )
 def test_a_profile_agrees_with_topo_m_of_a_real_machine(name: str, file: str) -> None:
     path = SHARED_DATA / "topo_m" / file
-    if not path.exists():
-        pytest.skip("the shared data is not beside the repository")
     mine, real = profiles.load(name), topo_m.read(path.read_text())
     assert mine.links == real.links
     assert mine.paths == real.paths
@@ -82,14 +81,13 @@ def test_a_profile_agrees_with_topo_m_of_a_real_machine(name: str, file: str) ->
     assert set(mine.numa) >= set(real.numa)
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("name", "file"),
     [("a100-x4-mesh", "simllm-perlmutter-a100-4x.xml"), ("hgx-h200", "simllm-hgx-h200-8x-vastai.xml")],
 )
 def test_a_profile_agrees_with_nccls_dump_of_a_real_machine(name: str, file: str) -> None:
     path = SHARED_DATA / "nccl_xml" / file
-    if not path.exists():
-        pytest.skip("the shared data is not beside the repository")
     mine, real = profiles.load(name), nccl.read(path.read_text())
     assert (mine.links, mine.paths, mine.link_gbps, mine.socket_gbps) == (
         real.links, real.paths, real.link_gbps, real.socket_gbps,

@@ -15,7 +15,6 @@ REFUSED = {
     "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is no cell of GPU0's row; allowed: X, NV1",
     "topo-mp-h800x8-nonvlink-partial.txt": "line 5, column 1: the row of GPU3 is missing",
 }
-needs_data = pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared data is not beside the repository")
 files = sorted(FOLDER.glob("*.txt"))
 
 
@@ -23,7 +22,7 @@ def _text(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-@needs_data
+@pytest.mark.shared_data
 @pytest.mark.parametrize("path", files, ids=lambda p: p.stem)
 def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
     if path.name in REFUSED:
@@ -36,7 +35,7 @@ def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
     assert again == machine
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_a_dgx1_of_an_old_driver() -> None:
     machine = topo_m.read(_text("dgx1v-v100x8-mlx5x4.txt"))
     assert machine.links[0] == (0, 1, 1, 2, 2, 0, 0, 0)
@@ -50,7 +49,7 @@ def test_a_dgx1_of_an_old_driver() -> None:
     assert machine.link_gbps == 20.0
 
 
-@needs_data
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("name", "links", "gbps"),
     [
@@ -68,7 +67,7 @@ def test_switches_are_told_from_direct_links(name: str, links: int, gbps: float)
     assert machine.link_gbps == gbps
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_what_single_files_are_there_for() -> None:
     assert topo_m.read(_text("k80x4-legacy-legend-mlx4.txt")).nics[0].name == "mlx4_0"
     perlmutter = topo_m.read(_text("perlmutter-a100x4-nv4-mesh.txt"))
@@ -254,7 +253,7 @@ def test_a_virtual_function_is_beside_its_card() -> None:
     assert [cells[0, 1], cells[1, 2], cells[0, 3], cells[3, 4]] == ["PIX", "PIX", "SYS", "SYS"]
 
 
-@needs_data
+@pytest.mark.shared_data
 def test_nics_of_a_real_dgx_a100_are_as_far_apart_as_the_tool_says() -> None:
     text = _text("dgx-a100x8-nic10.txt")
     rows = [line.split("\t") for line in text.splitlines() if line.startswith("NIC") and "\t" in line]

@@ -335,10 +335,9 @@ def test_warnings_are_short_and_on_one_line() -> None:
     assert warning.isprintable()
 
 
+@pytest.mark.shared_data
 def test_the_articles_pod_is_admitted_as_it_stands() -> None:
     path = SHARED_DATA / "manifests" / "required-preferred-pod.yaml"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     verdict = admit(defaulted(yaml.safe_load(path.read_text())))
     schema.check(verdict.admitted)
     assert verdict.admitted["spec"]["schedulerName"] == "default-scheduler"
@@ -346,9 +345,8 @@ def test_the_articles_pod_is_admitted_as_it_stands() -> None:
     assert [warning.split(":")[1].strip() for warning in verdict.warnings] == ["NCCL_TOPO_FILE", "NCCL_ALGO"]
 
 
+@pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["plain-gpu-pod", "mig-pod", "vgpu-pod"])
 def test_manifests_without_our_words_pass_untouched(name: str) -> None:
     path = SHARED_DATA / "manifests" / f"{name}.yaml"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
     assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []

@@ -67,7 +67,7 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
         api.put(MUTATING_WEBHOOKS, {"metadata": {"name": "hooks"}, "webhooks": [hook]})
         config = kubeconfig(tmp_path / "config", api.config.url)
         arguments = [*BASE, "--secret=s", "--mutating-configuration=hooks", f"--kubeconfig={config}"]
-        options = program.parser().parse_args([*arguments, f"--port={port}", f"--health-port={health}"])
+        options = program.parse([*arguments, f"--port={port}", f"--health-port={health}"])
         async with asyncio.TaskGroup() as group:
             process = group.create_task(program.serve(options))
             await heard(f"http://127.0.0.1:{health}/readyz")
@@ -77,7 +77,7 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
             sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
             answer = await heard(f"https://127.0.0.1:{port}/mutate-pods", context=context, sent=sent)
             assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
-            assert "admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
+            assert "gpu_topology_admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
             process.cancel()
 
 
@@ -87,7 +87,7 @@ async def test_the_whole_process_serves_with_mounted_certificates(tmp_path: Path
     (tmp_path / "tls.key").write_text(bundle.key)
     port, health = free_port(), free_port()
     arguments = [*BASE, "--certificates=mounted", f"--certificate-dir={tmp_path}"]
-    options = program.parser().parse_args([*arguments, f"--port={port}", f"--health-port={health}"])
+    options = program.parse([*arguments, f"--port={port}", f"--health-port={health}"])
     async with asyncio.TaskGroup() as group:
         process = group.create_task(program.serve(options))
         await heard(f"http://127.0.0.1:{health}/readyz")

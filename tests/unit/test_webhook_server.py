@@ -153,7 +153,7 @@ async def test_a_claim_that_was_let_in_before_can_lose_its_finalizers(http: Http
 
 def counted(operation: str, result: str) -> float:
     labels = {"operation": operation, "result": result}
-    return REGISTRY.get_sample_value("admission_requests_total", labels) or 0.0
+    return REGISTRY.get_sample_value("gpu_topology_admission_requests_total", labels) or 0.0
 
 
 async def test_requests_are_counted_without_words_of_tenants(http: Http) -> None:
@@ -167,7 +167,7 @@ async def test_requests_are_counted_without_words_of_tenants(http: Http) -> None
         before = counted(operation, result)
         await post(http, "/mutate-pods", sent)
         assert counted(operation, result) == before + 1
-    assert REGISTRY.get_sample_value("admission_request_duration_seconds_count", {"operation": "CREATE"})
+    assert REGISTRY.get_sample_value("gpu_topology_admission_request_duration_seconds_count", {"operation": "CREATE"})
 
 
 async def test_tls_1_1_is_not_spoken() -> None:

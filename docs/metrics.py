@@ -1,0 +1,129 @@
+"""Write docs/metrics.md: every metric of the three processes, as their code defines it.
+
+Usage: python -m docs.metrics
+
+Each process's modules are imported in a Python of its own, so that a metric is told of where it really is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGET: Final = ROOT / "docs" / "metrics.md"
+# A process and the package whose modules it can load.
+PROCESSES: Final = {"node agent": "dradriver.node", "controller": "dradriver.controller", "webhook": "webhook"}
+PREFIX: Final = "gpu_topology_"
+_SUFFIX: Final = {"counter": "_total", "histogram": "_seconds", "gauge": ""}
+_NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_timestamp)_seconds$")
+_HEAD: Final = """\
+# Metrics
+
+Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
+(`python_*`, `process_*`). Written by `make metrics` from what the code defines.
+
+Names start with `gpu_topology_`; counters end in `_total`, times in `_seconds`, gauges in neither (a moment ends in
+`_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a user.
+"""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the registry of a process knows of a metric. ``labels`` is None where nobody bounds what they hold."""
+
+    name: str
+    kind: str
+    text: str
+    labels: Mapping[str, tuple[str, ...]] | None
+
+
+def defined(package: str) -> list[Metric]:
+    """Return the metrics that a package's modules and all that they import define, in this process, by name."""
+    from prometheus_client import REGISTRY
+
+    from dradriver.kube.labels import Labelled
+
+    top = importlib.import_module(package)
+    for module in pkgutil.walk_packages(top.__path__, f"{package}."):
+        importlib.import_module(module.name)
+    ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("dradriver", "webhook")]
+    values = [value for module in ours for value in vars(module).values()]
+    words = {value.name: value.words for value in values if isinstance(value, Labelled)}
+    found = []
+    for family in REGISTRY.collect():
+        name = family.name + (_SUFFIX["counter"] if family.type == "counter" else "")
+        if not name.startswith(("python_", "process_")):
+            # Without labels a metric has its samples from the start.
+            labels = words.get(name, {} if family.samples else None)
+            found.append(Metric(name, family.type, family.documentation, labels))
+    return sorted(found, key=lambda metric: metric.name)
+
+
+def everywhere() -> dict[str, list[Metric]]:
+    """Return the metrics of each process.
+
+    Raises:
+        CalledProcessError: A module cannot be imported; Python has said why.
+    """
+    found = {}
+    for process, package in PROCESSES.items():
+        command = [sys.executable, "-m", "docs.metrics", f"--of={package}"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        found[process] = msgspec.json.decode(done.stdout, type=list[Metric])
+    return found
+
+
+def faults(metric: Metric) -> list[str]:
+    """Return what is against the convention, in sentences that say what to write."""
+    suffix = _SUFFIX.get(metric.kind)
+    said = []
+    if not re.fullmatch(f"{PREFIX}[a-z0-9_]+", metric.name):
+        said.append(f"write a name that starts with {PREFIX}")
+    if suffix is None:
+        said.append(f"a {metric.kind} is none of {', '.join(_SUFFIX)}")
+    elif not metric.name.endswith(suffix):
+        said.append(f"write a name that ends in {suffix}")
+    if metric.kind == "gauge" and _NO_GAUGE.search(metric.name):
+        said.append("write a gauge's name without suffix")
+    if metric.labels is None:
+        said.append("write dradriver.kube.labels.Labelled and what each label can be")
+    if not metric.text.endswith("."):
+        said.append("write its text as a sentence")
+    return said
+
+
+def page(found: Mapping[str, Iterable[Metric]]) -> str:
+    """Return the whole of docs/metrics.md for the metrics of each process."""
+    metrics = {metric.name: metric for some in found.values() for metric in some}
+    rows = ["| metric | type | labels | process | what it says |", "|---|---|---|---|---|"]
+    for name, metric in sorted(metrics.items()):
+        labels = "; ".join(f"`{label}`: {', '.join(words)}" for label, words in (metric.labels or {}).items())
+        processes = ", ".join(process for process, some in found.items() if metric in some)
+        rows.append(f"| `{name}` | {metric.kind} | {labels} | {processes} | {metric.text} |")
+    return "\n".join([_HEAD, *rows, ""])
+
+
+def main(argv: list[str]) -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(prog="python -m docs.metrics", description="Write docs/metrics.md.")
+    parser.add_argument("--of", metavar="PACKAGE", help="only print what a package defines, as JSON")
+    args = parser.parse_args(argv)
+    if args.of:
+        sys.stdout.buffer.write(msgspec.json.encode(defined(args.of)))
+    else:
+        TARGET.write_text(page(everywhere()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
