@@ -1,0 +1,25 @@
+"""The controller keeps its promises however events, faults, kills and strangers interleave; see ``tests.simulator``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.run import run
+
+SEEDS = 300
+GROUPS = 10  # so that a failure names few seeds, and no test is long
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_invariant_holds_in_every_story(group: int) -> None:
+    found = [run(seed).violation for seed in range(group, SEEDS, GROUPS)]
+    # To see all that happened: python -m tests.bench.interleavings --seed N --trace
+    assert [f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found if v is not None] == []
+
+
+def test_a_seed_replays_exactly() -> None:
+    once: list[str] = []
+    again: list[str] = []
+    run(7, show=once.append)
+    run(7, show=again.append)
+    assert once == again

@@ -1,0 +1,10 @@
+"""A cluster in memory on virtual time, in which everything that can interleave with the controller does.
+
+One seed is one story: nodes, pods, strangers and faults, all drawn from one random generator, so that a seed that
+fails is replayed exactly. The controller is a black box: a client goes in, requests come out.
+
+``loop`` has the clock, ``server`` the objects, ``client`` and ``watching`` what a controller sees of them, ``faults``
+what goes wrong between the two, ``replicas`` the processes; ``cast``, ``machines`` and ``hostile`` make objects,
+``world`` and ``story`` change them, ``scheduler`` and ``housekeeping`` are the rest of Kubernetes; ``truth`` says what
+is really free, ``health`` what is excused, ``invariants`` and ``liveness`` what must hold, and ``run`` runs it all.
+"""

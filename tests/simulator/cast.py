@@ -1,0 +1,103 @@
+"""Pods as the webhook admits them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api import annotations as words
+from dradriver.api import names, resolved
+from tests.fakes.apistore import Object
+
+WISHES: Final[tuple[dict[str, str], ...]] = (
+    {},
+    {},
+    {"policy": "nvlink"},
+    {"preferred": "nvlink,same-numa"},
+    {"required": "same-numa"},
+    {"strategy": "spread"},
+    {"strategy": "pack"},
+    {"product": "NVIDIA GeForce RTX 4090"},
+    {"min-busbw": "20GB/s"},
+    {"min-memory": "20Gi"},
+)
+COUNTS: Final[tuple[dict[str, int], ...]] = (
+    {"main": 1},
+    {"main": 2},
+    {"main": 2},
+    {"main": 4},
+    {"main": 4},
+    {"main": 8},
+    {"left": 2, "right": 2},
+    {"left": 3, "right": 1},
+    {"main": 3},
+)
+OTHER_GATE: Final = "tenant.example.com/budget"
+
+
+def claim_of(pod: str) -> str:
+    """Return the claim name that the webhook gave a pod."""
+    return f"{names.CLAIM_PREFIX}{pod}"
+
+
+def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
+    """Return the annotations of an admitted pod: its author's, and the webhook's notes of today and of yesterday."""
+    own = {names.PREFIX + key: value for key, value in wishes.items()}
+    noted = resolved.Resolved(containers=counts, request=words.parse(own, counts))
+    old = {names.PREFIX + "containers": msgspec.json.encode(counts).decode()}
+    return own | {names.REQUEST: resolved.write(noted)} | old
+
+
+def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str], **spec: Any) -> Object:
+    """Return a gated pod; ``spec`` is added to its own, ``cpu`` is what its first container requests."""
+    cpu = spec.pop("cpu", "0")
+    containers = [
+        {
+            "name": container,
+            "image": "example.com/image",
+            "resources": {
+                "requests": {"cpu": cpu} if at == 0 and cpu != "0" else {},
+                "claims": [{"name": names.POD_CLAIM, "request": container}],
+            },
+        }
+        for at, container in enumerate(counts)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {names.LABEL: names.LABEL_PLACED},
+            "annotations": notes(counts, wishes),
+        },
+        "spec": {
+            "schedulingGates": [{"name": names.GATE}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim_of(name)}],
+            "containers": containers,
+        }
+        | spec,
+        "status": {"phase": "Pending"},
+    }
+
+
+def any_pod(name: str, namespace: str, rng: random.Random) -> Object:
+    """Return some honest pod."""
+    spec: Object = {"cpu": rng.choice(("0", "0", "1", "500m", "5"))}
+    if rng.random() < 0.25:
+        spec["priority"] = rng.choice((-10, 100, 1000))
+    if rng.random() < 0.12:
+        spec["nodeSelector"] = {"zone": rng.choice(("a", "b"))}
+    if rng.random() < 0.12:
+        terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms[: rng.randint(1, 2)]}}
+        spec["affinity"] = {"nodeAffinity": required}
+    if rng.random() < 0.15:
+        spec["tolerations"] = [{"operator": "Exists"}]
+    if rng.random() < 0.06:
+        spec["schedulerName"] = "nobody-knows"
+    if rng.random() < 0.08:
+        spec["schedulingGates"] = [{"name": names.GATE}, {"name": OTHER_GATE}]
+    return pod(name, namespace, rng.choice(COUNTS), rng.choice(WISHES), **spec)

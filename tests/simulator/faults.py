@@ -1,0 +1,142 @@
+"""What goes wrong with a request: refused, lost on the way back, hung, or the last thing that its sender did."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from dradriver.kube.client import ApiError
+
+WEBHOOK: Final = 'Internal error occurred: failed calling webhook "check.tenant.example.com": Post "https://x": EOF'
+
+# status, reason, message, Retry-After
+REFUSALS: Final[tuple[tuple[int, str, str, float | None], ...]] = (
+    (400, "BadRequest", "the request is bad", None),
+    (401, "Unauthorized", "Unauthorized", None),
+    (403, "Forbidden", "claims is forbidden: exceeded quota: gpus, requested: count/resourceclaims=1", None),
+    (404, "NotFound", "not found", None),
+    (409, "Conflict", "Operation cannot be fulfilled: the object has been modified", None),
+    (409, "AlreadyExists", "the object already exists", None),
+    (410, "Gone", "the object is gone", None),
+    (422, "Invalid", "denied by a policy of somebody's", None),
+    (429, "TooManyRequests", "too many requests, please try again later", 2.0),
+    (500, "InternalError", WEBHOOK, None),
+    (500, "InternalError", "etcdserver: request timed out", None),
+    (503, "ServiceUnavailable", "apiserver is shutting down", None),
+    (504, "Timeout", "request did not complete within the requested timeout", None),
+)
+OTHER_WAYS: Final = ("lost", "timeout", "hang", "kill-before", "kill-after")
+
+How = Literal["well", "refused", "lost", "timeout", "hang", "kill-before", "kill-after"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One request of a controller's. ``number`` counts its writes; ``seen`` is the version of claims it had seen."""
+
+    replica: int
+    verb: str
+    plural: str
+    namespace: str
+    name: str
+    number: int = 0
+    seen: int = 0
+    body: Any = None
+
+    @property
+    def writes(self) -> bool:
+        return self.verb in ("create", "update", "patch", "delete")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.plural} {self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class Fate:
+    """What becomes of a request: how long it takes to the server and back, and what goes wrong."""
+
+    how: How = "well"
+    there_s: float = 0.002
+    back_s: float = 0.002
+    error: ApiError | None = None
+    done: bool = True  # whether a request that is lost, or timed out, was done all the same
+
+    @property
+    def label(self) -> str:
+        if self.error is not None:
+            webhook = " webhook" if self.error.message == WEBHOOK else ""
+            return f"{self.error.status} {self.error.api_reason}{webhook}"
+        return self.how if self.how == "well" or self.how.startswith("kill") else f"{self.how} done={self.done}"
+
+
+@dataclass
+class Plan:
+    """The faults of one seed.
+
+    Attributes:
+        rate: How often a write goes wrong while faults last.
+        planned: What goes wrong with which write, counted over all controllers, once.
+        refusing: Namespaces where every write of a kind is refused, for ever, with what.
+        hanging: Names of objects whose writes hang.
+        until: When faults end, but for ``refusing``.
+        slow: How often a request, or its answer, takes up to 2 s.
+    """
+
+    rng: random.Random
+    rate: float = 0.0
+    planned: dict[int, str | int] = field(default_factory=dict)
+    refusing: dict[tuple[str, str], int] = field(default_factory=dict)
+    hanging: set[str] = field(default_factory=set)
+    until: float = 0.0
+    slow: float = 0.02
+    met: dict[tuple[str, str], int] = field(default_factory=dict)
+    _writes: int = 0
+
+    def fate(self, call: Call, now: float) -> Fate:
+        """Return what becomes of a request that is sent now."""
+        fate = Fate(there_s=self._latency_s(now), back_s=self._latency_s(now))
+        if not call.writes:
+            return fate
+        self._writes += 1
+        if (refusal := self.refusing.get((call.namespace, call.plural))) is not None:
+            self._refuse(fate, refusal)
+        elif now < self.until:
+            if call.name in self.hanging:
+                fate.how, fate.done = self.rng.choice(("hang", "timeout")), self.rng.random() < 0.3
+            else:
+                kind = self.planned.pop(self._writes, None)
+                if kind is None and self.rng.random() < self.rate:
+                    kind = self.kind()
+                if isinstance(kind, int):
+                    self._refuse(fate, kind)
+                elif kind is not None:
+                    fate.how, fate.done = kind, self.rng.random() < 0.7  # type: ignore[assignment]
+        if fate.how != "well":
+            what = (f"{call.verb} {call.plural}", fate.label)
+            self.met[what] = self.met.get(what, 0) + 1
+        return fate
+
+    def kind(self) -> str | int:
+        """Return a fault, each as often: the number of a refusal, or the name of another way."""
+        number = self.rng.randrange(len(REFUSALS) + len(OTHER_WAYS))
+        return number if number < len(REFUSALS) else OTHER_WAYS[number - len(REFUSALS)]
+
+    def _refuse(self, fate: Fate, number: int) -> None:
+        status, reason, message, retry_after_s = REFUSALS[number]
+        fate.how = "refused"
+        fate.error = ApiError(status, reason, message, retry_after_s=retry_after_s)
+
+    def _latency_s(self, now: float) -> float:
+        if now < self.until and self.rng.random() < self.slow:
+            return self.rng.uniform(0.05, 2.0)
+        return self.rng.uniform(0.0005, 0.006)
+
+
+def server_trouble(error: ApiError) -> bool:
+    """Return whether a refusal says that the server is in trouble, and not one object."""
+    return error.message != WEBHOOK and (error.status in (401, 408, 429) or error.status >= 500)

@@ -1,0 +1,158 @@
+"""What must hold at every event: who holds a GPU, how often is written, and that a server's wish to wait is heeded."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Final
+
+from dradriver.api import names
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apistore import Event, Object
+from tests.simulator import fit, machines
+from tests.simulator.faults import Call
+from tests.simulator.health import pod_of
+from tests.simulator.replicas import Replicas
+from tests.simulator.scheduler import pinned
+from tests.simulator.server import Happening
+from tests.simulator.truth import Device, Made
+from tests.simulator.world import World
+
+MOST_WRITES: Final = ((1.0, 80), (10.0, 250))  # of one process: seconds, writes
+MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
+MOST_READS: Final = (10.0, 300)
+REASON_EVERY_S: Final = 30.0
+SLOW_S: Final = 0.3  # a request that is under way for longer excuses the pod that it is about
+
+
+class Invariants:
+    """Looks at every request and every event. ``broken`` is called with a name and a text when one does not hold.
+
+    Attributes:
+        down_until: The server cannot be reached before.
+        unschedulable_at: When each pod, by uid, was last said to be unschedulable.
+        writes: Writes that were sent.
+    """
+
+    def __init__(self, world: World, broken: Callable[[str, str], None]) -> None:
+        self.down_until = 0.0
+        self.unschedulable_at: dict[str, float] = {}
+        self.writes = 0
+        self.replicas: Replicas | None = None
+        self._world, self._broken = world, broken
+        self._clock = world.loop.time
+        self._under_way: dict[int, tuple[float, Call]] = {}
+        self._sent: dict[tuple[object, ...], collections.deque[float]] = {}
+        self._not_before: dict[tuple[int, str, str], float] = {}
+        self._told: dict[tuple[int, str], float] = {}
+        world.server.listeners.append(self._happened)
+
+    # Requests.
+
+    def sent(self, call: Call) -> None:
+        now = self._clock()
+        self._under_way[id(call)] = now, call
+        if call.verb != "watch":
+            self._world.trace("controller %d sends %s %s", call.replica, call, call.body or "")
+        if not call.writes:
+            self._count((call.replica, "reads"), *MOST_READS, call)
+            return
+        self.writes += 1
+        for seconds, most in MOST_WRITES:
+            self._count((call.replica, seconds), seconds, most, call)
+        self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
+        if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
+            self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
+
+    def answered(self, call: Call, error: Exception | None) -> None:
+        self._under_way.pop(id(call), None)
+        if error is None or self.replicas is None or self.replicas.find(call.replica) is None:
+            return
+        self._world.trace("controller %d: %s: %s", call.replica, call, error)
+        self._world.health.failed(call, error)
+        if isinstance(error, ApiError) and error.status == 429 and error.retry_after_s:
+            until = self._clock() + error.retry_after_s
+            self._not_before[call.replica, call.verb, f"{call.plural} {call.key}"] = until
+
+    def kill(self, replica: int) -> None:
+        found = self.replicas.find(replica) if self.replicas is not None else None
+        if self.replicas is not None and found is not None:
+            self.replicas.kill(found)
+
+    def excuse_slow(self) -> None:
+        """Excuse pods whose requests are under way for long, and everybody where lists are."""
+        for began, call in self._under_way.values():
+            if self._clock() - began < SLOW_S:
+                continue
+            if call.name:
+                self._world.health.excuse(pod_of(call), 12.0)
+            else:
+                self._world.health.trouble(3.0)
+
+    def _count(self, what: tuple[object, ...], seconds: float, most: int, call: Call) -> None:
+        times = self._sent.setdefault(what, collections.deque())
+        times.append(self._clock())
+        while times[0] < self._clock() - seconds:
+            times.popleft()
+        if len(times) > most:
+            self._broken("no hot loop", f"{len(times)} requests within {seconds:g} s; the last: {call}")
+
+    # Events.
+
+    def _happened(self, happening: Happening) -> None:
+        call, event = self._world.server.acting, happening.event
+        if happening.plural == RESOURCE_CLAIMS.plural:
+            if call is not None and event.old is None and event.new is not None:
+                self._made(event.new, event.version, call)
+            for device, keys in self._world.truth.allocated().items():
+                if len(keys) > 1 and device[1].startswith("gpu-"):  # strangers invent devices, and share them
+                    self._broken("never allocated twice", f"{device} was given to {keys}")
+        elif happening.plural == PODS.plural and event.old is not None and event.new is not None:
+            message = fit.unschedulable(event.new)
+            if message is not None and message != fit.unschedulable(event.old):
+                self.unschedulable_at[event.new["metadata"]["uid"]] = self._clock()
+            if call is not None:
+                self._patched(call, event, event.old, event.new)
+
+    def _made(self, claim: Object, version: int, call: Call) -> None:
+        owners = claim["metadata"].get("ownerReferences", ())
+        owner: Object = next((owner for owner in owners if owner.get("controller")), {})
+        devices = frozenset(self._pinned(claim))
+        made = Made(call.replica, version, self._clock(), devices, (owner.get("name", ""), owner.get("uid", "")))
+        truth = self._world.truth
+        truth.add(claim["metadata"]["uid"], made)
+        for device in sorted(devices):
+            for uid in truth.promised().get(device, ()):
+                other = truth.made[uid]
+                known = other.replica == call.replica or other.version <= call.seen
+                if uid != claim["metadata"]["uid"] and known:
+                    self._broken(
+                        "no GPU in two live claims",
+                        f"{claim['metadata']['name']} is pinned to {device}, which the claim of pod {other.pod[0]} "
+                        f"holds; controller {call.replica} could know",
+                    )
+
+    def _pinned(self, claim: Object) -> list[Device]:
+        homes = {
+            device: node.name
+            for node in self._world.nodes.values()
+            for device in machines.devices(node.profile, node.name, frozenset())
+        }
+        requests = claim["spec"].get("devices", {}).get("requests", ())
+        return [(homes.get(name, ""), name) for r in requests for name in sorted(pinned(r.get("exactly", {})) or ())]
+
+    def _patched(self, call: Call, event: Event, old: Object, new: Object) -> None:
+        before, after = fit.notes_of(old), fit.notes_of(new)
+        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        if changed != {names.REASON} or names.REASON not in after or old["spec"] != new["spec"]:
+            return
+        what = call.replica, new["metadata"]["uid"]
+        last = self._told.get(what)
+        self._told[what] = self._clock()
+        if last is not None and self._clock() - last < REASON_EVERY_S - 0.5:
+            self._broken(
+                "one reason in 30 s",
+                f"{call}: {self._clock() - last:.1f} s after the last: {before.get(names.REASON)!r}, "
+                f"now {after[names.REASON]!r}",
+            )

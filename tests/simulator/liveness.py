@@ -1,0 +1,153 @@
+"""What may not last: each state of affairs has a limit, counted from when nothing excuses it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apistore import Key, Object
+from tests.simulator import fit
+from tests.simulator.invariants import Invariants
+from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
+from tests.simulator.scheduler import OURS
+from tests.simulator.truth import given
+from tests.simulator.world import World
+
+SAMPLE_S: Final = 0.5
+MARGIN_S: Final = 4.0
+LIFT_S: Final = 2.0
+BIND_S: Final = 60.0
+NOTES_S: Final = 5.0
+REASON_S: Final = 35.0  # one in 30 s
+DOUBLE_S: Final = 45.0
+ORPHAN_S: Final = 45.0
+
+
+class State(NamedTuple):
+    """Something of a subject that may not last: for longer than ``limit_s``, besides what excuses the pod."""
+
+    name: str
+    subject: object
+    limit_s: float
+    text: str
+    pod: Key | None = None
+
+
+class Liveness:
+    """Looks at the cluster twice a second. ``broken`` is called with a name and a text when something lasted."""
+
+    def __init__(
+        self, world: World, replicas: Replicas, invariants: Invariants, broken: Callable[[str, str], None]
+    ) -> None:
+        self.settled_since = 0.0
+        self._world, self._replicas, self._invariants, self._broken = world, replicas, invariants, broken
+        self._version = -1
+        self._states: list[State] = []
+        self._since: dict[tuple[str, object], float] = {}
+
+    def sample(self) -> None:
+        """Look; called again and again."""
+        world, now = self._world, self._world.loop.now
+        self._excuse()
+        if self._version != world.server.version:
+            self._version = world.server.version
+            self._states = [*self._claims(), *self._pods()]
+        self._since = {state[:2]: self._since.get(state[:2], now) for state in self._states}
+        if self._states or world.health.since() > now:
+            self.settled_since = now
+        for state in self._states:
+            lasted_s = now - max(self._since[state[:2]], world.health.since(state.pod))
+            if lasted_s > state.limit_s:
+                self._broken(state.name, f"{state.text}; for {lasted_s:.1f} s")
+                return
+        world.loop.call_later(SAMPLE_S, self.sample)
+
+    def states(self) -> list[State]:
+        """Return what does not hold yet."""
+        return self._states
+
+    def _excuse(self) -> None:
+        world, now = self._world, self._world.loop.now
+        self._invariants.excuse_slow()
+        leader = self._replicas.leader
+        if leader is None or now - leader.leads_since < 1.0:
+            world.health.trouble(2.0)
+            return
+        for until in (*leader.feed.frozen.values(), leader.feed.late_until, self._invariants.down_until):
+            if until > now:
+                world.health.trouble(until - now + 3.0)
+
+    def _claims(self) -> Iterator[State]:
+        world, truth = self._world, self._world.truth
+        for device, uids in truth.promised().items():
+            if len(uids) > 1:
+                pods = sorted(truth.made[uid].pod[0] for uid in uids)
+                yield State("a double promise is resolved", device, DOUBLE_S, f"{device} is promised to {pods}")
+        for claim in world.server.all(RESOURCE_CLAIMS):
+            metadata = claim["metadata"]
+            made = truth.made.get(metadata["uid"])
+            if made is None:
+                continue
+            key = metadata["namespace"], made.pod[0]
+            pod = world.pod(key)
+            uid, text = metadata["uid"], f"claim {metadata['name']}"
+            if pod is None or pod["metadata"]["uid"] != made.pod[1]:
+                yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
+            elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
+                yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)
+                refused_at = self._invariants.unschedulable_at.get(made.pod[1], 0.0)
+                nominated = "nominatedNodeName" in pod.get("status", {})
+                if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
+                    name = "promises end soon after Unschedulable"
+                    yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
+
+    def _pods(self) -> Iterator[State]:
+        world = self._world
+        for key in world.pods:
+            pod = world.pod(key)
+            if pod is None or fit.finished(pod) or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if pod["spec"].get("nodeName"):
+                yield from self._bound(key, pod)
+            elif key not in world.spoiled and fit.placed(pod):
+                yield from self._waiting(key, pod)
+
+    def _bound(self, key: Key, pod: Object) -> Iterator[State]:
+        notes, node, uid = fit.notes_of(pod), pod["spec"]["nodeName"], pod["metadata"]["uid"]
+        claim = self._world.server.find(RESOURCE_CLAIMS, fit.claim_names(pod)[0], key[0])
+        if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:
+            has = sorted(device for _, device in given(claim))
+            said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))
+            if has and (said != has or notes.get(names.NODE) != node):
+                text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
+                yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
+        if names.REASON in notes and self._served(key):
+            yield State("no false reason", uid, REASON_S, f"bound pod {key} says {notes[names.REASON]!r}", key)
+
+    def _waiting(self, key: Key, pod: Object) -> Iterator[State]:
+        world, gates, uid = self._world, fit.gates(pod), pod["metadata"]["uid"]
+        promised = any(
+            world.truth.live(claim)
+            for name in fit.claim_names(pod)
+            if (claim := world.server.find(RESOURCE_CLAIMS, name, key[0])) is not None
+        )
+        if not (promised and not gates) and not fit.notes_of(pod).get(names.REASON) and self._told(key):
+            yield State("every waiting pod has a reason", uid, REASON_S, f"pod {key} waits and says nothing", key)
+        if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
+            return
+        feasible = world.scheduler.feasible
+        if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
+            return
+        text = f"pod {key} has a place; it says {fit.notes_of(pod).get(names.REASON)!r}"
+        if gates:
+            yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
+        yield State("a pod with a place is bound", uid, BIND_S, text, key)
+
+    def _served(self, key: Key) -> bool:
+        """Return whether no namespace's own webhook or quota keeps the pod's writes from being done."""
+        return not any(namespace == key[0] for namespace, _ in self._world.plan.refusing)
+
+    def _told(self, key: Key) -> bool:
+        return (key[0], PODS.plural) not in self._world.plan.refusing

@@ -1,0 +1,184 @@
+"""The cluster of one seed: all its parts, and what its users and its hardware can do to it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.apistore import Key, Object
+from tests.simulator import fit, machines
+from tests.simulator.faults import Plan
+from tests.simulator.health import Health
+from tests.simulator.housekeeping import Housekeeping
+from tests.simulator.loop import VirtualLoop
+from tests.simulator.scheduler import Scheduler
+from tests.simulator.server import Server
+from tests.simulator.trace import Trace
+from tests.simulator.truth import Truth
+
+
+class Node(msgspec.Struct):
+    """What is true of a node."""
+
+    name: str
+    profile: str
+    cpu: int = 16
+    generation: int = 0
+    gone: frozenset[int] = frozenset()
+    cordoned: bool = False
+    ready: bool = True
+    tainted: bool = False
+    zone: str = "a"
+
+
+class World:
+    """Objects and those who change them.
+
+    Attributes:
+        pods: Keys of the pods that the webhook admitted, in the order they came.
+        spoiled: Pods that somebody did something to that a controller cannot be held to.
+        removed: Keys of admitted pods that were deleted.
+    """
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+        self.loop, self.rng, self.trace = loop, rng, trace
+        self.server = Server(lambda: loop.now)
+        self.truth = Truth(self.server)
+        self.health = Health(lambda: loop.now)
+        self.plan = Plan(rng)
+        self.scheduler = Scheduler(self.server, self.truth, loop, rng, trace)
+        self.housekeeping = Housekeeping(self.server, loop, rng)
+        self.nodes: dict[str, Node] = {}
+        self.pods: list[Key] = []
+        self.spoiled: set[Key] = set()
+        self._strangers = 0
+
+    # Nodes and GPUs.
+
+    def add_node(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        self.show_node(node)
+        self.publish(node)
+
+    def show_node(self, node: Node) -> None:
+        """Write a node as it is now; the node controller taints one that is not ready."""
+        taints = [{"key": "tenant.example.com/keep-off", "effect": "NoSchedule"}] if node.tainted else []
+        if not node.ready:
+            taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
+        free = {"cpu": str(node.cpu), "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+        labels = {"kubernetes.io/hostname": node.name, "zone": node.zone}
+        ready = [{"type": "Ready", "status": "True" if node.ready else "Unknown"}]
+        self.server.put(
+            NODES,
+            {
+                "metadata": {"name": node.name, "labels": labels},
+                "spec": {"taints": taints, "unschedulable": node.cordoned},
+                "status": {"allocatable": free, "conditions": ready},
+            },
+        )
+        self.trace("node %s: %s", node.name, node)
+
+    def publish(self, node: Node, *, whole: bool = True) -> None:
+        """Publish a node's pool anew; one that is not ``whole`` lacks a slice, and nothing of it is given away."""
+        node.generation += 1
+        machine = machines.machine(node.profile, node.name, node.gone)
+        listed = machines.devices(node.profile, node.name, node.gone)
+        self.truth.pools.pop(node.name, None)
+        if whole:
+            self.truth.pools[node.name] = machine, listed
+        for built in machines.pool(node.profile, node.name, node.gone, node.generation):
+            if not whole:
+                built["spec"]["pool"]["resourceSliceCount"] = 2
+            self.server.put(RESOURCE_SLICES, built)
+        self.trace("node %s publishes %d devices, generation %d", node.name, len(listed), node.generation)
+
+    def withdraw_pool(self, node: Node) -> None:
+        """Take a node's slices away, as an agent does that loses its driver."""
+        self.truth.pools.pop(node.name, None)
+        for built in machines.pool(node.profile, node.name, node.gone, node.generation):
+            self.server.remove(RESOURCE_SLICES, ("", built["metadata"]["name"]))
+        self.trace("node %s publishes nothing", node.name)
+
+    # Pods.
+
+    def add_pod(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        self.server.put(PODS, pod)
+        self.pods.append((metadata["namespace"], metadata["name"]))
+        self.trace("pod %s/%s comes: %s", metadata["namespace"], metadata["name"], metadata["annotations"])
+
+    def pod(self, key: Key) -> Object | None:
+        return self.server.find(PODS, key[1], key[0])
+
+    def existing(self, wanted: Callable[[Object], bool]) -> list[Key]:
+        """Return the keys of the admitted pods that exist and are wanted, in order."""
+        found = [(key, self.pod(key)) for key in self.pods]
+        return [key for key, pod in found if pod is not None and wanted(pod)]
+
+    def delete_pod(self, key: Key) -> None:
+        self.trace("pod %s/%s is deleted", *key)
+        self.housekeeping.delete_pod(key)
+
+    def finish_pod(self, key: Key) -> None:
+        self.trace("pod %s/%s finishes", *key)
+        phase = self.rng.choice(("Succeeded", "Failed"))
+        self.server.edit(PODS, key, lambda pod: pod["status"].update(phase=phase))
+
+    def annotate(self, key: Key, **values: str | None) -> None:
+        """Set annotations under our prefix as somebody with ``kubectl annotate`` does; None takes one away."""
+
+        def change(pod: Object) -> None:
+            notes = pod["metadata"].setdefault("annotations", {})
+            for word, value in values.items():
+                if value is None:
+                    notes.pop(names.PREFIX + word, None)
+                else:
+                    notes[names.PREFIX + word] = value
+
+        self.trace("pod %s/%s is annotated: %s", *key, sorted(values))
+        self.server.edit(PODS, key, change)
+
+    # Strangers.
+
+    def name(self, what: str) -> str:
+        self._strangers += 1
+        return f"{what}-{self._strangers}"
+
+    def take(self, node: Node, count: int) -> None:
+        """Let somebody else's claim be given free devices of a node."""
+        taken = self.truth.allocated()
+        free = [device for device in sorted(self.truth.listed(node.name)) if (node.name, device) not in taken]
+        self.rng.shuffle(free)
+        results = [
+            {"request": "r", "driver": names.DRIVER, "pool": node.name, "device": device} for device in free[:count]
+        ]
+        if results:
+            name = self.name("rival")
+            spec: Object = {"devices": {"requests": []}}
+            status = {"allocation": {"devices": {"results": results}}}
+            metadata = {"name": name, "namespace": "default"}
+            self.server.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": status})
+            self.trace("%s takes %s", name, [(r["pool"], r["device"]) for r in results])
+
+    def fill_cpu(self, node: Node, cpu: int) -> None:
+        """Bind somebody else's pod to a node, if it has the CPU."""
+        if fit.used_cpu(self.server.all(PODS), node.name) + 1000 * cpu > 1000 * node.cpu:
+            return
+        name = self.name("eater")
+        self.put_pod(name, nodeName=node.name, containers=[_container(cpu)], phase="Running")
+        self.trace("%s takes %d CPU of node %s", name, cpu, node.name)
+
+    def put_pod(self, name: str, *, phase: str = "Pending", metadata: Object | None = None, **spec: Any) -> None:
+        """Create a pod that the webhook did not make ours."""
+        head = {"name": name, "namespace": "default"} | (metadata or {})
+        spec.setdefault("containers", [_container(0)])
+        self.server.put(PODS, {"metadata": head, "spec": spec, "status": {"phase": phase}})
+
+
+def _container(cpu: int) -> Object:
+    return {"name": "main", "image": "example.com/image", "resources": {"requests": {"cpu": str(cpu)}}}
