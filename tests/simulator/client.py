@@ -12,7 +12,7 @@ import msgspec
 
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, PatchKind, Unreachable
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import Resource
 from tests.fakes.apistore import Object, Refused, selector
 from tests.simulator.faults import Call, Plan

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from dradriver.allocator.fleet import Fleet
+from dradriver.allocator import Fleet
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS

@@ -12,7 +12,7 @@ import pytest
 from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.controller import pods
-from dradriver.controller.capacity import request_of
+from dradriver.controller.nodes.requests import request_of
 from dradriver.controller.pods import Foreign
 from dradriver.kube import codec
 from dradriver.kube.client import Client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dradriver.allocator.tables import MAX_GPUS
+from dradriver.allocator import MAX_GPUS
 from dradriver.cli import machine_view
 from dradriver.cli.cluster.model import GpuView, Holder, NodeView
 from dradriver.cli.render.document import (
