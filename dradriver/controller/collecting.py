@@ -38,7 +38,7 @@ class Collector:
             if now - self._orphans[claim.uid] < self._grace_s:
                 continue
             try:
-                if await self._owner_lives(claim):
+                if await self._wanted(claim):
                     continue
                 await self._writer.withdraw(claim)
             except MovedOnError:
@@ -58,8 +58,8 @@ class Collector:
         pod = self._picture.pods.get((claim.metadata.namespace, name))
         return pod is None or pod.metadata.uid != uid
 
-    async def _owner_lives(self, claim: ClaimRecord) -> bool:
-        """Ask the server itself: the claims' reflector may be ahead of the pods'."""
+    async def _wanted(self, claim: ClaimRecord) -> bool:
+        """Ask the server itself whether its pod wants it still: the claims' reflector may be ahead of the pods'."""
         assert claim.owner is not None, "an orphan has an owner that is gone"
         name, uid = claim.owner
         try:
@@ -68,7 +68,8 @@ class Collector:
             if error.not_found:
                 return False
             raise
-        return pod.metadata.uid == uid
+        # Without our label it is nobody's of ours any more, and nothing would ever look at its promise again.
+        return pod.metadata.uid == uid and pod.placed and not pod.finished and pod.claim_name == claim.metadata.name
 
     async def _end_assumptions(self) -> None:
         """A relist can hide a claim that came and went in between: ask the server about those not seen for long."""

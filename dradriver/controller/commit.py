@@ -53,6 +53,9 @@ class Writer:
             Unreachable: No answer; the same.
         """
         claim = await self._create(pod, wish, placement)
+        if self._picture.overtaken(wish.claim, placement):  # while its creation hung
+            await self.withdraw(claim)
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         try:
             await self.lift(pod, placement)
         except MovedOnError:
@@ -85,7 +88,6 @@ class Writer:
         except ApiError as error:
             if not error.not_found:
                 raise
-            self._picture.release(key)
             return None
         self._picture.assume_claim(found)
         return found
@@ -169,6 +171,8 @@ class Writer:
         return await self.annotate(pod, {names.REASON: text})
 
     async def _create(self, pod: Pod, wish: Wish, placement: Placement) -> ClaimRecord:
+        if self._picture.overtaken(wish.claim, placement):
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         body = claims.pinned(pod, placement.choice, uuids=placement.uuids, keep_env=wish.keep_env)
         namespace, name = wish.claim
         try:

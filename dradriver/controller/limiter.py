@@ -66,8 +66,13 @@ class Limiter:
         return self._slow[namespace] >= MOST_SLOW
 
     @contextlib.asynccontextmanager
-    async def slot(self, namespace: str) -> AsyncIterator[None]:
-        """Hold a slot for the writes of one entry; ask ``room`` and ``clogged`` first."""
+    async def slot(self, namespace: str, on_slow: Callable[[], None]) -> AsyncIterator[None]:
+        """Hold a slot for the writes of one entry; ask ``room`` and ``clogged`` first.
+
+        Args:
+            namespace: The entry's.
+            on_slow: Called once they have taken so long that the slot is another's.
+        """
         slow = False
 
         def overdue() -> None:
@@ -75,6 +80,7 @@ class Limiter:
             slow = True
             self._fast -= 1
             self._slow[namespace] += 1
+            on_slow()
             self._on_room()
 
         self._fast += 1

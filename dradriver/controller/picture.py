@@ -192,6 +192,14 @@ class Picture:
             if other != claim.key and other in self.claims
         )
 
+    def overtaken(self, claim: Key, placement: Placement) -> bool:
+        """Return whether another claim has come by a device of a placement since it was decided."""
+        return any(
+            other != claim and other in self.claims
+            for device in placement.devices
+            for other in self.inventory.holds.holders(device)
+        )
+
     def taken_for(self, claim: Key) -> tuple[str, Amounts] | None:
         """Return the node that the pod of a claim takes something from, and what; None for nothing."""
         pod = self._claimed_by.get(claim)

@@ -86,6 +86,11 @@ class Reasons:
         if pod.metadata.annotations.get(names.REASON) != reason:
             self._queue(key, known)
 
+    def taken_away(self, key: Key) -> None:
+        """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
+        if (known := self._told.get(key)) is not None:
+            known.text = None
+
     def forget(self, key: Key) -> None:
         """Forget a pod that waits no more."""
         self._told.pop(key, None)
@@ -124,16 +129,19 @@ class Reasons:
         if known is None or pod is None or pod.metadata.uid != known.uid:
             self._told.pop(key, None)
             return 0
-        text, now = known.text, asyncio.get_running_loop().time()
+        text = known.text
         if pod.metadata.annotations.get(names.REASON) == text:
             return 0
-        known.due = now + self._again_s
         try:
-            written = await self._writer.tell(pod, text)
+            try:
+                written = await self._writer.tell(pod, text)
+            finally:
+                known.due = asyncio.get_running_loop().time() + self._again_s
             if written and text is not None and self._record is not None:
                 await self._record(pod, text)
         except MovedOnError as error:
             logger.debug("pod %s/%s: no reason written: %s", *key, error)
+            self._queue(key, known)
             return 0
         except DriverError as error:
             logger.warning("pod %s/%s: no reason written: %s", *key, error)

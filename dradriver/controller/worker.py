@@ -325,7 +325,7 @@ class Worker:
 
     async def _run(self, entry: Entry, action: Coroutine[Any, Any, None]) -> None:
         try:
-            async with self._limiter.slot(entry.key[0]):
+            async with self._limiter.slot(entry.key[0], lambda: self._slow(entry)):
                 await action
             self._limiter.succeeded()
             entry.moved = 0
@@ -359,6 +359,11 @@ class Worker:
             entry.busy = False
             self._touch(entry.key)
 
+    def _slow(self, entry: Entry) -> None:
+        """Keep for nobody what a claim is to hold whose creation hangs: somebody's webhook may hold it up for long."""
+        if (claim := claim_key(entry.pod)) is not None:
+            self.picture.release(claim)
+
     def _fail(self, entry: Entry, reason: str, *, first_s: float) -> None:
         entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
         self._at(entry.not_before, entry.key)
@@ -386,7 +391,7 @@ class Worker:
         self._lifted(entry, placement, began)
 
     def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:
-        self.reasons.forget(entry.key)
+        self.reasons.taken_away(entry.key)
         if entry.pod.gated:
             metrics.PLACEMENTS.labels(placement.choice.level.value).inc()
             metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
@@ -404,7 +409,8 @@ class Worker:
         await self._writer.annotate(entry.pod, texts)
 
     async def _ask(self, entry: Entry) -> None:
-        await self._writer.look(entry.wish.claim)
+        if await self._writer.look(entry.wish.claim) is None:
+            self.picture.release(entry.wish.claim)
         entry.unsure = False
 
     async def _recheck(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, PatchKind, Unreachable
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import Resource
 from tests.fakes.apistore import Object, Refused, selector
 from tests.simulator.faults import Call, Plan
@@ -65,7 +65,9 @@ class SimClient:
             return found, str(self._server.version)
 
         found, version = await self._send(self._call("list", resource, namespace, ""), act)
-        return [_typed(obj, type) for obj in found], version
+        read = codec.reader(type)
+        kept = (_typed(obj, dict) if type is dict else read(msgspec.Raw(msgspec.json.encode(obj))) for obj in found)
+        return [obj for obj in kept if obj is not None], version
 
     async def create(self, resource: Resource, obj: Mapping[str, Any], *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002, E501 # fmt: skip
         body = msgspec.json.decode(msgspec.json.encode(obj))

@@ -57,7 +57,10 @@ def used_cpu(pods: Iterable[Object], node: str) -> int:
 
 
 def allowed(pod: Object, node: Object) -> bool:
-    """Return whether labels, cordon and taints let a pod onto a node."""
+    """Return whether labels, cordon and taints let a pod onto a node; one that is not ready has a taint soon."""
+    conditions = node.get("status", {}).get("conditions", ())
+    if not any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions):
+        return False
     spec = node.get("spec", {})
     tolerations = pod["spec"].get("tolerations") or []
     if spec.get("unschedulable") and not _tolerated("node.kubernetes.io/unschedulable", tolerations):

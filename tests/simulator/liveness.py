@@ -93,6 +93,8 @@ class Liveness:
             key = metadata["namespace"], made.pod[0]
             pod = world.pod(key)
             uid, text = metadata["uid"], f"claim {metadata['name']}"
+            if claim.get("status", {}).get("reservedFor"):
+                continue  # whoever else uses it keeps it
             if pod is None or pod["metadata"]["uid"] != made.pod[1]:
                 yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):

@@ -87,7 +87,7 @@ class Watch:
         self._resource = resource
         self._namespace = namespace
         self._chosen = chosen
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._coming: collections.deque[tuple[float, int, bytes | Exception | None]] = collections.deque()
         self._last_at = self._heard_at = feed.loop.now
         self._bookmark_at = feed.loop.now + BOOKMARK_S
@@ -132,12 +132,12 @@ class Watch:
         while True:
             thawed_at = feed.frozen.get(self.plural, 0.0)
             next_at = max(self._coming[0][0] if self._coming else self._bookmark_at, thawed_at)
-            silent_at = self._heard_at + self._silence_s
+            silent_at = self._heard_at + self.silence_s
             if next_at <= loop.now:
                 self._heard_at = loop.now
                 return self._take()
             if silent_at <= loop.now:
-                raise Unreachable(f"WATCH {self.plural}: silent for {self._silence_s:g} s")
+                raise Unreachable(f"WATCH {self.plural}: silent for {self.silence_s:g} s")
             await self._wait(min(next_at, silent_at))
 
     def _take(self) -> bytes:
