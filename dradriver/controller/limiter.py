@@ -13,7 +13,7 @@ from dradriver.errors import DriverError
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
-MOST_SLOW: Final = 2  # of one namespace; its next writes wait for them
+MOST_SLOW: Final = 8  # of one namespace; its next writes wait for them
 MOST_SLOW_IN_ALL: Final = 128
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0

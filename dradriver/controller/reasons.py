@@ -25,7 +25,7 @@ Recorder = Callable[[Pod, str], Awaitable[None]]
 
 
 class _Told:
-    """What one pod should say; ``queued`` while it stands in the heap of what is due."""
+    """What one pod should say; ``queued`` while it stands in the heap of what is due, or is being written."""
 
     __slots__ = ("due", "queued", "text", "uid")
 
@@ -119,8 +119,7 @@ class Reasons:
         while self._due and len(batch) < most and self._due[0][0] <= until:
             key = heapq.heappop(self._due)[1]
             known = self._told.get(key)
-            if known is not None and known.queued:
-                known.queued = False
+            if known is not None and known.queued and key not in batch:
                 batch.append(key)
         return sum(await asyncio.gather(*(self._write(key) for key in batch)))
 
@@ -129,10 +128,10 @@ class Reasons:
         if known is None or pod is None or pod.metadata.uid != known.uid:
             self._told.pop(key, None)
             return 0
-        text = known.text
-        if pod.metadata.annotations.get(names.REASON) == text:
-            return 0
+        text, written = known.text, False
         try:
+            if pod.metadata.annotations.get(names.REASON) == text:
+                return 0
             try:
                 written = await self._writer.tell(pod, text)
             finally:
@@ -141,14 +140,13 @@ class Reasons:
                 await self._record(pod, text)
         except MovedOnError as error:
             logger.debug("pod %s/%s: no reason written: %s", *key, error)
-            self._queue(key, known)
-            return 0
         except DriverError as error:
             logger.warning("pod %s/%s: no reason written: %s", *key, error)
-            self._queue(key, known)
-            return 0
-        if known.text != text:
-            self._queue(key, known)
+        finally:
+            known.queued = False
+            now = self._pods(key)
+            if now is not None and now.metadata.annotations.get(names.REASON) != known.text:
+                self._queue(key, known)
         return int(written)
 
     def _queue(self, key: Key, known: _Told) -> None:

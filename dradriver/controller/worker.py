@@ -279,6 +279,7 @@ class Worker:
         if self._limiter.clogged(entry.key[0]):
             self._queue.leave(entry)
             self._defer(entry.key)
+            self.reasons.want(entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up")
             return True
         scheduler = entry.pod.spec.scheduler_name
         if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
