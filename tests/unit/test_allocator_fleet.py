@@ -106,14 +106,14 @@ def test_a_full_cluster_says_so() -> None:
 def test_updates_and_removals() -> None:
     found = fleet(machines.dgx1(), n1=range(8), n2=range(8), n3=[1])
     found.set_free("n1", [0])
-    found.set_node("n2", found.machine("n2"), [0, 3])
+    found.set_node("n2", machines.dgx1(), [0, 3])
     found.remove("n1")
     found.remove("n1")
     assert sorted(found.nodes) == ["n2", "n3"]
     assert found.free("n2") == frozenset({0, 3})
     assert found.free("n3") == frozenset({1})
     found.set_node("n3", machines.dgx_h100(), [6, 7])
-    assert found.machine("n3").name == "dgx-h100"
+    assert found.free("n3") == frozenset({6, 7})
     assert names(found, TWO) == ["n3", "n2"]
     found.set_free("n3", [])
     assert names(found, TWO) == ["n2"]
@@ -131,7 +131,7 @@ def test_bad_nodes_are_refused_and_change_nothing() -> None:
     with pytest.raises(MachineTooLargeError):
         found.set_node("n1", machines.bridge_pairs(18), range(18))
     assert found.free("n1") == frozenset({0, 3})
-    assert found.machine("n1").name == "dgx1"
+    assert names(found, TWO) == ["n1"]
 
 
 def test_a_node_without_gpus_is_passed_over() -> None:
@@ -144,10 +144,11 @@ def test_a_node_without_gpus_is_passed_over() -> None:
 def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
     rng = random.Random(11)
     kinds = [machines.dgx1(), machines.bridge_pairs(), machines.pcie_box(), machines.dgx_h100()]
-    found = Fleet()
+    found, machine = Fleet(), {}
     for number in range(150):
         free = [gpu for gpu in range(8) if rng.random() < 0.6]
-        found.set_node(f"n{number:03}", rng.choice(kinds), free)
+        machine[f"n{number:03}"] = rng.choice(kinds)
+        found.set_node(f"n{number:03}", machine[f"n{number:03}"], free)
     for number in range(0, 150, 4):
         found.remove(f"n{number:03}")
     for number in range(1, 150, 4):
@@ -157,7 +158,7 @@ def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
     alone = {}
     for name in found.nodes:
         try:
-            alone[name] = choose(found.machine(name), found.free(name), request)
+            alone[name] = choose(machine[name], found.free(name), request)
         except NoPlaceError:
             continue
     assert {choice.node: choice.gpus for choice in ranked} == {name: choice.gpus for name, choice in alone.items()}
@@ -166,19 +167,16 @@ def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
     assert found.rank(request, limit=5) == ranked[:5]
 
 
-def test_machines_are_given_back_as_they_were_and_kept_once() -> None:
+def test_uuids_make_no_kind_of_node_of_their_own_and_an_empty_kind_is_forgotten() -> None:
     found = Fleet()
     for number in range(6):
-        found.set_node(f"n{number}", profiles.load("dgx1-v100", seed=f"{number % 5}"), [number])
-    for number in range(6):
-        assert found.machine(f"n{number}") == profiles.load("dgx1-v100", seed=f"{number % 5}")
-    assert found.shared_machine("n1") is found.shared_machine("n4")
-    assert len(found._shared) == 1
+        found.set_node(f"n{number}", profiles.load("dgx1-v100", seed=f"{number}"), [number])
+    assert len(found.groups) == 1
     found.set_node("n1", profiles.load("dgx-h100"), [0])
-    assert (found.machine("n1"), len(found._shared)) == (profiles.load("dgx-h100"), 2)
+    assert len(found.groups) == 2
     for name in list(found.nodes):
         found.remove(name)
-    assert len(found._shared) == 0
+    assert len(found.groups) == 0
 
 
 def test_what_the_caller_said_of_a_node_stays_when_its_machine_changes() -> None:

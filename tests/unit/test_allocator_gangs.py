@@ -204,7 +204,7 @@ def disjoint(free: tuple[int, ...], size: int, count: int) -> Iterator[list[int]
 
 def slowest(fleet: Fleet, name: str, size: int, count: int) -> float | None:
     """Most bandwidth that the worst of so many sets of a node can have; None where they do not fit."""
-    tables = tables_of(fleet.machine(name))
+    tables = tables_of(FOUR)
     ways = disjoint(tuple(sorted(fleet.free(name))), size, count)
     return max((min(float(tables.busbw[part]) for part in way) for way in ways), default=None)
 

@@ -1,6 +1,5 @@
 """Which nodes of a cluster, for one pod and for gangs.
 
-machines     machines that differ in nothing but uuids, kept once
 node_group   nodes of one kind as arrays
 candidates   the nodes that a request may be placed on, and what it could use of them
 node_order   in which order nodes are filled

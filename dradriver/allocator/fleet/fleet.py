@@ -9,19 +9,18 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder
 from dradriver.allocator.choice.choose import check
-from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
+from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_of_gpus, numbers
 from dradriver.allocator.fleet import node_order
 from dradriver.allocator.fleet.candidates import Candidates
-from dradriver.allocator.fleet.machines import NodeMachine, SharedMachines
 from dradriver.allocator.fleet.network import Sites
-from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key
+from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key, without_uuids
 from dradriver.allocator.fleet.node_order import Option
 from dradriver.allocator.fleet.refusals import refusal
 from dradriver.allocator.request import Choice, Request
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
-from dradriver.allocator.sets.tables import Tables, tables_of
+from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
 
@@ -29,8 +28,8 @@ from dradriver.topology.machine import Machine
 class Fleet:
     """The cluster's nodes with their machines and free GPUs.
 
-    Per node 14 bytes of mask, row and location, its name and its GPUs' uuids; machines and tables are shared by alike
-    ones. ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number
+    Per node 14 bytes of mask, row and location, and its name; of machines one is kept for all nodes of a kind, without
+    uuids. ``rank`` looks at each node once, in a count of the free masks that occur; what follows depends on the number
     of different masks, not of nodes.
 
     Attributes:
@@ -40,8 +39,6 @@ class Fleet:
     def __init__(self) -> None:
         self._groups: dict[Hashable, NodeGroup] = {}
         self._slots: dict[str, tuple[NodeGroup, int]] = {}
-        self._machines: dict[str, NodeMachine] = {}
-        self._shared = SharedMachines()
         self.sites = Sites()
         self._name_ranks: dict[NodeGroup, Ints] = {}  # empty after nodes came or went
 
@@ -54,14 +51,6 @@ class Fleet:
     def groups(self) -> Collection[NodeGroup]:
         """All nodes by kind."""
         return self._groups.values()
-
-    def machine(self, name: str) -> Machine:
-        """The node's machine; KeyError for an unknown node."""
-        return self._machines[name].machine()
-
-    def shared_machine(self, name: str) -> Machine:
-        """The same without uuids, which costs nothing: one object for all alike nodes."""
-        return self._machines[name].shared
 
     def free(self, name: str) -> frozenset[int]:
         """The node's free GPUs, by the machine's own numbers; KeyError for an unknown node."""
@@ -83,24 +72,25 @@ class Fleet:
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
         mask = mask_of_gpus(machine, free)
-        node_machine = self._shared.of(machine)
-        if self._machines.get(name) != node_machine:
-            self._move(name, machine, tables_of(node_machine.shared))
+        bare = without_uuids(machine)
+        tables = tables_of(bare)
+        key = group_key(bare, tables)
+        if key not in self._groups:
+            self._groups[key] = NodeGroup(tables, bare, key=key)
+        self._put(name, self._groups[key])
         group, slot = self._slots[name]
         group.set_free(slot, mask)
         if row is not None:
             group.set_row(slot, row)
 
-    def _move(self, name: str, machine: Machine, tables: Tables) -> None:
-        """Put a node into the group of its machine; what the caller said of it before stays."""
-        before = self._slots.get(name)
-        row, site = before[0].row_and_site(before[1]) if before is not None else (NO_ROW, 0)
-        self.remove(name)
-        self._machines[name] = node_machine = self._shared.add(machine)
-        key = group_key(machine, tables)
-        if key not in self._groups:
-            self._groups[key] = NodeGroup(tables, node_machine.shared)
-        group = self._groups[key]
+    def _put(self, name: str, group: NodeGroup) -> None:
+        """Put a node into a group; what the caller said of it before stays."""
+        row, site = NO_ROW, 0
+        if (before := self._slots.get(name)) is not None:
+            if before[0] is group:
+                return
+            row, site = before[0].row_and_site(before[1])
+            self.remove(name)
         self._slots[name] = group, group.add(name, row=row, site=site)
         self._name_ranks.clear()
 
@@ -113,8 +103,9 @@ class Fleet:
         group, slot = self._slots[name]
         try:
             mask = group.mask_of(free)
-        except KeyError:
-            mask = mask_of_gpus(self.shared_machine(name), free)  # says which
+        except KeyError as error:
+            has = listed(gpu.index for gpu in group.machine.gpus) or "none"
+            raise UnknownGpuError(f"node {name!r} has no GPU {error.args[0]}; it has {has}") from None
         group.set_free(slot, mask)
 
     def set_location(self, name: str, location: Location) -> None:
@@ -132,13 +123,12 @@ class Fleet:
         found = self._slots.pop(name, None)
         if found is None:
             return
-        self._shared.drop(self._machines.pop(name))
         group, slot = found
         moved = group.drop(slot)
         if moved:
             self._slots[moved] = group, slot
         if not group.names:
-            del self._groups[group_key(group.machine, group.tables)]
+            del self._groups[group.key]
         self._name_ranks.clear()
 
     def rank(

@@ -46,7 +46,7 @@ def place_gang(fleet: Fleet, request: GangRequest, *, eligible: Collection[str] 
     Args:
         fleet: The cluster.
         request: What is wanted.
-        eligible: The nodes that may be candidates at; None for all.
+        eligible: The nodes that may be taken, as for ``Fleet.rank``; None for all.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
@@ -184,13 +184,18 @@ def _refusal(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> NoPlaceErr
     if request.min_network_gbps:
         limits.append(f"at least {request.min_network_gbps:g} GB/s of network")
     what = ", ".join((what, *limits))
-    every = fleet.candidates(request.pod)
-    everywhere = packing.node_table(fleet, every, request.pod, ladder.required(request.pod)).all_free()
-    if plan(fleet, everywhere, request) is None:
-        stable = "this cluster has no place for all of them even when all its GPUs are free"
-    else:
+    if _could_hold(fleet, request):
         stable = "eligible nodes have no place for all of them at once"
+    else:
+        stable = "this cluster has no place for all of them even when all its GPUs are free"
     return NoPlaceError(f"{what}: no; {_nearest(fleet, nodes, request)}", stable=f"{what}: no; {stable}")
+
+
+def _could_hold(fleet: Fleet, request: GangRequest) -> bool:
+    """Whether the cluster has a place for all pods when all its GPUs are free."""
+    every = fleet.candidates(request.pod)
+    nodes = packing.node_table(fleet, every, request.pod, ladder.required(request.pod)).all_free()
+    return int(nodes.capacity.sum()) >= request.pods and plan(fleet, nodes, request) is not None
 
 
 def _nearest(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> str:

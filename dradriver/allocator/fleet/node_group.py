@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,18 +26,26 @@ def group_key(machine: Machine, tables: Tables) -> Hashable:
     return (id(tables), *gpus)
 
 
+def without_uuids(machine: Machine) -> Machine:
+    """What machines of one kind have in common: equal for most of them."""
+    gpus = tuple(msgspec.structs.replace(gpu, uuid="") for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
 class NodeGroup:
     """All nodes of one kind: slot ``i`` of every array is ``names[i]``.
 
     Attributes:
         tables: Their tables.
-        machine: The machine of the first of them, for what all of them share.
+        machine: The machine of the first of them, without uuids, for what all of them share.
+        key: What ``group_key`` gives for each.
         names: Names of the nodes.
     """
 
-    def __init__(self, tables: Tables, machine: Machine) -> None:
+    def __init__(self, tables: Tables, machine: Machine, *, key: Hashable) -> None:
         self.tables = tables
         self.machine = machine
+        self.key = key
         self.names: list[str] = []
         self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
         # Masks of up to 16 GPUs: 2 bytes each.

@@ -68,28 +68,27 @@ def test_a_choice_is_as_demanded(machine: Machine, data: st.DataObject) -> None:
 @given(st.lists(machines(max_gpus=5), min_size=1, max_size=4), st.data())
 def test_places_in_a_cluster_are_as_demanded(nodes: list[Machine], data: st.DataObject) -> None:
     fleet = Fleet()
-    for number, machine in enumerate(nodes):
-        free = data.draw(st.sets(st.sampled_from([gpu.index for gpu in machine.gpus])))
-        fleet.set_node(f"n{number}", machine, free)
+    for number, own in enumerate(nodes):
+        free = data.draw(st.sets(st.sampled_from([gpu.index for gpu in own.gpus])))
+        fleet.set_node(f"n{number}", own, free)
+    machine = {f"n{number}": each for number, each in enumerate(nodes)}
     request = data.draw(requests(most=3))
     open_ = {name: set(fleet.free(name)) for name in fleet.nodes}
     try:
         choices = fleet.rank(request)
     except NoPlaceError as refusal:
         for node in fleet.nodes:
-            fleet.set_free(node, [gpu.index for gpu in fleet.machine(node).gpus])
-        every = any(
-            _fits(fleet.machine(name), {gpu.index for gpu in fleet.machine(name).gpus}, request) for name in fleet.nodes
-        )
+            fleet.set_free(node, [gpu.index for gpu in machine[node].gpus])
+        every = any(_fits(machine[name], {gpu.index for gpu in machine[name].gpus}, request) for name in fleet.nodes)
         assert refusal.stable.endswith("even when all its GPUs are free") != every
         for name in fleet.nodes:
-            assert not _fits(fleet.machine(name), open_[name], request)
+            assert not _fits(machine[name], open_[name], request)
         return
     assert len({choice.node for choice in choices}) == len(choices)
     for choice in choices:
-        is_as_demanded(choice, fleet.machine(choice.node), open_[choice.node], request)
+        is_as_demanded(choice, machine[choice.node], open_[choice.node], request)
     assert {choice.node for choice in choices} == {
-        name for name in fleet.nodes if _fits(fleet.machine(name), open_[name], request)
+        name for name in fleet.nodes if _fits(machine[name], open_[name], request)
     }
 
 
@@ -97,8 +96,9 @@ def test_places_in_a_cluster_are_as_demanded(nodes: list[Machine], data: st.Data
 @given(st.lists(machines(max_gpus=5), min_size=1, max_size=4), st.data())
 def test_gangs_are_placed_whole(nodes: list[Machine], data: st.DataObject) -> None:
     fleet = Fleet()
-    for number, machine in enumerate(nodes):
-        fleet.set_node(f"n{number}", machine, data.draw(st.sets(st.sampled_from([gpu.index for gpu in machine.gpus]))))
+    for number, own in enumerate(nodes):
+        fleet.set_node(f"n{number}", own, data.draw(st.sets(st.sampled_from([gpu.index for gpu in own.gpus]))))
+    machine = {f"n{number}": each for number, each in enumerate(nodes)}
     request = GangRequest(pod=data.draw(requests(most=2)), pods=data.draw(st.integers(1, 5)))
     try:
         found = place_gang(fleet, request)
@@ -107,7 +107,7 @@ def test_gangs_are_placed_whole(nodes: list[Machine], data: st.DataObject) -> No
     assert len(found.pods) == request.pods
     open_ = {name: set(fleet.free(name)) for name in fleet.nodes}
     for pod in found.pods:
-        is_as_demanded(pod, fleet.machine(pod.node), open_[pod.node], request.pod)
+        is_as_demanded(pod, machine[pod.node], open_[pod.node], request.pod)
         open_[pod.node] -= set(pod.gpus)
 
 
