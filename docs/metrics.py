@@ -64,8 +64,9 @@ def defined(package: str) -> list[Metric]:
     for family in REGISTRY.collect():
         name = family.name + (_SUFFIX["counter"] if family.type == "counter" else "")
         if not name.startswith(("python_", "process_")):
-            # Without labels a metric has its samples from the start.
-            labels = words.get(name, {} if family.samples else None)
+            # Without labels a metric has its samples from the start, and they have none but a bucket's.
+            plain = family.samples and all(sample.labels.keys() <= {"le"} for sample in family.samples)
+            labels = words.get(name, {} if plain else None)
             found.append(Metric(name, family.type, family.documentation, labels))
     return sorted(found, key=lambda metric: metric.name)
 

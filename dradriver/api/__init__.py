@@ -1,1 +1,16 @@
-"""Kubernetes words: annotations, attributes, opaque config; builders of claims and slices. No I/O."""
+"""Kubernetes words: annotations, attributes, opaque config; builders of claims and slices. No I/O.
+
+names        every name that stands in a Kubernetes object
+objects      the parts of Kubernetes objects that decisions are made from
+annotations  a pod's annotations as a Request
+figures      values of annotations: policies, numbers, kinds of GPUs
+resolved     what the webhook made of a pod's words, as a note for the controller
+claims       the claim that pins chosen GPUs
+pins         what a claim holds, or is promised
+config       the opaque configuration of a claim
+affinity     a pod narrowed to chosen nodes, and back
+results      what was chosen, as annotations
+slices       a machine as ResourceSlices, and back
+quantity     quantities as integers
+errors       what is said of a wrong word
+"""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 import logging
+from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ class Worker:
             record: Writes an Event about a pod that waits.
         """
         self._woken = asyncio.Event()
-        self._touched: dict[Key, None] = {}
+        self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._limiter = Limiter(self._make_room)
@@ -79,10 +80,10 @@ class Worker:
         self._unschedulable_s = unschedulable_s
         self._entries: dict[Key, Entry] = {}
         self._timers: list[tuple[float, Key]] = []
-        self._deferred: dict[Key, None] = {}  # wait for a writer
-        self._clogged: dict[str, dict[Key, None]] = {}  # wait for slow writes, by namespace
+        self._deferred: OrderedDict[Key, None] = OrderedDict()  # wait for a writer
+        self._clogged: dict[str, OrderedDict[Key, None]] = {}  # wait for slow writes, by namespace
         self._pace = Pace()
-        self._crowded: dict[str, dict[Key, None]] = {}  # wait for a scheduler, by its name
+        self._crowded: dict[str, OrderedDict[Key, None]] = {}  # wait for a scheduler, by its name
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -116,9 +117,9 @@ class Worker:
             while self._timers and self._timers[0][0] <= now:
                 self._touch(heapq.heappop(self._timers)[1])
             if not self._touched and self._deferred and self._limiter.room():
-                self._touch(_first(self._deferred))
+                self._touch(self._deferred.popitem(last=False)[0])
             if self._touched:
-                self._guarded(_first(self._touched))
+                self._guarded(self._touched.popitem(last=False)[0])
             elif not (self._queue.look(_LOOK) or self._next()):
                 break
         metrics.WAITING.set(len(self._queue))
@@ -134,6 +135,11 @@ class Worker:
                 continue
             elif not await self.reasons.flush(float("inf"), 1000):
                 return
+
+    @property
+    def busy(self) -> bool:
+        """Whether writers are at work, or pods have to be looked at."""
+        return bool(self._tasks or self._touched)
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, and end assumptions that the server does not share."""
@@ -153,7 +159,7 @@ class Worker:
     def _defer(self, key: Key) -> None:
         """Look again when a writer has time for it."""
         if self._limiter.clogged(key[0]):
-            self._clogged.setdefault(key[0], {})[key] = None
+            self._clogged.setdefault(key[0], OrderedDict())[key] = None
         else:
             self._deferred[key] = None
 
@@ -259,7 +265,7 @@ class Worker:
         scheduler = self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
         if scheduler is not None and scheduler in self._crowded:
             crowd = self._crowded[scheduler]
-            self._touch(_first(crowd))
+            self._touch(crowd.popitem(last=False)[0])
             if not crowd:
                 del self._crowded[scheduler]
 
@@ -284,7 +290,7 @@ class Worker:
         scheduler = entry.pod.spec.scheduler_name
         if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
-            self._crowded.setdefault(scheduler, {})[entry.key] = None
+            self._crowded.setdefault(scheduler, OrderedDict())[entry.key] = None
             return True
         try:
             placement = self._decide(entry, rows)
@@ -435,8 +441,3 @@ def _why(entry: Entry, error: NoPlaceError) -> str:
         return str(error)
     return f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
 
-
-def _first(keys: dict[Key, None]) -> Key:
-    key = next(iter(keys))
-    del keys[key]
-    return key

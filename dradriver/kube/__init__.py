@@ -1,1 +1,17 @@
-"""Talking to the API server: client, reflector, leader election."""
+"""Talking to the API server, and what every process does alike.
+
+client      one method a verb
+resources   the kinds of objects and their paths
+codec       JSON into dicts and structs
+lines       the lines of a streamed answer
+jsonpatch   a builder of JSON Patches
+errors      what the API server refused, or that it gave no answer
+config      where the API server is: a kubeconfig, or the pod's service account
+reflector   a live copy of all objects of one kind
+leader      leader election on a Lease
+options     the options that every process has
+process     logging, and stopping cleanly on a signal
+serve       /healthz, /readyz and /metrics
+labels      metrics with labels of known words
+metrics     the reflectors' metrics
+"""

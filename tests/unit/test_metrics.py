@@ -44,8 +44,11 @@ def test_what_is_against_the_convention_is_told_with_the_cure(metric: Metric, sa
     assert metrics.faults(metric) == [said]
 
 
-def test_a_label_that_nobody_bounds_is_found() -> None:
+@pytest.mark.parametrize("seen", [[], ["a", "b"]])
+def test_a_label_that_nobody_bounds_is_found(seen: list[str]) -> None:
     loose = Counter("gpu_topology_test_loose_total", "A.", ["name"])
+    for name in seen:
+        loose.labels(name)
     try:
         (metric,) = [metric for metric in metrics.defined("webhook") if metric.name == "gpu_topology_test_loose_total"]
     finally:

@@ -1,4 +1,21 @@
-"""Reading the machine: one way to ask, one module for each way to find out."""
+"""Reading the machine: one way to ask, one module for each way to find out.
+
+watch      reads again and again, and tells of changes
+hardware   the real machine, from what NVML and /sys say
+simulated  a profile's machine in place of a real one
+questions  asking what may fail
+nvml       what may be asked of NVML, with types
+binding    its answers, by nvidia-ml-py
+library    which library that is, and whether it was replaced
+devices    the driver's device nodes in the agent's own /dev
+gpus       what NVML says of each GPU
+mig        what it says of MIG
+links      links between GPUs, from what each says of its own
+sysfs      NUMA nodes, CPU and name, from /sys and /proc
+pci        the PCI tree of /sys
+nics       network cards
+toolkit    which GPUs NVIDIA's CDI specification names
+"""
 
 from __future__ import annotations
 

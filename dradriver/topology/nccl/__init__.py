@@ -1,4 +1,20 @@
-"""NCCL's topology files: read as machines, written from them, and checked against what NCCL accepts."""
+"""NCCL's topology files: read as machines, written from them, and checked against what NCCL accepts.
+
+xml           NCCL's dialect of XML
+tree          the devices of a file, each with its place
+links         NVLink counts
+facts         how NCCL counts bandwidth
+reader        from a file to a machine
+writer        from a machine to a file
+invent        a PCI tree for a machine of which only the paths are known
+like          a virtual machine with the paths of the server below it
+limits        how many children an element may have
+checker       what NCCL would make of a file
+rules         everything that some NCCL refuses, in words
+device_rules  the rules for PCI devices, GPUs, links and NICs
+notes         findings: places that break a rule
+explain       whether a machine needs a file at all
+"""
 
 from dradriver.topology.nccl.checker import check
 from dradriver.topology.nccl.reader import read

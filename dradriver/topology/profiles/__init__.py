@@ -1,4 +1,9 @@
-"""Machines as data: one YAML file each, every figure with its source beside it."""
+"""Machines as data: one YAML file each, every figure with its source beside it.
+
+entries  the fields of a profile
+schema   from a profile to a machine
+cures    what to write instead of a wrong value
+"""
 
 from __future__ import annotations
 

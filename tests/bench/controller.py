@@ -1,0 +1,199 @@
+"""What a decision costs and how long the loop is held: ``python -m tests.bench.controller [--nodes N] [--pods N]``.
+
+The controller's worker in this process over an API server that answers at once and stores nothing, so that the figures
+are the controller's own: 10,000 distinct waiting pods on 5,000 full nodes, then one node after another becomes free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import time
+from typing import Any, cast
+
+import msgspec
+
+from dradriver.api import names, resolved, slices
+from dradriver.api.objects import Node
+from dradriver.controller import pods, records
+from dradriver.controller.worker import Worker
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.reflector import Change
+from dradriver.topology import profiles
+
+Object = dict[str, Any]
+
+
+class NullClient:
+    """Answers each write as the server would, and forgets it."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.version = 1_000_000
+        self.pods: dict[tuple[str, str], Object] = {}
+
+    async def create(self, _: object, obj: Object, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
+        await asyncio.sleep(0)
+        self.writes += 1
+        self.version += 1
+        extra = {"namespace": namespace, "uid": f"claim-{self.version}", "resourceVersion": str(self.version)}
+        made = obj | {"metadata": obj["metadata"] | extra}
+        return msgspec.json.decode(msgspec.json.encode(made), type=type)
+
+    async def get(self, _: object, name: str, **__: Any) -> Any:
+        await asyncio.sleep(0)
+        raise ApiError(404, "NotFound", f"{name} not found")
+
+    async def patch(self, _: object, name: str, body: Any, *, namespace: str, type: Any = dict, **__: Any) -> Any:  # noqa: A002
+        await asyncio.sleep(0)
+        self.writes += 1
+        self.version += 1
+        pod = self.pods[namespace, name]
+        metadata = pod["metadata"] | {"resourceVersion": str(self.version)}
+        lifted = hasattr(body, "ops")
+        if not lifted:
+            news = {k: v for k, v in body["metadata"]["annotations"].items() if v is not None}
+            metadata = metadata | {"annotations": metadata["annotations"] | news}
+        new = pod | {"metadata": metadata}
+        if lifted:
+            new = new | {"spec": new["spec"] | {"schedulingGates": []}}
+        self.pods[namespace, name] = new
+        return msgspec.json.decode(msgspec.json.encode(new), type=type)
+
+
+def node(name: str) -> Object:
+    """Return a node as the API has it."""
+    return {
+        "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name, "zone": f"z{hash(name) % 3}"}},
+        "status": {
+            "allocatable": {"cpu": "192", "memory": "2Ti", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def pod(number: int, *, distinct: bool, gpus: int = 4) -> Object:
+    """Return a gated pod as the webhook leaves it."""
+    note = resolved.write(resolved.resolve({names.POLICY: "nvlink"}, {"main": gpus}))
+    asks = {"cpu": f"{1000 + number % 10_000}m" if distinct else "1"}
+    return {
+        "metadata": {
+            "name": f"p{number}",
+            "namespace": f"ns-{number % 50}",
+            "uid": f"pod-{number}",
+            "resourceVersion": "1",
+            "creationTimestamp": f"2026-01-01T00:{number // 60 % 60:02d}:{number % 60:02d}Z",
+            "labels": {names.LABEL: names.LABEL_PLACED},
+            "annotations": {names.REQUEST: note},
+        },
+        "spec": {
+            "schedulingGates": [{"name": names.GATE}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": f"gpus-p{number}"}],
+            "containers": [{"name": "main", "resources": {"requests": asks}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+class Held:
+    """How long the loop was held at most, by a task that wants to run all the time."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            self.longest_s = max(self.longest_s, now - last)
+            last = now
+
+
+def fill(worker: Worker, count: int) -> None:
+    """Bring nodes of eight GPUs into the picture."""
+    machine = profiles.load("dgx-h100", seed="n")
+    for number in range(count):
+        name = f"node-{number:05d}"
+        gpus = tuple(msgspec.structs.replace(g, uuid=f"GPU-{number:08d}-{g.index}") for g in machine.gpus)
+        own = msgspec.structs.replace(machine, gpus=gpus)
+        (piece,) = slices.build(own, node=name, node_uid=name)
+        piece["metadata"] |= {"uid": f"s{number}", "resourceVersion": "1"}
+        found = msgspec.json.decode(msgspec.json.encode(node(name)), type=Node)
+        worker.picture.node_changed(Change(("", name), None, found))
+        read = records.read_slice(msgspec.Raw(msgspec.json.encode(piece)))
+        worker.picture.slice_changed(Change(("", piece["metadata"]["name"]), None, read))
+
+
+def bring(worker: Worker, client: NullClient, obj: Object) -> None:
+    """Let the pods' reflector see a pod."""
+    key = obj["metadata"]["namespace"], obj["metadata"]["name"]
+    client.pods[key] = obj
+    read = pods.read(msgspec.Raw(msgspec.json.encode(obj)))
+    worker.picture.pod_changed(Change(key, None, read))
+
+
+async def measure(nodes: int, waiting: int) -> None:
+    """Print the figures for so many nodes."""
+    client = NullClient()
+    worker = Worker(cast("Client", client))
+    began = time.perf_counter()
+    fill(worker, nodes)
+    _ = worker.picture.inventory.fleet
+    print(f"{nodes} nodes: picture made in {time.perf_counter() - began:.2f} s", flush=True)
+    placed = nodes * 2
+    some = min(400, placed)
+    for number in range(some):
+        bring(worker, client, pod(number, distinct=False))
+    began = time.process_time()
+    await drive(worker)
+    print(f"  {some} alike pods placed: {(time.process_time() - began) / some * 1e3:.2f} ms CPU a pod, no network")
+    for number in range(some, placed):
+        bring(worker, client, pod(number, distinct=False))
+    await drive(worker)
+    for number in range(placed, placed + waiting):
+        bring(worker, client, pod(number, distinct=True))
+    held, began = Held(), time.perf_counter()
+    await drive(worker)
+    print(
+        f"  {waiting} distinct pods find no place: {time.perf_counter() - began:.2f} s, "
+        f"loop held at most {held.longest_s * 1e3:.0f} ms"
+    )
+    for round_ in range(3):
+        name = f"node-{round_:05d}"
+        mine = [c for c in worker.picture.claims.values() if c.pin is not None and c.pin.choice.node == name]
+        held.longest_s, began, writes = 0.0, time.perf_counter(), client.writes
+        for claim in mine[:1]:
+            worker.picture.claim_changed(Change(claim.key, claim, None))
+        await drive(worker)
+        print(
+            f"  four GPUs become free: {client.writes - writes} writes in {(time.perf_counter() - began) * 1e3:.0f} ms, "
+            f"loop held at most {held.longest_s * 1e3:.0f} ms"
+        )
+    held.task.cancel()
+    print(f"  RSS at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB", flush=True)
+
+
+async def drive(worker: Worker) -> None:
+    """Let the worker act until it has nothing more to do, without reasons."""
+    while True:
+        await worker.turn()
+        if not worker.busy:
+            return
+        await asyncio.sleep(0)
+
+
+def main() -> None:
+    """Measure."""
+    options = argparse.ArgumentParser(prog="python -m tests.bench.controller")
+    options.add_argument("--nodes", type=int, nargs="*", default=[200, 1000, 5000])
+    options.add_argument("--pods", type=int, default=10_000, help="that wait, all different")
+    given = options.parse_args()
+    for count in given.nodes:
+        asyncio.run(measure(count, given.pods))
+
+
+if __name__ == "__main__":
+    main()
