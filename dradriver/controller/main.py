@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Final
 
 from dradriver import __version__
@@ -59,6 +60,8 @@ async def serve(args: Options) -> None:
             tasks.create_task(controller.watch())
             # Whoever leads must be able to work at once.
             await controller.synced()
+            gc.collect()
+            gc.freeze()  # a full collection over a large cluster's picture would hold the loop for a second
             await elector.run(controller.work)
 
 

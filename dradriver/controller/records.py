@@ -19,7 +19,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
 
-class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A claim.
 
     Attributes:
@@ -94,7 +94,7 @@ def read_node(data: msgspec.Raw) -> Node:
     return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}))
 
 
-class SliceRecord(msgspec.Struct, frozen=True, kw_only=True):
+class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A slice of this driver.
 
     Attributes:

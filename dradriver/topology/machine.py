@@ -43,7 +43,7 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True):
     memory_mib: int = 0
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU.
 
     Attributes:
@@ -84,7 +84,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     mig: tuple[MigDevice, ...] | None = None
 
 
-class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One network card that GPUs can talk through.
 
     Attributes:
@@ -136,7 +136,7 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     model: int = 0
 
 
-class PciDevice(msgspec.Struct, frozen=True, array_like=True):
+class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One GPU, NIC or bridge of the PCI tree as NCCL lists it from /sys; an array in JSON, to stay small.
 
     Attributes:
@@ -161,7 +161,7 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True):
     link_width: int = 0
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One server. Positions in every matrix are positions in ``gpus`` (sorted by index) and ``nics``.
 
     Attributes:

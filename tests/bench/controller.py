@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import resource
 import time
 from typing import Any, cast
@@ -32,6 +33,7 @@ class NullClient:
         self.writes = 0
         self.version = 1_000_000
         self.pods: dict[tuple[str, str], Object] = {}
+        self.lifted: list[Object] = []
 
     async def create(self, _: object, obj: Object, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         await asyncio.sleep(0)
@@ -58,6 +60,7 @@ class NullClient:
         new = pod | {"metadata": metadata}
         if lifted:
             new = new | {"spec": new["spec"] | {"schedulingGates": []}}
+            self.lifted.append(new)
         self.pods[namespace, name] = new
         return msgspec.json.decode(msgspec.json.encode(new), type=type)
 
@@ -142,21 +145,23 @@ async def measure(nodes: int, waiting: int) -> None:
     began = time.perf_counter()
     fill(worker, nodes)
     _ = worker.picture.inventory.fleet
+    gc.collect()
+    gc.freeze()  # as the controller does once its picture is whole
     print(f"{nodes} nodes: picture made in {time.perf_counter() - began:.2f} s", flush=True)
     placed = nodes * 2
     some = min(400, placed)
     for number in range(some):
         bring(worker, client, pod(number, distinct=False))
     began = time.process_time()
-    await drive(worker)
+    await drive(worker, client)
     print(f"  {some} alike pods placed: {(time.process_time() - began) / some * 1e3:.2f} ms CPU a pod, no network")
     for number in range(some, placed):
         bring(worker, client, pod(number, distinct=False))
-    await drive(worker)
+    await drive(worker, client)
     for number in range(placed, placed + waiting):
         bring(worker, client, pod(number, distinct=True))
     held, began = Held(), time.perf_counter()
-    await drive(worker)
+    await drive(worker, client)
     print(
         f"  {waiting} distinct pods find no place: {time.perf_counter() - began:.2f} s, "
         f"loop held at most {held.longest_s * 1e3:.0f} ms"
@@ -166,8 +171,10 @@ async def measure(nodes: int, waiting: int) -> None:
         mine = [c for c in worker.picture.claims.values() if c.pin is not None and c.pin.choice.node == name]
         held.longest_s, began, writes = 0.0, time.perf_counter(), client.writes
         for claim in mine[:1]:
+            key = claim.key[0], claim.owner[0]
+            worker.picture.pod_changed(Change(key, worker.picture.pods[key], None))
             worker.picture.claim_changed(Change(claim.key, claim, None))
-        await drive(worker)
+        await drive(worker, client)
         print(
             f"  four GPUs become free: {client.writes - writes} writes in {(time.perf_counter() - began) * 1e3:.0f} ms, "
             f"loop held at most {held.longest_s * 1e3:.0f} ms"
@@ -176,10 +183,19 @@ async def measure(nodes: int, waiting: int) -> None:
     print(f"  RSS at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB", flush=True)
 
 
-async def drive(worker: Worker) -> None:
-    """Let the worker act until it has nothing more to do, without reasons."""
+async def drive(worker: Worker, client: NullClient) -> None:
+    """Let the worker act until it has nothing more to do, without reasons; pods are bound as soon as they are lifted."""
     while True:
         await worker.turn()
+        for obj in client.lifted:
+            key = obj["metadata"]["namespace"], obj["metadata"]["name"]
+            claim = worker.picture.claims[key[0], f"gpus-{key[1]}"]
+            client.version += 1
+            metadata = obj["metadata"] | {"resourceVersion": str(client.version)}
+            bound = obj | {"metadata": metadata, "spec": obj["spec"] | {"nodeName": claim.pin.choice.node}}
+            read = pods.read(msgspec.Raw(msgspec.json.encode(bound)))
+            worker.picture.pod_changed(Change(key, worker.picture.pods[key], read))
+        client.lifted.clear()
         if not worker.busy:
             return
         await asyncio.sleep(0)
