@@ -1,1 +1,9 @@
-"""gputopo, also as kubectl gputopo."""
+"""gputopo, also as kubectl gputopo.
+
+* ``main``: the command and its sub-commands, each imported when it is run: ``topo``, ``plan``, ``nccl``, ``simulate``.
+* ``machine_source``: the options that name a machine, and the machine that they name.
+* ``machine_view``: what is shown of one machine.
+* ``cluster``: ``topo --cluster``, from the kubeconfig to what is shown.
+* ``simulator``: the cluster, jobs and policies of ``simulate``.
+* ``render``: how all of it is drawn as text, SVG and HTML.
+"""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import codec, nccl, profiles, topo_m
+from dradriver.topology import codec, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
-from dradriver.topology.profiles import schema
 from dradriver.topology.synthetic import synthetic_uuid
 
 _TOPO_M = re.compile(r"^(?:[ \t]|\x1b\[[0-9;]*[A-Za-z])*GPU\d", re.MULTILINE)  # its header, or a row
@@ -38,8 +37,12 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
         if start == "{":
             return _with_seed(codec.decode(text), seed)
         if start == "<":
+            from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
+
             return nccl.read(text, name=path.stem, seed=seed)
         if ":" in text and not _TOPO_M.search(text):
+            from dradriver.topology.profiles import schema
+
             return schema.read(text, source=path.name, seed=seed)
         return topo_m.read(text, name=path.stem, seed=seed)
     except TopologyError as error:

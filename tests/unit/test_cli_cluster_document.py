@@ -74,7 +74,7 @@ def test_each_gpus_row_has_its_holder_in_the_holders_colour(nodes: list[NodeView
     assert "free; ops/dcgm (adminAccess)" in words
     assert "tainted xid:NoSchedule" in words
     assert root.findtext(f"{SVG}title") == "2 nodes, 16 GPUs, 11 free"
-    assert [one.kind for one in boxes(root) if one.kind.startswith("s")] == ["s0", "s1"]
+    assert [one.kind for one in boxes(root, "swatch")] == ["swatch s0", "swatch s1"]
     assert words[-3:] == ["Holders", "team-a/p: a GPU0 GPU3; b GPU0", "team-a/q: a GPU1"]
 
 
@@ -91,7 +91,7 @@ def test_many_holders_have_as_many_colours() -> None:
     names = [f"n{i}" for i in range(4)]
     claims = [allocated(f"c{n}{i}", n, [i], pods=[f"p{n}{i}"]) for n in names for i in range(8)]
     root = ET.fromstring(picture(seen([piece(n) for n in names], *claims)))
-    assert len({one.kind for one in boxes(root) if one.kind.startswith("s")}) == 32
+    assert len({one.kind for one in boxes(root, "swatch")}) == 32
 
 
 def test_free_nodes_have_no_legend() -> None:

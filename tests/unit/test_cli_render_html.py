@@ -61,9 +61,11 @@ def test_heads_say_what_they_are_the_heads_of() -> None:
     assert cells == [("u", None), ("1", "number"), ("", None), ("", None), ("free", "free number")]
 
 
-def test_a_table_without_rows_is_not_there_and_one_without_heads_has_none() -> None:
-    root = page(report(table("a", "b", rows=[]), Key(title="k", heads=("a", "b"), entries=())))
-    assert list(root.iter(f"{HTML}table")) == []
+def test_what_is_empty_is_not_there_and_one_without_heads_has_none() -> None:
+    empty = Notes(lines=(), verbatim=True)
+    root = page(report(table("a", "b", rows=[]), Key(title="k", heads=("a", "b"), entries=()), empty))
+    (main,) = root.iter(f"{HTML}main")
+    assert list(main) == []
     (found,) = page(report(table(rows=[("a", "b")]))).iter(f"{HTML}table")
     assert list(found.iter(f"{HTML}thead")) == []
 

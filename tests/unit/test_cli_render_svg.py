@@ -85,7 +85,7 @@ def test_the_key_goes_on_in_further_lines() -> None:
         Entry(series=1, name="n" * 253, where="node-1 GPU7"),
     )
     root = drawn(report(matrix("G0", order=(0,)), Key(title="Holders", heads=("", ""), entries=entries)))
-    assert [one.kind for one in boxes(root) if one.kind.startswith("s")] == ["s0", "s1"]
+    assert [one.kind for one in boxes(root, "swatch")] == ["swatch s0", "swatch s1"]
     words = " ".join(one.words for one in texts(root) if one.kind == "start")
     assert all(f"node-{n} GPU0 GPU1" in words for n in range(40))
     assert words.replace(" ", "").count("n" * 253 + ":") == 1

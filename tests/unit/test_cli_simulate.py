@@ -146,6 +146,8 @@ def test_a_job_that_never_fits_is_refused(tmp_path: Path) -> None:
 
 def test_the_table_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     picture = tmp_path / "out.svg"
+    wrong = CliRunner().invoke(main, ["simulate", "--jobs", "5", "--nodes", "1", "--plot", str(tmp_path)])
+    assert (wrong.exit_code, "cannot be written" in wrong.output) == (1, True)
     printed = run("--jobs", "40", "--nodes", "2", "-m", "dgx1-v100", "-m", "dgx-h100", "--plot", str(picture))
     drawn = "".join(ElementTree.parse(picture).getroot().itertext())
     for policy in POLICIES:

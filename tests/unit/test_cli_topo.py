@@ -103,21 +103,49 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
     assert topo_m.read(output).links == profiles.load("dgx1-v100").links
 
 
-def test_help_names_every_command_without_importing_any() -> None:
+def test_nothing_is_imported_that_is_not_needed(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_text(codec.encode(profiles.load("dgx1-v100")))
     script = (
         "import sys; from dradriver.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code\n"
         "heavy = {'numpy', 'kubernetes', 'aiohttp', 'grpc', 'rich'} & set(sys.modules)\n"
+        "if sys.argv[-1].endswith('.json'): heavy |= {'yaml', 'dradriver.topology.nccl'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert sys.argv[1] == 'topo' or 'dradriver.cli.topo' not in sys.modules\n"
     )
-    for arguments in (["--help"], ["topo", "-m", "dgx-h100"]):
+    for arguments in (["--help"], ["topo", "-m", "dgx-h100"], ["topo", "-m", str(saved)]):
         done = subprocess.run(
             [sys.executable, "-c", script, *arguments], cwd=REPO, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         assert "topo" in done.stdout or "GPU0" in done.stdout
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "svg", "html"])
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "a\x9b31mb", "a\u202eb", "a\x85\u2028b"])
+def test_text_of_a_file_cannot_steer_a_terminal(name: str, output: str, tmp_path: Path) -> None:
+    machine = profiles.load("dgx1-v100")
+    gpus = tuple(msgspec.structs.replace(gpu, product=name) for gpu in machine.gpus)
+    nics = (msgspec.structs.replace(machine.nics[0], name=name), *machine.nics[1:])
+    file = tmp_path / "evil.json"
+    file.write_text(codec.encode(msgspec.structs.replace(machine, name=name, gpus=gpus, nics=nics)))
+    result = run("-m", str(file), "-o", output)
+    assert result.exit_code == 0
+    assert {c for c in result.output if not c.isprintable()} == {"\n"}
+    if output in ("json", "yaml"):
+        assert yaml.safe_load(result.output)["name"] == name
+
+
+@pytest.mark.parametrize("arguments", [["topo", "-m"], ["nccl", "check"], ["plan", "--gpus", "1", "-m"]])
+def test_text_of_an_error_cannot_steer_a_terminal(arguments: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "topo\x1b[2J.xml"
+    file.write_text('<system version="1"><cpu numaid="0" affinity="\x9b31m"><x\u202ey/></cpu></system>')
+    result = CliRunner().invoke(main, [*arguments, str(file)])
+    assert result.exit_code == 1
+    assert {c for c in result.output if not c.isprintable()} == {"\n"}
+    assert "topo\ufffd[2J.xml" in result.output
 
 
 def test_gpus_in_mig_mode_are_told_of(tmp_path: Path) -> None:

@@ -1,1 +1,9 @@
-"""``gputopo topo --cluster``: every node's machine, and who holds which GPU."""
+"""``gputopo topo --cluster``: every node's machine, and who holds which GPU.
+
+* ``access``: which API server, and with whose credentials.
+* ``reading``: slices and claims from that server, and what to do where it refuses.
+* ``model``: nodes, their GPUs and the holders of these.
+* ``views``: makes the model from slices and claims.
+* ``document``: what is shown of the model, for people and as data.
+* ``show``: does all of this, one after the other.
+"""

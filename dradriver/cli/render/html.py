@@ -123,6 +123,6 @@ def _class(cell: Cell, column: Column) -> str:
 
 
 def _notes(notes: Notes) -> str:
-    if notes.verbatim:
+    if notes.verbatim and notes.lines:
         return f"<pre>{chr(10).join(escaped(line.text) for line in notes.lines)}</pre>\n"
     return "".join(f"<p>{escaped(line.text)}</p>\n" for line in notes.lines)

@@ -78,9 +78,8 @@ def css(colours: int = 0) -> str:
     """Return the rules of all colours, with so many series: light ones, and dark ones for who prefers them."""
     rules: list[tuple[str, str, Shade]] = [
         ("body, .page", "background", PAGE), (".page", "fill", PAGE), ("body", "color", INK), ("text", "fill", INK),
-        (".quiet", "color", QUIET), ("th, td, h2, details", "border-color", LINE),
-        ("rect", "stroke", PAGE), (".frame", "stroke", INK), (".bar", "stroke", QUIET), ("rect.free", "stroke", LINE),
-        (".promised", "stroke", INK),
+        ("th, td, h2", "border-color", LINE), ("rect", "stroke", PAGE), (".frame, .promised", "stroke", INK),
+        (".bar, .swatch", "stroke", QUIET), ("rect.free", "stroke", LINE),
         *((f"rect.{tone.value}", "fill", shade) for tone, shade in FILLS.items()),
         *((f"td.{tone.value}", "color", shade) for tone, shade in INKS.items()),
         *((f".g{number}", "fill", shade) for number, shade in enumerate(GROUPS)),

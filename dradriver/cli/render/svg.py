@@ -59,7 +59,7 @@ def colours(document: Document) -> int:
 
 def swatch(entry: Entry) -> str:
     """Return an SVG element with the entry's colour alone."""
-    shape = box(f"s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
+    shape = box(f"swatch s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
     size = f'width="{_SWATCH}" height="{_SWATCH}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" aria-hidden="true" {size}>{shape}</svg>'
 
@@ -79,7 +79,7 @@ def _key(key: Key, *, wide: int) -> Drawing:
     lines, y = [_title(key.title, y=0, wide=wide)], LINE
     left = MARGIN + _SWATCH + 8
     for entry in key.entries:
-        lines.append(box(f"s{entry.series}", x=MARGIN, y=y + (LINE - _SWATCH) / 2, wide=_SWATCH, high=_SWATCH))
+        lines.append(box(f"swatch s{entry.series}", x=MARGIN, y=y + (LINE - _SWATCH) / 2, wide=_SWATCH, high=_SWATCH))
         for line in wrapped(plain(f"{entry.name}: {entry.where}"), int((wide - left - MARGIN) / CHARACTER)):
             lines.append(text(line, x=left, y=y + LINE / 2, kind="start"))
             y += LINE

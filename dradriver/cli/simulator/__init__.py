@@ -1,1 +1,8 @@
-"""A simulated cluster that jobs come to and leave, under one policy or another."""
+"""A simulated cluster that jobs come to and leave, under one policy or another.
+
+* ``cluster``: nodes, their free GPUs, and what sets of them are worth.
+* ``policies``: our allocator, and those that it is compared with.
+* ``trace``: the jobs, drawn by chance or read from a file.
+* ``replay``: lets the jobs come, wait, run and leave, and measures what became of them.
+* ``report``: what is shown of the results.
+"""

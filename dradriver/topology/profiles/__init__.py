@@ -12,7 +12,6 @@ from importlib import resources
 
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
-from dradriver.topology.profiles import schema
 
 
 def names() -> tuple[str, ...]:
@@ -32,5 +31,7 @@ def load(name: str, *, seed: str = "") -> Machine:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise TopologyError(f"{name!r} is no profile; {hint}there are {', '.join(known)}")
+    from dradriver.topology.profiles import schema  # here, for it brings yaml, which other machines do not need
+
     file = resources.files(__name__) / f"{name}.yaml"
     return schema.read(file.read_text("utf-8"), source=file.name, seed=seed)
