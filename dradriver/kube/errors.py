@@ -23,6 +23,12 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
     reason = "ApiServerUnreachable"
 
 
+class Silent(Unreachable):
+    """A stream began, and then nothing came for too long."""
+
+    reason = "ApiServerSilent"
+
+
 class ApiError(DriverError):
     """The API server refused.
 
