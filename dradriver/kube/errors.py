@@ -31,6 +31,12 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
         self.timed_out = timed_out
 
 
+class Silent(Unreachable):
+    """A stream began, and then nothing came for too long."""
+
+    reason = "ApiServerSilent"
+
+
 class ApiError(DriverError):
     """The API server refused.
 

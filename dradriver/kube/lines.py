@@ -7,14 +7,14 @@ from typing import Self
 
 import aiohttp
 
-from dradriver.kube.errors import Unreachable
+from dradriver.kube.errors import Silent, Unreachable
 
 
 class Lines:
     """An iterator over the lines of an answer, of any length: a full ResourceSlice is longer than aiohttp reads.
 
-    A last line that was cut short is left out. Raises ``Unreachable`` when the connection breaks or nothing comes for
-    ``silence_s``, which may be changed at any time.
+    A last line that was cut short is left out. Raises ``Unreachable`` when the connection breaks, ``Silent`` when
+    nothing comes for ``silence_s``, which may be changed at any time.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, *, silence_s: float) -> None:
@@ -44,7 +44,7 @@ class Lines:
             async with asyncio.timeout(self.silence_s):
                 return await self._response.content.readany()
         except TimeoutError:
-            raise Unreachable(f"WATCH {self._response.url.path}: silent for {self.silence_s:g} s") from None
+            raise Silent(f"WATCH {self._response.url.path}: silent for {self.silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"WATCH {self._response.url.path}: {cause(error)}") from error
 

@@ -18,7 +18,7 @@ import msgspec
 from dradriver.errors import DriverError
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import Client, selection
-from dradriver.kube.errors import ApiError, Unreachable, from_status
+from dradriver.kube.errors import ApiError, Silent, Unreachable, from_status
 from dradriver.kube.resources import Resource
 from dradriver.kube.store import Change, HasMetadata, Key, Store, key_of
 
@@ -214,6 +214,7 @@ class Reflector(Generic[T]):
         metrics.WATCHES.labels(self._resource.plural).inc()
         fresh: dict[Key, T] | None = None if version else {}
         number = self._wanted
+        heard = False
         try:
             async with (
                 asyncio.timeout(None if version else FILL_S) as filling,
@@ -225,6 +226,7 @@ class Reflector(Generic[T]):
                 ) as lines,
             ):
                 async for line in lines:
+                    heard = True
                     kind, data = _event(line)
                     if fresh is None:
                         self._apply(kind, data)
@@ -234,6 +236,11 @@ class Reflector(Generic[T]):
                         filling.reschedule(None)
                         lines.silence_s = SILENCE_S
                     self._last_heard_at.set(time.time())
+        except Silent:
+            # A server whose store was put back to an older state waits for this version for ever, without a word.
+            if not heard:
+                self._version = ""
+            raise
         except TimeoutError:
             raise Unreachable(f"WATCH {self._resource.plural}: initial events not complete in {FILL_S:g} s") from None
         except codec.BadJson as error:

@@ -238,11 +238,6 @@ class FakeApiServer:
     def _patch(self, request: Request, target: _Target, name: str) -> Object:
         key = (target.namespace, name)
         kind = request.headers["Content-Type"]
-        if kind == "application/apply-patch+yaml":
-            if not request.query.get("fieldManager"):
-                raise Refused(400, "BadRequest", "fieldManager is required for apply patch")
-            if key not in target.where.objects:
-                return self.store.create(target.where, target.namespace, request.body)
         new = patched(self.store.get(target.where, key), kind, request.body)
         return self.store.replace(target.where, key, new, subresource=target.subresource)
 
@@ -269,9 +264,6 @@ class FakeApiServer:
         initial = request.query.get("sendInitialEvents") == "true"
         if initial and not (self.watch_list and request.query.get("resourceVersionMatch") == "NotOlderThan"):
             raise Refused(422, "Invalid", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch")
-        if asked.isdigit() and int(asked) > self.store.version:
-            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-            raise Refused(504, "Timeout", "Too large resource version", {"causes": [cause], "retryAfterSeconds": 1})
         bookmarks = request.query.get("allowWatchBookmarks") == "true"
         loop = asyncio.get_running_loop()
         end = loop.time() + float(request.query.get("timeoutSeconds", "1800"))
@@ -305,7 +297,7 @@ class FakeApiServer:
                     except TimeoutError:
                         if loop.time() >= end:
                             return response
-                        if bookmarks:
+                        if bookmarks and version <= self.store.version:
                             version = self.store.version
                             await _send(response, "BOOKMARK", _bookmark(version, {}))
             finally:

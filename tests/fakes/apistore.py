@@ -13,7 +13,10 @@ from typing import Any
 import jsonpatch
 import jsonpointer
 
-Object = dict[str, Any]
+from tests.fakes.apirules import Object, Refused, check_change, check_new
+
+__all__ = ["Collection", "Event", "Key", "Object", "Refused", "Selector", "Store"]
+
 Key = tuple[str, str]  # namespace (empty for none), name
 Selector = Callable[[Object], bool]
 
@@ -23,18 +26,8 @@ FIELDS = {
     "pods": {"spec.nodeName", "spec.schedulerName", "status.phase", "status.nominatedNodeName"},
     "resourceslices": {"spec.nodeName", "spec.driver"},
     "secrets": {"type"},
+    "events": {"involvedObject.uid"},
 }
-
-
-class Refused(Exception):  # noqa: N818 - it is an answer
-    """An answer that is a Status object."""
-
-    def __init__(self, status: int, reason: str, message: str, details: Object | None = None) -> None:
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.details = details
-        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,13 @@ class Store:
     def collection(self, group: str, version: str, plural: str) -> Collection:
         return self._collections.setdefault((group, version, plural), Collection(plural))
 
+    def restore(self, version: int) -> None:
+        """Put an empty backup of that version in the place of everything."""
+        self.version = version
+        for where in self._collections.values():
+            where.objects.clear()
+            where.log.clear()
+
     def get(self, where: Collection, key: Key) -> Object:
         if key not in where.objects:
             raise Refused(404, "NotFound", f'{where.plural} "{key[1]}" not found')
@@ -88,7 +88,10 @@ class Store:
         if key in where.objects:
             raise Refused(409, "AlreadyExists", f'{where.plural} "{key[1]}" already exists')
         if where.plural in HAS_STATUS and not with_status:
+            check_new(where.plural, obj)
             obj.pop("status", None)
+        if where.plural == "pods":
+            obj.setdefault("status", {}).setdefault("phase", "Pending")
         self._made += 1
         metadata.setdefault("uid", str(uuid.UUID(int=self._made)))
         metadata.setdefault(
@@ -125,6 +128,8 @@ class Store:
                 obj[name] = old[name]
         if obj == old:
             return old
+        if not whole:
+            check_change(where.plural, old, obj)
         if obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers"):
             self._remove(where, key)
             return obj
@@ -177,7 +182,13 @@ def told(event: Event, namespace: str, chosen: Selector) -> tuple[str, Object] |
 
 def patched(obj: Object, content_type: str, body: Any) -> Object:
     """Return the object with a patch applied."""
-    obj = copy.deepcopy(obj)
+    new = _patched(copy.deepcopy(obj), content_type, body)
+    if new["metadata"].get("uid") != obj["metadata"]["uid"]:
+        raise Refused(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
+    return new
+
+
+def _patched(obj: Object, content_type: str, body: Any) -> Object:
     if content_type == "application/json-patch+json":
         try:
             result: Object = jsonpatch.apply_patch(obj, body)
@@ -187,26 +198,20 @@ def patched(obj: Object, content_type: str, body: Any) -> Object:
             ) from None
         return result
     if content_type == "application/merge-patch+json":
-        return dict(merged(obj, body, nulls_delete=True))
-    if content_type == "application/apply-patch+yaml":
-        return dict(merged(obj, body, nulls_delete=False))
+        return dict(merged(obj, body))
     raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}")
 
 
-def merged(old: Any, new: Any, *, nulls_delete: bool) -> Any:
-    """Return an RFC 7386 merge; an apply is the same without deletions, which is enough for tests."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        if isinstance(new, dict) and nulls_delete:
-            return merged({}, new, nulls_delete=True)
+def merged(old: Any, new: Any) -> Any:
+    """Return an RFC 7386 merge."""
+    if not isinstance(new, dict):
         return new
-    result = dict(old)
+    result = dict(old) if isinstance(old, dict) else {}
     for key, value in new.items():
-        if value is None and nulls_delete:
+        if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(
-                result.get(key, {} if isinstance(value, dict) else None), value, nulls_delete=nulls_delete
-            )
+            result[key] = merged(result.get(key), value)
     return result
 
 

@@ -123,7 +123,7 @@ async def test_a_silent_connection_is_left_after_70_seconds() -> None:
     async with FakeApiServer() as api:
         async with following(api) as it:
             version = it.reflector._version
-            api.fail(watch=True, mode="silence")
+            api.fail(watch=True, lines=[{"type": "BOOKMARK", "object": {"metadata": {}}}], mode="silence")
             api.disconnect()
             await asyncio.sleep(1)
             put(api, "p")
@@ -133,6 +133,20 @@ async def test_a_silent_connection_is_left_after_70_seconds() -> None:
             assert it.told() == ["+p"]
         assert version == watches(api)[-1].query["resourceVersion"]
         assert lists(api) == []
+
+
+async def test_a_store_that_was_put_back_is_read_anew() -> None:
+    """Its server serves a watch from a version that it has not, and says nothing."""
+    async with FakeApiServer() as api:
+        put(api, "old")
+        async with following(api) as it:
+            api.store.restore(900)
+            api.disconnect()
+            put(api, "new")
+            await asyncio.sleep(69)
+            assert it.names == {"old"}
+            await asyncio.sleep(5)
+            assert it.names == {"new"}
 
 
 async def test_bookmarks_keep_an_idle_watch_alive() -> None:

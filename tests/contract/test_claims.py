@@ -1,0 +1,58 @@
+"""Claims: what they want is written once, what they get is written apart."""
+
+from __future__ import annotations
+
+from dradriver.kube.jsonpatch import Patch
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.contract.conftest import Object, Server, refused
+
+RESULT: Object = {"request": "main", "driver": "example.com", "pool": "n1", "device": "gpu-0"}
+ALLOCATION: Object = {"devices": {"results": [RESULT]}}
+
+
+async def test_a_claims_spec_does_not_change(server: Server) -> None:
+    created = await server.claim()
+    more = created["spec"]["devices"]["requests"] + [{"name": "b", "exactly": {"deviceClassName": "example.com"}}]
+
+    changed = Patch().replace("spec", "devices", "requests", value=more)
+    assert (await refused(server.patch(RESOURCE_CLAIMS, "c", changed))).invalid
+    spec = created["spec"] | {"devices": {}}
+    assert (await refused(server.client.update(RESOURCE_CLAIMS, created | {"spec": spec}))).invalid
+    labelled = await server.patch(RESOURCE_CLAIMS, "c", {"metadata": {"labels": {"a": "b"}}})
+    assert labelled["spec"] == created["spec"]
+
+
+async def test_status_is_written_apart_from_the_rest(server: Server) -> None:
+    spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]}}
+    body = {"metadata": {"name": "c"}, "spec": spec, "status": {"allocation": ALLOCATION}}
+    created = await server.client.create(RESOURCE_CLAIMS, body, namespace=server.namespace)
+    assert not created.get("status")
+
+    words = {"labels": {"a": "b"}, "annotations": {"a": "b"}, "finalizers": ["a/b"]}
+    await server.patch_status(RESOURCE_CLAIMS, "c", {"metadata": words, "status": {"allocation": ALLOCATION}})
+    allocated = await server.get(RESOURCE_CLAIMS, "c")
+    assert allocated["status"]["allocation"]["devices"]["results"] == [RESULT]
+    assert allocated["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+    for key in words:
+        assert key not in allocated["metadata"]
+
+    await server.client.update(RESOURCE_CLAIMS, allocated | {"status": {}})
+    assert (await server.get(RESOURCE_CLAIMS, "c"))["status"] == allocated["status"]
+
+
+async def test_an_allocation_makes_an_older_deletion_a_conflict(server: Server) -> None:
+    seen = (await server.claim())["metadata"]
+    await server.patch_status(RESOURCE_CLAIMS, "c", {"status": {"allocation": ALLOCATION}})
+
+    conditions = {"uid": seen["uid"], "resource_version": seen["resourceVersion"]}
+    assert (await refused(server.delete(RESOURCE_CLAIMS, "c", **conditions))).conflict
+
+
+async def test_a_pods_status_is_written_apart_too(server: Server) -> None:
+    await server.pod()
+    await server.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Failed"}})
+    assert (await server.get(PODS, "p"))["status"].get("phase") != "Failed"
+    await server.patch_status(PODS, "p", {"metadata": {"labels": {"a": "c"}}, "status": {"phase": "Failed"}})
+
+    pod = await server.get(PODS, "p")
+    assert pod["status"]["phase"] == "Failed"
