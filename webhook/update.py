@@ -132,6 +132,8 @@ def _affinity(pod: view.Pod, live: view.Pod) -> tuple[Any, list[str]]:
 
 
 def _containers(sent: Sequence[view.Container], live: Sequence[view.Container]) -> tuple[wanted.Container | None, ...]:
+    if len(sent) > bounds.CONTAINERS:
+        return (None,) * len(sent)  # an old object beyond all bounds, which only has to stay deletable
     by_name = {container.name: container for container in live}
     return tuple(_container(container, by_name.get(container.name)) for container in sent)
 

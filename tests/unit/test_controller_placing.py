@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, resolved
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -233,7 +233,8 @@ async def test_a_claim_left_by_a_conflict_is_replaced_when_the_wish_changed() ->
     with pytest.raises(Killed):
         await cluster.settle()
     pod = cluster.get_pod("p")
-    pod["metadata"]["annotations"][names.POLICY] = "nvlink"
+    wish = resolved.resolve({names.POLICY: "nvlink"}, {"main": 4})
+    pod["metadata"]["annotations"][names.REQUEST] = resolved.write(wish)
     cluster.put(PODS, pod)
     cluster.restart()
     await cluster.settle()
@@ -302,17 +303,19 @@ async def test_another_controllers_gate_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("note", "told"),
     [
-        ("policy", "nvlnk", "did you mean nvlink?"),
-        ("containers", "[", "remove this annotation"),
-        ("containers", '{"other":2}', "no container 'other'"),
+        ("[", "create the pod anew"),
+        (resolved.write(resolved.resolve({}, {"other": 2})), "no container 'other'"),
     ],
 )
-async def test_a_pod_whose_words_were_changed_is_told_what_is_wrong(key: str, value: str, told: str) -> None:
+async def test_a_pod_whose_note_was_changed_is_told_what_is_wrong(note: str, told: str) -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    cluster.pod("p", wishes={key: value})
+    cluster.pod("p")
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"][names.REQUEST] = note
+    cluster.put(PODS, pod)
     await cluster.settle()
     assert told in (cluster.note("p", "reason") or "")
     assert cluster.claim("p") is None

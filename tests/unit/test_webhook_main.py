@@ -77,7 +77,7 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
             sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
             answer = await heard(f"https://127.0.0.1:{port}/mutate-pods", context=context, sent=sent)
             assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
-            assert "admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
+            assert "gpu_topology_admission_requests_total" in await heard(f"http://127.0.0.1:{health}/metrics")
             process.cancel()
 
 
@@ -105,7 +105,7 @@ def test_mounted_certificates_need_a_folder(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_server_imports_nothing_heavy() -> None:
     script = (
-        "import sys, webhook.__main__, webhook.server, webhook.mounted; print(sorted("
+        "import sys, webhook.__main__, webhook.server, webhook.admission, webhook.mounted; print(sorted("
         "{'numpy', 'kubernetes', 'cryptography', 'grpc', 'yaml', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True)
