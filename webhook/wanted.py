@@ -20,7 +20,7 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         claims: Its ``resources.claims``.
-        stripped: What of its ``resources`` goes away as paths below it: GPU limits and requests, which a claim replaces.
+        stripped: What of its ``resources`` goes away, as paths below it: GPUs, for a claim takes their place.
     """
 
     claims: Entries
@@ -71,7 +71,7 @@ def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> 
         if entry.name != name:
             result += places.pop(entry.name, ())
         else:
-            i = next((i for i in mine if sent[i] == entry), None)
-            result.append(view.plain(entry) if i is None else i)
-            mine = [j for j in mine if j != i]
+            as_sent = [i for i in mine if sent[i] == entry][:1]
+            result += as_sent or [view.plain(entry)]
+            mine = [i for i in mine if i not in as_sent]
     return (*result, *sorted(i for found in places.values() for i in found))

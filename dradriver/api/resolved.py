@@ -71,7 +71,7 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 
 
 def _check(resolved: Resolved) -> None:
-    """Refuse what ``annotations.parse`` never makes: the allocator and the claim's CEL take these values as they are."""
+    """Refuse what ``parse`` never makes: the allocator and the claim's CEL take these values as they are."""
     request, counts = resolved.request, tuple(resolved.containers.values())
     if resolved.version != VERSION:
         raise WordError(f"its version is {resolved.version}, and {VERSION} is the one that is known")

@@ -8,13 +8,13 @@ from typing import Final
 
 from dradriver.allocator.request import Choice
 from dradriver.api import affinity, claims, names, results
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key, kept_env
 from dradriver.controller.choosing import Wish
 from dradriver.controller.cluster import Cluster
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)

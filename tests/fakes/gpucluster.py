@@ -14,11 +14,11 @@ import msgspec
 
 from dradriver.allocator.request import Choice
 from dradriver.api import names, resolved, slices
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Node, Pod, ResourceSlice
 from dradriver.api.pins import Claim
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles

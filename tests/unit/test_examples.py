@@ -11,7 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dradriver.api import annotations, names
+from dradriver.api import names
+from dradriver.api.annotations import has_wish
 from dradriver.topology.profiles import schema
 from tests.fakes.admission import admit, viewed
 from tests.paths import REPO
@@ -53,7 +54,7 @@ def check(document: dict[str, Any]) -> None:
     for minor in MINORS:
         kubernetes_validate.validate(document, minor, strict=True)
     pod = pod_of(document)
-    if pod is not None and annotations.has_wish(pod["metadata"].get("annotations", {})):
+    if pod is not None and has_wish(pod["metadata"].get("annotations", {})):
         verdict = admit(pod)
         assert verdict.warnings == []
         assert verdict.admitted["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED

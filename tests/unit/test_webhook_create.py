@@ -47,7 +47,9 @@ def test_limits_become_a_claim_and_a_gate() -> None:
     assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
     assert re.fullmatch("gpus-[a-z0-9]{10}", claim_of(made))
     assert made["metadata"]["labels"] == {"gpu.topology/placement": "placed"}
-    assert noted(made) == Resolved(containers={"c0": 4}, request=Request(containers=(4,), required=(Constraint.NVLINK,)))
+    assert noted(made) == Resolved(
+        containers={"c0": 4}, request=Request(containers=(4,), required=(Constraint.NVLINK,))
+    )
     rest = copy.deepcopy(made)
     for key in ("resourceClaims", "schedulingGates"):
         del rest["spec"][key]

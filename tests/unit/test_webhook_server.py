@@ -22,12 +22,13 @@ from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import review, server, tls
 from webhook.admission import Admission
 
-Http = TestClient[web.BaseRequest, web.Application]
+Http = TestClient[web.BaseRequest, None]
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
+    client: Http
     async with TestClient(RawTestServer(endpoint().handle)) as client:
         yield client
 
