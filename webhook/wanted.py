@@ -14,6 +14,8 @@ Entries = tuple[int | dict[str, str], ...]
 
 AS_SENT: Final = msgspec.UNSET
 
+_LONGEST: Final = 1024  # entries; what is longer is an old object beyond all bounds, which only has to stay deletable
+
 
 class Container(msgspec.Struct, frozen=True, gc=False):
     """What a container should be.
@@ -60,7 +62,7 @@ def with_last(sent: Sequence[view.Named], own: view.Named) -> Entries:
 
 def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:
     """Return the list that was sent with the entry ``name`` as it is in the live one, which also gives the order."""
-    if sent == live:
+    if sent == live or len(sent) > _LONGEST:
         return tuple(range(len(sent)))
     places: dict[str, list[int]] = {}
     for i, entry in enumerate(sent):

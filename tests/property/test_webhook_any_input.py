@@ -132,6 +132,30 @@ def test_a_value_appears_quoted_only(key: str, value: str) -> None:
     assert verdict.message.isprintable()
 
 
+ENTRIES = st.lists(st.sampled_from(("a", "b", "c", "d", names.POD_CLAIM)), unique=True)
+
+
+def claims(found: list[str], *, own: str) -> Object:
+    named = ({"name": n, "resourceClaimName": own if n == names.POD_CLAIM else f"of-{n}"} for n in found)
+    return {"resourceClaims": list(named)} if found else {}
+
+
+@given(ENTRIES, ENTRIES, st.booleans())
+def test_a_list_gets_the_drivers_entry_where_the_live_pod_has_it_and_keeps_all_others(
+    sent: list[str], was: list[str], same: bool
+) -> None:
+    live = defaulted(pod(None, labels={names.LABEL: "placed"}, spec=claims(was, own="gpus-1")))
+    new = defaulted(pod(None, labels={names.LABEL: "placed"}, spec=claims(sent, own="gpus-1" if same else "gpus-2")))
+    made = admit(new, old=live).admitted["spec"].get("resourceClaims", [])
+    others = [name for name in sent if name != names.POD_CLAIM]
+    expected: list[str] = []
+    for name in was:
+        expected += [name] if name == names.POD_CLAIM else [n for n in others if n == name]
+        others = others if name == names.POD_CLAIM else [n for n in others if n != name]
+    assert [entry["name"] for entry in made] == expected + others
+    assert {entry["resourceClaimName"] for entry in made if entry["name"] == names.POD_CLAIM} <= {"gpus-1"}
+
+
 COUNTS = st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=4).filter(any)
 
 
