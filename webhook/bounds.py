@@ -1,4 +1,4 @@
-"""How much a pod may hold that the driver has to read. Real pods are far below; no pod's length may cost others time."""
+"""How much a pod may hold of what the driver has to read: far more than real pods do, and no more than is cheap."""
 
 from __future__ import annotations
 

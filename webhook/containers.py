@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import annotations, messages, names, quantity
+from dradriver.api import messages, names, quantity
+from dradriver.api.annotations import gpu_number
 from dradriver.api.errors import WordError
 from webhook import view
 
@@ -57,7 +58,7 @@ def counts(pod: view.Pod) -> Counts:
     found = {c.name: count for c in pod.app_containers if (count := asked(c.name, amounts(c)))}
     text = pod.words.get(names.GPUS)
     if text is not None and not found and (first := pod.app_containers[:1]):
-        return {first[0].name: annotations.gpu_number(names.GPUS, text)}
+        return {first[0].name: gpu_number(names.GPUS, text)}
     return found
 
 

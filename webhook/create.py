@@ -83,8 +83,10 @@ def authors_affinity(pod: view.Pod) -> Any:
         WordError: The note or the affinity is damaged.
     """
     note = pod.written.get(names.AFFINITY)
+    if note is None:
+        return wanted.AS_SENT
     selector = view.selector(pod.spec)
-    if note is None or selector is None or not selector.node_selector_terms:
+    if selector is None or not selector.node_selector_terms:
         return wanted.AS_SENT
     own = affinity.read_note(note)
     return None if own is None else affinity.plain(own)

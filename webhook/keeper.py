@@ -10,10 +10,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.errors import ApiError
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from webhook import certificates, tls
 

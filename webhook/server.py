@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import StreamReader, hdrs, web
 from multidict import CIMultiDict
 
 from webhook import review
@@ -74,7 +74,7 @@ class Endpoint:
 _JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
 
 
-async def _read(content: web.StreamReader, most: int) -> bytes | None:
+async def _read(content: StreamReader, most: int) -> bytes | None:
     """Return a body; None for one that is longer than it may be."""
     parts, length = [], 0
     while part := await content.readany():

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import affinity, annotations, names, resolved, values
+from dradriver.api import affinity, names, resolved, values
+from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
 from webhook import bounds, containers, create, view, wanted
 from webhook.containers import Counts
 
-_KEPT: Final = f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
+_KEPT: Final = (
+    f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
+)
 _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place; for this pod the change does nothing"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
@@ -94,7 +97,7 @@ def _read_too_late(words: Mapping[str, str], were: Mapping[str, str]) -> list[st
     if words == were:
         return []
     try:
-        annotations.check(words)
+        check_words(words)
     except WordError as error:
         _refuse_what_is_new(error, words, were, None)
     return [_TOO_LATE]
@@ -109,9 +112,9 @@ def _refuse_what_is_new(
         WordError: What is wrong is new.
     """
     try:
-        annotations.check(were) if counts is None else annotations.parse(were, counts)
+        check_words(were) if counts is None else parse(were, counts)
     except WordError:
-        annotations.check({key: value for key, value in words.items() if were.get(key) != value})
+        check_words({key: value for key, value in words.items() if were.get(key) != value})
     else:
         raise error
 
@@ -132,6 +135,8 @@ def _affinity(pod: view.Pod, live: view.Pod) -> tuple[Any, list[str]]:
 
 
 def _containers(sent: Sequence[view.Container], live: Sequence[view.Container]) -> tuple[wanted.Container | None, ...]:
+    if len(sent) > bounds.CONTAINERS:
+        return (None,) * len(sent)  # an old object beyond all bounds, which only has to stay deletable
     by_name = {container.name: container for container in live}
     return tuple(_container(container, by_name.get(container.name)) for container in sent)
 

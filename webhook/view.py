@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import affinity, annotations, names
+from dradriver.api import affinity, names
+from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.objects import NodeSelector
 
@@ -178,8 +179,8 @@ def read(text: bytes | Raw) -> Pod:
     words: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in (found or {}).items():
-        if annotations.is_ours(key):
-            (written if annotations.is_written(key) else words)[key] = value
+        if is_ours(key):
+            (written if is_written(key) else words)[key] = value
     labels = pod.metadata.labels
     return Pod(
         words=words,
@@ -206,7 +207,8 @@ def members(raw: Raw) -> dict[str, Raw] | None:
     Raises:
         WordError: It is no object.
     """
-    return decode(_MEMBERS, raw, "")
+    found: dict[str, Raw] | None = decode(_MEMBERS, raw, "")
+    return found
 
 
 def required(spec: Spec) -> Raw:
@@ -225,7 +227,8 @@ def selector(spec: Spec) -> NodeSelector | None:
     Raises:
         WordError: The affinity is none.
     """
-    return decode(_SELECTOR, required(spec), "spec.affinity: ")
+    found: NodeSelector | None = decode(_SELECTOR, required(spec), "spec.affinity: ")
+    return found
 
 
 def same(one: Raw, other: Raw) -> bool:

@@ -14,13 +14,15 @@ Entries = tuple[int | dict[str, str], ...]
 
 AS_SENT: Final = msgspec.UNSET
 
+_LONGEST: Final = 1024  # entries; what is longer is an old object beyond all bounds, which only has to stay deletable
+
 
 class Container(msgspec.Struct, frozen=True, gc=False):
     """What a container should be.
 
     Attributes:
         claims: Its ``resources.claims``.
-        stripped: What of its ``resources`` goes away as paths below it: GPU limits and requests, which a claim replaces.
+        stripped: What of its ``resources`` goes away, as paths below it: GPUs, for a claim takes their place.
     """
 
     claims: Entries
@@ -60,7 +62,7 @@ def with_last(sent: Sequence[view.Named], own: view.Named) -> Entries:
 
 def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:
     """Return the list that was sent with the entry ``name`` as it is in the live one, which also gives the order."""
-    if sent == live:
+    if sent == live or len(sent) > _LONGEST:
         return tuple(range(len(sent)))
     places: dict[str, list[int]] = {}
     for i, entry in enumerate(sent):
@@ -71,7 +73,7 @@ def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> 
         if entry.name != name:
             result += places.pop(entry.name, ())
         else:
-            i = next((i for i in mine if sent[i] == entry), None)
-            result.append(view.plain(entry) if i is None else i)
-            mine = [j for j in mine if j != i]
+            as_sent = [i for i in mine if sent[i] == entry][:1]
+            result += as_sent or [view.plain(entry)]
+            mine = [i for i in mine if i not in as_sent]
     return (*result, *sorted(i for found in places.values() for i in found))

@@ -81,7 +81,9 @@ def plain(selector: NodeSelector) -> dict[str, Any]:
     return {
         "nodeSelectorTerms": [
             {
-                key: [{"key": e.key, "operator": e.operator} | ({"values": e.values} if e.values else {}) for e in found]
+                key: [
+                    {"key": e.key, "operator": e.operator} | ({"values": e.values} if e.values else {}) for e in found
+                ]
                 for key, found in (("matchExpressions", term.match_expressions), ("matchFields", term.match_fields))
                 if found
             }

@@ -84,7 +84,7 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
     return Request(containers=tuple(counts.values()), **fields)
 
 
-def check(annotations: Mapping[str, str]) -> None:
+def check_words(annotations: Mapping[str, str]) -> None:
     """Return if every word can be read, however many GPUs the pod has.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How a refusal is worded: the place, what stands there, what to write instead; text from a pod bounded and in quotes."""
+"""How a refusal is worded: the place, what stands there, what to write instead. A pod's text is bounded and quoted."""
 
 from __future__ import annotations
 

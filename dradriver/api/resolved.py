@@ -17,6 +17,7 @@ from dradriver.allocator.request import Constraint, Request, Weights
 from dradriver.api import names, values
 from dradriver.api.annotations import parse
 from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 1
@@ -66,12 +67,13 @@ def read(annotations: Mapping[str, str]) -> Resolved:
         resolved = _DECODER.decode(text)
         _check(resolved)
     except (WordError, ValueError, RecursionError) as error:
-        raise WordError(f"annotation {names.REQUEST} was changed: {error}; create the pod anew") from None
+        told = str(error) if isinstance(error, WordError) else shown(str(error))
+        raise WordError(f"annotation {names.REQUEST} was changed: {told}; create the pod anew") from None
     return resolved
 
 
 def _check(resolved: Resolved) -> None:
-    """Refuse what ``annotations.parse`` never makes: the allocator and the claim's CEL take these values as they are."""
+    """Refuse what ``parse`` never makes: the allocator and the claim's CEL take these values as they are."""
     request, counts = resolved.request, tuple(resolved.containers.values())
     if resolved.version != VERSION:
         raise WordError(f"its version is {resolved.version}, and {VERSION} is the one that is known")

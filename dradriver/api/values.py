@@ -1,4 +1,4 @@
-"""Values of annotations as the allocator takes them. Each reader takes any text, and returns None for one that is none."""
+"""Values of annotations as the allocator takes them. A reader takes any text, and returns None for one that is none."""
 
 from __future__ import annotations
 

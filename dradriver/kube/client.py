@@ -14,10 +14,10 @@ import aiohttp
 import msgspec
 import yarl
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import ApiError, Unreachable, from_status
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.lines import Lines, cause
 from dradriver.kube.resources import Resource
 

@@ -88,7 +88,9 @@ def cpu_s(pid: int) -> float:
 async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> str:
     """Return reviews a second, their latencies, and the CPU that one costs the server, as a line of text."""
     sent = review()
-    request = b"POST /mutate-pods HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    request = (
+        b"POST /mutate-pods HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     context = ssl.create_default_context() if secure else None
     if context is not None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -12,6 +12,7 @@ from dradriver.topology.machine import Machine
 from tests.demo.examples import pods, templates
 from tests.demo.plain import FirstFit, worth
 from tests.demo.table import Row
+from tests.fakes.admission import viewed
 from webhook.containers import counts
 
 
@@ -28,7 +29,7 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
             got: Choice | None = _by_attribute(loaded, fleet, count)
             request, reason = Request(containers=(count,)), ""
         else:
-            request = words.parse(pod["metadata"]["annotations"], counts(pod))
+            request = words.parse(pod["metadata"]["annotations"], counts(viewed(pod)))
             try:
                 got, reason = fleet.rank(request, limit=1)[0], ""
             except NoPlaceError as error:

@@ -94,6 +94,17 @@ def test_misspelt(namespace: Namespace, words: dict[str, str], message: str) -> 
     assert namespace.list("pods") == []
 
 
+def test_words_of_a_waiting_pod_are_read_again(namespace: Namespace) -> None:
+    namespace.apply(pod("waiting", gpus=16, words=NVLINK))
+    digits = "gpu.topology/min-memory=" + "9" * 5000
+    refused = namespace.kubectl("annotate", "pod", "waiting", digits, check=False)
+    assert refused.returncode != 0
+    assert "at most 256" in refused.stderr
+    namespace.kubectl("annotate", "pod", "waiting", "gpu.topology/preferred=same-numa")
+    note = json.loads(str(namespace.annotation("waiting", names.REQUEST)))
+    assert (note["containers"], note["request"]["preferred"]) == ({"main": 16}, ["same-numa"])
+
+
 def test_bad_opaque_config(namespace: Namespace) -> None:
     claim = {
         "apiVersion": "resource.k8s.io/v1",

@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
-from webhook import review
+from webhook import review, view
 from webhook.admission import Admission
 
 Object = dict[str, Any]
@@ -129,6 +129,11 @@ def admit(new: Object, *, old: Object | None = None, user: str = "alice", **more
         warnings=response.get("warnings", []),
         message=response.get("status", {}).get("message", ""),
     )
+
+
+def viewed(manifest: Object) -> view.Pod:
+    """Return a pod as the webhook reads it."""
+    return view.read(json.dumps(manifest).encode())
 
 
 def stored(admitted: Object, *, uid: str = "5b1c") -> Object:

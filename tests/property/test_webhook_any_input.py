@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
-import jsonpatch
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import names
+from dradriver.api import names, resolved
 from tests.fakes.admission import CONTROLLER, Object, admit, applied, body, defaulted, lifted, pod, running, stored
-from webhook import patch, review, server
+from webhook import admission, review
+from webhook.admission import Admission
 
 TEXTS = st.text(max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
@@ -34,9 +34,9 @@ LIKE = st.recursive(
 
 def answered(request: review.Request, path: str) -> dict[str, Any]:
     if path == "pods":
-        encoded, _ = server.mutate_pod(request, controller_user=CONTROLLER)
+        encoded, _ = Admission(controller_user=CONTROLLER).mutate_pod(request)
     else:
-        encoded, _ = server.validate_claim(request)
+        encoded, _ = admission.validate_claim(request)
     response: dict[str, Any] = json.loads(encoded)["response"]
     assert response["allowed"] or response["status"]["message"]
     return response
@@ -87,6 +87,44 @@ def test_any_annotation_is_taken_or_refused_on_one_line(annotations: dict[str, s
     assert all(warning.isprintable() for warning in verdict.warnings)
 
 
+# What trips readers of numbers: digits of other scripts, exponents, what is no number, signs.
+ODD = (
+    st.text(alphabet="0123456789.eE+-kKMGTPi٣²½\U0001d7d9\x00\n\u202e GBs/nan∞,", max_size=300)
+    | st.text(max_size=300)
+    | st.sampled_from(("9" * 250, "9" * 5000, "1e99", "1e-99", "nvlink," * 36, "-0", "NaN", "Infinity", "0x10"))
+)
+WORDS = st.dictionaries(st.sampled_from((*names.WISHES, names.ALIAS_PREFIX + "required")), ODD, min_size=1, max_size=3)
+LIVE = stored(admit(defaulted(pod(2, annotations={names.POLICY: "nvlink"}))).admitted)
+LIVES = {"waiting": LIVE, "placed": lifted(LIVE), "never ours": defaulted(pod(2))}
+
+
+@given(WORDS)
+def test_any_value_of_any_word_is_taken_or_refused_on_creation(words: dict[str, str]) -> None:
+    verdict = admit(defaulted(pod(2, annotations=words)))
+    if verdict.allowed:
+        noted = resolved.read(verdict.admitted["metadata"]["annotations"])
+        assert noted == resolved.resolve(words, {"c0": 2})
+    else:
+        assert verdict.message.isprintable()
+        assert 0 < len(verdict.message) <= review.MOST_MESSAGE
+
+
+@pytest.mark.parametrize("life", LIVES)
+@given(words=WORDS)
+def test_any_value_of_any_word_is_taken_or_refused_on_update(life: str, words: dict[str, str]) -> None:
+    live = LIVES[life]
+    sent = copy.deepcopy(live)
+    sent["metadata"].setdefault("annotations", {}).update(words)
+    verdict = admit(sent, old=live)
+    assert verdict.message.isprintable()
+    assert verdict.allowed or verdict.message
+    if verdict.allowed and life == "waiting":
+        assert resolved.read(verdict.admitted["metadata"]["annotations"]) == resolved.resolve(
+            sent["metadata"]["annotations"], {"c0": 2}
+        )
+    assert admit(sent, old=sent).allowed, "what is there already must not hold up other updates"
+
+
 @given(st.sampled_from(names.WISHES), st.text(alphabet="\n\r\t\x1b\u202e\"\\'<>", min_size=1, max_size=10))
 def test_a_value_appears_quoted_only(key: str, value: str) -> None:
     verdict = admit(defaulted(pod(2, annotations={key: f"a{value}z"})))
@@ -94,12 +132,28 @@ def test_a_value_appears_quoted_only(key: str, value: str) -> None:
     assert verdict.message.isprintable()
 
 
-@given(JSON, JSON)
-def test_a_difference_applied_gives_the_other(before: Any, after: Any) -> None:
-    operations = list(patch.diff(before, after))
-    assert (operations == []) == (before == after)
-    if isinstance(before, dict | list) and isinstance(after, dict | list):
-        assert jsonpatch.apply_patch(before, operations) == after
+ENTRIES = st.lists(st.sampled_from(("a", "b", "c", "d", names.POD_CLAIM)), unique=True)
+
+
+def claims(found: list[str], *, own: str) -> Object:
+    named = ({"name": n, "resourceClaimName": own if n == names.POD_CLAIM else f"of-{n}"} for n in found)
+    return {"resourceClaims": list(named)} if found else {}
+
+
+@given(ENTRIES, ENTRIES, st.booleans())
+def test_a_list_gets_the_drivers_entry_where_the_live_pod_has_it_and_keeps_all_others(
+    sent: list[str], was: list[str], same: bool
+) -> None:
+    live = defaulted(pod(None, labels={names.LABEL: "placed"}, spec=claims(was, own="gpus-1")))
+    new = defaulted(pod(None, labels={names.LABEL: "placed"}, spec=claims(sent, own="gpus-1" if same else "gpus-2")))
+    made = admit(new, old=live).admitted["spec"].get("resourceClaims", [])
+    others = [name for name in sent if name != names.POD_CLAIM]
+    expected: list[str] = []
+    for name in was:
+        expected += [name] if name == names.POD_CLAIM else [n for n in others if n == name]
+        others = others if name == names.POD_CLAIM else [n for n in others if n != name]
+    assert [entry["name"] for entry in made] == expected + others
+    assert {entry["resourceClaimName"] for entry in made if entry["name"] == names.POD_CLAIM} <= {"gpus-1"}
 
 
 COUNTS = st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=4).filter(any)
@@ -114,6 +168,6 @@ def test_every_life_of_a_pod_keeps_an_unchanged_apply_clean(
     if placed:
         live = running(lifted(live)) if bound else lifted(live)
     assert admit(applied(manifest, live), old=live).admitted == live
-    assert msgspec.json.decode(live["metadata"]["annotations"][names.REQUEST])["containers"] == {
+    assert resolved.read(live["metadata"]["annotations"]).containers == {
         f"c{i}": count for i, count in enumerate(counts) if count
     }

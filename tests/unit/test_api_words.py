@@ -15,6 +15,7 @@ from kubernetes.utils import parse_quantity
 
 from dradriver.api import affinity, config, names, quantity
 from dradriver.api.errors import WordError
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import NodeSelector, Pod
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
@@ -32,7 +33,7 @@ def test_quantities_agree_with_the_official_client(number: Decimal, suffix: str)
     assert quantity.milli(text) == (expected * 1000).to_integral_value(rounding="ROUND_CEILING")
 
 
-@pytest.mark.parametrize("text", ["", "four", "1 Gi", "1gi", "--1", "1e999", "٣", "1Kib"])
+@pytest.mark.parametrize("text", ["", "four", "1 Gi", "1gi", "--1", "1e999", "٣", "1Kib", "9" * 5000, "1e999999"])
 def test_no_quantity(text: str) -> None:
     with pytest.raises(WordError, match="write a number"):
         quantity.whole(text)
@@ -82,6 +83,13 @@ def typed(pod: dict[str, Any]) -> Pod:
     return msgspec.convert(pod, Pod)
 
 
+def narrowed_to_hosts(pod: dict[str, Any]) -> dict[str, Any]:
+    patch = Patch()
+    affinity.narrow(typed(pod), HOSTS, patch)
+    made: dict[str, Any] = jsonpatch.apply_patch(pod, patch.ops)
+    return made
+
+
 HOSTS = {"n1": "host1", "n2": "host2"}
 PREFERRED = [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]
 
@@ -96,7 +104,7 @@ PREFERRED = [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "ope
 )
 def test_a_pod_without_required_affinity_gets_one_term_a_node(spec: dict[str, Any]) -> None:
     pod = gated(spec)
-    narrowed = jsonpatch.apply_patch(pod, affinity.narrow(typed(pod), HOSTS))
+    narrowed = narrowed_to_hosts(pod)
 
     assert terms(narrowed) == [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in HOSTS
@@ -112,7 +120,7 @@ def test_every_term_of_the_author_is_tightened_and_none_added() -> None:
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": mine}}
     pod = gated({"affinity": {"nodeAffinity": required}})
-    narrowed = jsonpatch.apply_patch(pod, affinity.narrow(typed(pod), HOSTS))
+    narrowed = narrowed_to_hosts(pod)
     host = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host1", "host2"]}
 
     assert terms(narrowed) == [
@@ -132,25 +140,44 @@ def test_every_term_of_the_author_is_tightened_and_none_added() -> None:
 def test_a_copy_of_a_narrowed_pod_gets_its_affinity_back(required: dict[str, Any] | None) -> None:
     own = {"requiredDuringSchedulingIgnoredDuringExecution": required} if required else {}
     pod = gated({"affinity": {"nodeAffinity": own}})
-    narrowed = jsonpatch.apply_patch(pod, affinity.narrow(typed(pod), HOSTS))
+    narrowed = narrowed_to_hosts(pod)
     narrowed["metadata"]["annotations"][names.AFFINITY] = affinity.note(typed(pod))
-    restored = jsonpatch.apply_patch(narrowed, affinity.undo(typed(narrowed)))
+    selector = affinity.read_note(narrowed["metadata"]["annotations"][names.AFFINITY])
+    back = Patch()
+    members = narrowed["spec"]["affinity"]
+    affinity.put_required(back, members, members["nodeAffinity"], selector and affinity.plain(selector))
+    restored = jsonpatch.apply_patch(narrowed, back.ops)
 
-    assert restored["spec"] == pod["spec"]
+    assert restored["spec"] == ({"affinity": {"nodeAffinity": own}} if own else {})
 
 
-def test_a_pod_that_was_never_narrowed_keeps_its_affinity() -> None:
-    assert affinity.undo(typed(gated({}))) == []
+@pytest.mark.parametrize("spec", [{}, {"affinity": {}}, {"affinity": {"podAffinity": {}, "nodeAffinity": {}}}])
+def test_an_affinity_is_put_where_there_is_none_and_taken_away_with_what_is_left_empty(spec: dict[str, Any]) -> None:
+    def put(pod: dict[str, Any], value: object) -> dict[str, Any]:
+        patch = Patch()
+        members = pod["spec"].get("affinity")
+        affinity.put_required(patch, members, (members or {}).get("nodeAffinity"), value)
+        made: dict[str, Any] = jsonpatch.apply_patch(pod, patch.ops)
+        return made
+
+    pod = gated(spec)
+    assert put(pod, None) == pod
+    made = put(pod, {"nodeSelectorTerms": [{}]})
+    assert terms(made) == [{}]
+    assert put(made, None)["spec"] == {k: {"podAffinity": {}} for k, v in spec.items() if "podAffinity" in v}
 
 
 @given(st.text(max_size=60))
 def test_any_affinity_note_is_read_or_refused(text: str) -> None:
-    required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
-    pod = gated({"affinity": {"nodeAffinity": required}})
-    pod["metadata"]["annotations"][names.AFFINITY] = text
     try:
-        affinity.undo(typed(pod))
+        selector = affinity.read_note(text)
     except WordError as refusal:
         assert names.AFFINITY in str(refusal)
     else:
-        msgspec.json.decode(text, type=NodeSelector | None)
+        assert selector == msgspec.json.decode(text, type=NodeSelector | None)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "[" * 100_000, "9" * 300_000])
+def test_a_hostile_affinity_note_is_refused(text: str) -> None:
+    with pytest.raises(WordError, match="remove this annotation"):
+        affinity.read_note(text)

@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "webhook.certificates.secretName=tls",
         "webhook.certificates.caBundle=YWI=",
         "webhook.configurationAnnotations.a/b=c",
+        "networkPolicy.enabled=false",
     ),
     "bare": (
         "node.priorityClassName=",
@@ -49,6 +50,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "driverRoot=/run/nvidia/driver",
         "kubeletRoot=/data/kubelet",
         "cdiRoot=/etc/cdi",
+        "networkPolicy.apiServerCidrs[0]=10.0.0.0/28",
+        "networkPolicy.apiServerCidrs[1]=fd00::/64",
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
     ),
 }
 
@@ -366,3 +370,27 @@ def test_the_device_class_takes_an_extended_resource_name() -> None:
     assert "extendedResourceName" not in objects()["DeviceClass", "gpu.topology"]["spec"]
     named = objects("deviceClass.extendedResourceName=nvidia.com/gpu")["DeviceClass", "gpu.topology"]
     assert named["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+
+
+def ingress(part: str, *settings: str) -> list[dict[str, Any]]:
+    spec = objects(*settings)["NetworkPolicy", f"gpu-topology-{part}"]["spec"]
+    assert spec["policyTypes"] == ["Ingress"], "what the pods connect to is the cluster's to know"
+    assert spec["podSelector"]["matchLabels"] == workload(part)["spec"]["selector"]["matchLabels"]
+    found: list[dict[str, Any]] = spec["ingress"]
+    return found
+
+
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_only_the_ports_that_are_listened_on_are_open(part: str) -> None:
+    open_ports = [port["port"] for rule in ingress(part) for port in rule["ports"]]
+    assert open_ports == [port["containerPort"] for port in container(part)["ports"]]
+    assert [rule for rule in ingress(part) if "from" in rule] == [], "no default can know where the API server is"
+    assert ("NetworkPolicy", f"gpu-topology-{part}") not in objects("networkPolicy.enabled=false")
+
+
+def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_values_name() -> None:
+    reviews, metrics = ingress("webhook", *VARIANTS["full"])
+    assert reviews["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
+    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
+    for part in ("node", "controller"):
+        assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]

@@ -86,6 +86,10 @@ def test_no_object_of_the_schema_takes_unknown_keys() -> None:
         ("controller.leaderElection.retryPeriod", 0),
         ("controller.resources.request", {}),
         ("node.privileged", True),
+        ("networkPolicy.apiServerCidrs", ["10.0.0.1"]),
+        ("networkPolicy.apiServerCidrs", "10.0.0.0/8"),
+        ("networkPolicy.metricsFrom", [{}]),
+        ("networkPolicy.metricsFrom", [{"nodeSelector": {}}]),
     ],
 )
 def test_bad_values_are_refused(path: str, bad: Any) -> None:

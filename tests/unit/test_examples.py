@@ -11,11 +11,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dradriver.api import annotations as words
 from dradriver.api import names
+from dradriver.api.annotations import has_wish
 from dradriver.topology.profiles import schema
+from tests.fakes.admission import admit, viewed
 from tests.paths import REPO
-from webhook import containers, mutate, pods
+from webhook import containers
 
 EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
 TEXTS = [*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md"), *(REPO / "examples").rglob("*.md")]
@@ -53,10 +54,10 @@ def check(document: dict[str, Any]) -> None:
     for minor in MINORS:
         kubernetes_validate.validate(document, minor, strict=True)
     pod = pod_of(document)
-    if pod is not None and words.has_wish(pod["metadata"].get("annotations", {})):
-        created, warnings = mutate.create(pods.check(pod))
-        assert warnings == []
-        assert created["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED
+    if pod is not None and has_wish(pod["metadata"].get("annotations", {})):
+        verdict = admit(pod)
+        assert verdict.warnings == []
+        assert verdict.admitted["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED
 
 
 def gpus(document: dict[str, Any]) -> int:
@@ -68,7 +69,7 @@ def gpus(document: dict[str, Any]) -> int:
         wanted = [claim["resourceClaimTemplateName"] for claim in pod["spec"]["resourceClaims"]]
         used = [t for t in templates if t["metadata"]["name"] in wanted]
         return sum(r["exactly"]["count"] for t in used for r in t["spec"]["spec"]["devices"]["requests"])
-    return sum(containers.counts(pod).values()) * int(document["spec"].get("replicas", 1))
+    return sum(containers.counts(viewed(pod)).values()) * int(document["spec"].get("replicas", 1))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Metadata, ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.errors import ConfigError
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apiserver import FakeApiServer
 

@@ -21,6 +21,7 @@ from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.test_webhook_certificates import HOSTS, START, served, trusts
 from webhook import certificates, keeper, mounted, server, tls
+from webhook.admission import Admission
 
 DAY = datetime.timedelta(days=1)
 MINUTE = datetime.timedelta(minutes=1)
@@ -223,13 +224,13 @@ async def test_no_request_fails_while_certificates_rotate(api: FakeApiServer, cl
     """More than a year, two replicas that take turns, and a caller after each change who trusts the caBundle then."""
     clock = Clock()
     replicas = [Replica(client, clock) for _ in range(2)]
-    app = [server.application(controller_user=CONTROLLER) for _ in replicas]
+    handler = server.Endpoint(Admission(controller_user=CONTROLLER)).handle
     sent = body(defaulted(pod(1)))
     shown: set[tuple[str, ...]] = set()
     async with contextlib.AsyncExitStack() as stack:
         ports = [
-            await stack.enter_async_context(server.serve(a, port=0, context=r.context, host="127.0.0.1"))
-            for a, r in zip(app, replicas, strict=True)
+            await stack.enter_async_context(server.serve(handler, port=0, context=r.context, host="127.0.0.1"))
+            for r in replicas
         ]
         kept = await stack.enter_async_context(aiohttp.ClientSession())
         for replica in replicas:

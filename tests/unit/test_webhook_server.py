@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gzip
 import io
 import json
 import ssl
@@ -11,22 +13,28 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
-from aiohttp.web import Application, Request
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer, TestClient
 from prometheus_client import REGISTRY
 
 from dradriver.api import config, names
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import review, server, tls
+from webhook.admission import Admission
 
-Http = TestClient[Request, Application]
+Http = TestClient[web.BaseRequest, None]
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
-    async with TestClient(TestServer(server.application(controller_user=CONTROLLER))) as client:
+    client: Http
+    async with TestClient(RawTestServer(endpoint().handle)) as client:
         yield client
+
+
+def endpoint(*, wait_s: float = 4.0) -> server.Endpoint:
+    return server.Endpoint(Admission(controller_user=CONTROLLER), wait_s=wait_s)
 
 
 async def post(http: Http, path: str, sent: object) -> dict[str, Any]:
@@ -43,7 +51,7 @@ async def test_a_patch_is_base64_of_a_json_patch(http: Http) -> None:
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
     paths = [operation["path"] for operation in json.loads(base64.b64decode(response["patch"]))]
-    assert "/metadata/annotations/gpu.topology~1containers" in paths
+    assert "/metadata/annotations/gpu.topology~1request" in paths
 
 
 async def test_an_untouched_object_has_no_patch(http: Http) -> None:
@@ -85,15 +93,71 @@ async def test_what_is_no_review_gets_400(http: Http, sent: bytes, part: str) ->
 async def test_an_object_that_is_nested_too_deeply_gets_400(http: Http) -> None:
     sent = defaulted(pod(2, annotations={names.POLICY: "nvlink"}))
     sent["spec"]["x"] = "deep"
-    text = json.dumps(body(sent)).replace('"deep"', "[" * 600 + "]" * 600)
+    text = json.dumps(body(sent)).replace('"deep"', "[" * 100_000 + "]" * 100_000)
     async with http.post("/mutate-pods", data=text) as answer:
         assert answer.status == 400
-        assert "nested" in await answer.text()
+        assert "recursion" in await answer.text()
 
 
-async def test_a_body_over_the_bound_is_refused(http: Http) -> None:
-    async with http.post("/mutate-pods", data=io.BytesIO(b" " * (review.MOST_BYTES + 1))) as answer:
-        assert answer.status == 413
+@pytest.mark.parametrize("size", [server.MOST_BYTES + 1, server.SMALL + 1, 10])
+async def test_a_body_over_the_bound_is_refused_however_it_is_sent(http: Http, size: int) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(-(-size // 65536)):
+            yield b" " * 65536
+
+    expected = 413 if size > server.MOST_BYTES else 400
+    async with http.post("/mutate-pods", data=io.BytesIO(b" " * size)) as answer:
+        assert answer.status == expected
+    async with http.post("/mutate-pods", data=chunks()) as answer:
+        assert answer.status == expected
+
+
+async def test_only_the_two_paths_are_posted_to(http: Http) -> None:
+    async with http.post("/mutate", data=b"{}") as answer:
+        assert answer.status == 404
+        assert "/mutate-pods" in await answer.text()
+    async with http.get("/mutate-pods") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+
+async def held(port: int, size: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection whose body is announced and begun, but never ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /mutate-pods HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b" " * 1000)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_large_bodies_that_never_end_do_not_keep_small_ones_waiting_and_are_refused_in_time() -> None:
+    """They hold all bytes that there are for large bodies; more large ones wait for a turn, and in vain."""
+    sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
+    handler = endpoint(wait_s=0.5).handle
+    async with (
+        server.serve(handler, port=0, context=None, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as session,
+    ):
+        hostile = [await held(port, server.MOST_BYTES) for _ in range(16)]
+        async with session.post(f"http://127.0.0.1:{port}/mutate-pods", json=sent) as answer:
+            assert answer.status == 200
+        for reader, writer in hostile:
+            status = await reader.readline()
+            assert status.startswith(b"HTTP/1.1 429")
+            writer.close()
+        # What they held is free again.
+        padded = json.dumps(body(defaulted(pod(2)), padding="x" * server.SMALL))
+        async with session.post(f"http://127.0.0.1:{port}/mutate-pods", data=padded) as answer:
+            assert answer.status == 200
+
+
+async def test_a_compressed_body_is_not_unpacked() -> None:
+    packed = gzip.compress(json.dumps(body(defaulted(pod(2)))).encode())
+    async with (
+        server.serve(endpoint().handle, port=0, context=None, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as session,
+    ):
+        url, headers = f"http://127.0.0.1:{port}/mutate-pods", {"Content-Encoding": "gzip"}
+        async with session.post(url, data=packed, headers=headers) as answer:
+            assert answer.status == 400
 
 
 @pytest.mark.parametrize("broken", [None, [], "pod", {"metadata": {}}, {"metadata": {"labels": []}, "spec": {}}])
@@ -175,11 +239,10 @@ async def test_tls_1_1_is_not_spoken() -> None:
 
 
 async def test_the_server_without_a_certificate_refuses_handshakes() -> None:
-    app = server.application(controller_user=CONTROLLER)
     trust_all = ssl.create_default_context()
     trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
     async with (
-        server.serve(app, port=0, context=tls.server_context(), host="127.0.0.1") as port,
+        server.serve(endpoint().handle, port=0, context=tls.server_context(), host="127.0.0.1") as port,
         aiohttp.ClientSession() as session,
     ):
         with pytest.raises(aiohttp.ClientConnectorError):

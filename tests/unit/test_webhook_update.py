@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.allocator.request import Constraint, Request
+from dradriver.api import names, resolved
 from tests.fakes.admission import CONTROLLER, Object, admit, applied, defaulted, lifted, pod, running, stored
 
 NVLINK = {names.POLICY: "nvlink"}
@@ -136,11 +137,123 @@ def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
         assert admit(sent, old=sent).allowed, "a word that is there already must not hold up other updates"
 
 
-def test_a_known_word_may_be_added() -> None:
-    live = lived(MANIFESTS["plain"], "waiting")
+def request(live: Object) -> Request:
+    return resolved.read(live["metadata"]["annotations"]).request
+
+
+def annotated(live: Object, **words: str | None) -> Object:
+    """The pod with words of ours set, or taken away where they are None."""
     sent = copy.deepcopy(live)
-    sent["metadata"]["annotations"][names.PREFERRED] = "same-numa"
+    found = sent["metadata"].setdefault("annotations", {})
+    for key, value in words.items():
+        found[names.PREFIX + key.replace("_", "-")] = value
+    sent["metadata"]["annotations"] = {key: value for key, value in found.items() if value is not None}
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ({"preferred": "same-numa"}, {"required": (Constraint.NVLINK,), "preferred": (Constraint.SAME_NUMA,)}),
+        ({"policy": "single-numa"}, {"required": (Constraint.SAME_NUMA,)}),
+        ({"policy": None}, {}),
+        ({"policy": None, "min_memory": "40Gi", "gpus": "4"}, {"min_memory_mib": 40960}),
+    ],
+)
+def test_changed_words_of_a_waiting_pod_are_resolved_again(words: dict[str, str | None], fields: Object) -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    verdict = admit(annotated(live, **words), old=live)
+    assert request(verdict.admitted) == Request(containers=(4,), **fields)
+    assert verdict.warnings == []
+    assert admit(verdict.admitted, old=verdict.admitted).patch == []
+
+
+BAD = [
+    ("policy", "nonsense", "is not allowed"),
+    ("min_memory", "9" * 5000, "5000 characters"),
+    ("min_busbw", "NaN", "no bandwidth"),
+    ("gpus", "two", "no count of GPUs"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "part"), BAD)
+@pytest.mark.parametrize("stage", [*STAGES, "never ours"])
+def test_words_are_read_as_strictly_as_on_creation(stage: str, key: str, value: str, part: str) -> None:
+    live = defaulted(pod(1)) if stage == "never ours" else lived(MANIFESTS["plain"], stage)
+    bad = annotated(live, **{key: value})
+    assert part in admit(bad, old=live).message
+    bad["metadata"]["finalizers"] = ["example.com/x"]
+    released = copy.deepcopy(bad)
+    released["metadata"]["finalizers"] = []
+    verdict = admit(released, old=bad)
+    assert (verdict.allowed, verdict.warnings) == (True, []), "what is there already must not hold up other updates"
+    assert verdict.patch == []
+
+
+def test_the_gpus_of_a_waiting_pod_cannot_change() -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    assert "contradicts" in admit(annotated(live, gpus="2"), old=live).message
+
+
+@pytest.mark.parametrize("stage", ["placed", "running"])
+def test_words_that_come_too_late_are_warned_about(stage: str) -> None:
+    live = lived(MANIFESTS["plain"], stage)
+    for words in ({"policy": "single-numa"}, {"policy": None}):
+        verdict = admit(annotated(live, **words), old=live)
+        assert "does nothing" in verdict.warnings[0]
+        assert request(verdict.admitted) == request(live)
+    mixed = annotated(live, policy="nvlink,pack")
+    assert "contradicts" in admit(annotated(mixed, strategy="spread"), old=mixed).message
+
+
+def test_words_of_a_pod_that_was_created_without_any_do_nothing() -> None:
+    live = defaulted(pod(1))
+    verdict = admit(annotated(live, policy="nvlink"), old=live)
+    assert (verdict.allowed, verdict.patch) == (True, [])
+    assert "does nothing" in verdict.warnings[0]
+
+
+def test_a_good_word_beside_one_that_was_bad_before_is_admitted_and_does_nothing() -> None:
+    live = annotated(lived(MANIFESTS["plain"], "waiting"), min_memory="lots")
+    verdict = admit(annotated(live, preferred="same-numa"), old=live)
+    assert "min-memory: 'lots'" in verdict.warnings[0]
+    assert request(verdict.admitted) == request(live)
+    assert "is not allowed" in admit(annotated(live, preferred="numa"), old=live).message
+    repaired = admit(annotated(live, min_memory="40Gi"), old=live).admitted
+    assert request(repaired).min_memory_mib == 40960
+
+
+@pytest.mark.parametrize("note", [None, "{}"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_pod_without_a_note_gets_one_from_its_words_and_its_claim(stage: str, note: str | None) -> None:
+    live = annotated(lived(pod(None, None, annotations=NVLINK | {names.GPUS: "3"}), stage), request=note)
+    made = admit(live, old=live).admitted
+    assert request(made) == Request(containers=(3,), required=(Constraint.NVLINK,))
+    assert resolved.read(made["metadata"]["annotations"]).containers == {"c0": 3}
+
+
+def test_a_pod_without_a_note_that_nothing_tells_is_left_as_it_is() -> None:
+    live = annotated(lived(MANIFESTS["plain"], "waiting"), request=None)
+    sent = copy.deepcopy(live)
+    sent["metadata"]["finalizers"] = []
     assert admit(sent, old=live).patch == []
+    verdict = admit(annotated(sent, preferred="same-numa"), old=live)
+    assert (verdict.allowed, verdict.patch) == (True, [])
+    assert "is missing" in verdict.warnings[0]
+    assert "is not allowed" in admit(annotated(sent, preferred="numa"), old=live).message
+
+
+def test_a_list_of_a_live_pod_may_be_too_long_but_may_not_grow() -> None:
+    live = lived(MANIFESTS["plain"], "waiting")
+    toleration = {"key": "example.com/some-key", "operator": "Exists"}
+    long = copy.deepcopy(live)
+    long["spec"]["tolerations"] = [toleration] * 300
+    assert "spec.tolerations: 300 entries" in admit(long, old=live).message
+    labelled = copy.deepcopy(long)
+    labelled["metadata"]["labels"]["team"] = "b"
+    assert admit(labelled, old=long).patch == []
+    labelled["spec"]["tolerations"] = [toleration] * 301
+    assert "301 entries" in admit(labelled, old=long).message
 
 
 def test_the_label_cannot_be_added_later() -> None:

@@ -1,0 +1,100 @@
+"""The server's memory while many large bodies come in at once: below the chart's limit, whatever they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from dradriver.api import names
+from tests.fakes.admission import body, defaulted, pod
+from tests.paths import REPO
+
+SERVER = """
+import asyncio
+from webhook import server
+from webhook.admission import Admission
+
+async def main():
+    handler = server.Endpoint(Admission(controller_user="c")).handle
+    async with server.serve(handler, port=0, context=None, host="127.0.0.1") as port:
+        print(port, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+BESIDES_MIB = 32  # what certificates and the client of the API server take besides
+SIZE = 6 << 20
+WORDS = f'"annotations":{{"{names.POLICY}":"nvlink"}},"labels":{{"{names.LABEL}":"placed"}}'
+
+
+def hostile(spec: str, *, metadata: str = WORDS, update: bool = False) -> bytes:
+    made = f'{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}'
+    more = f'"operation":"UPDATE","oldObject":{made}' if update else '"operation":"CREATE"'
+    request = f'{{"uid":"u","kind":{{"kind":"Pod"}},{more},"object":{made}}}'
+    return f'{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request}}}'.encode()
+
+
+def many(form: str, *, size: int = SIZE) -> str:
+    """As many different entries as fit into so many bytes; ``form`` has ``%06x`` where they differ."""
+    return ",".join(form % i for i in range(size // (len(form % 0) + 1)))
+
+
+CONTAINER, KEY, TEXT = '{"name":"%06x"}', '"%06x":""', '["%06x"]'
+BODIES = {
+    "skipped": hostile(f'"x":[{many(TEXT)}]'),
+    "containers": hostile(f'"containers":[{many(CONTAINER)}]'),
+    "claims": hostile(f'"resourceClaims":[{many(CONTAINER)}]'),
+    "limits": hostile(f'"containers":[{{"name":"a","resources":{{"limits":{{{many(KEY)}}}}}}}]'),
+    "environment": hostile(f'"containers":[{{"name":"a","env":[{many(CONTAINER)}]}}]'),
+    "affinity": hostile(f'"affinity":{{{many(KEY)}}}'),
+    "annotations": hostile("", metadata=WORDS.replace("}", f",{many(KEY)}}}", 1)),
+    "update of gates": hostile(f'"schedulingGates":[{many(CONTAINER, size=SIZE // 2)}]', update=True),
+}
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[int, Path]]:
+    """Run a server of its own process; gives its port and the file that tells its memory."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), Path(f"/proc/{process.pid}/status")
+        finally:
+            process.kill()
+
+
+def peak_mib(status: Path) -> float:
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.parametrize("kind", [*BODIES, "all of them"])
+async def test_sixteen_large_bodies_at_once_stay_below_the_limit_and_a_small_one_is_answered(kind: str) -> None:
+    bodies = [BODIES[kind]] * 16 if kind in BODIES else [*BODIES.values()] * 2
+    good = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
+    values = yaml.safe_load((REPO / "helm/gpu-topology-dra/values.yaml").read_text())
+    limit_mib = int(values["webhook"]["resources"]["limits"]["memory"].removesuffix("Mi"))
+    with serving() as (port, status):
+        url = f"http://127.0.0.1:{port}/mutate-pods"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def post(sent: bytes) -> int:
+                async with session.post(url, data=io.BytesIO(sent)) as answer:
+                    await answer.read()
+                    return answer.status
+
+            async with asyncio.TaskGroup() as group:
+                posts = [group.create_task(post(sent)) for sent in bodies]
+                async with session.post(url, json=good) as answer:
+                    assert (await answer.json())["response"]["patchType"] == "JSONPatch"
+            assert {task.result() for task in posts} <= {200, 429}
+        assert peak_mib(status) < limit_mib - BESIDES_MIB
