@@ -55,6 +55,17 @@ class Call:
     def __str__(self) -> str:
         return f"{self.verb} {self.plural} {self.namespace}/{self.name}"
 
+    def gist(self) -> str:
+        """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
+        if self.verb == "create" and "spec" in self.body:
+            requests = self.body["spec"].get("devices", {}).get("requests", ())
+            texts = [r["exactly"]["selectors"][0]["cel"]["expression"] for r in requests]
+            return " ".join(text[text.rindex("[") :] for text in texts)
+        if isinstance(self.body, list):
+            ops = [(op["op"], op["path"].rpartition("/")[2].replace("~1", "/"), op.get("value")) for op in self.body]
+            return ", ".join(f"{op} {last} {value!r:.60}" for op, last, value in ops)
+        return str(self.body.get("metadata", self.body) if self.body else "")
+
 
 @dataclass(slots=True)
 class Fate:

@@ -54,7 +54,7 @@ class Invariants:
         now = self._clock()
         self._under_way[id(call)] = now, call
         if call.verb != "watch":
-            self._world.trace("controller %d sends %s %s", call.replica, call, call.body or "")
+            self._world.trace("controller %d sends %s %s", call.replica, call, call.gist)
         if not call.writes:
             self._count((call.replica, "reads"), *MOST_READS, call)
             return
@@ -69,7 +69,7 @@ class Invariants:
         self._under_way.pop(id(call), None)
         if error is None or self.replicas is None or self.replicas.find(call.replica) is None:
             return
-        self._world.trace("controller %d: %s: %s", call.replica, call, error)
+        self._world.trace("controller %d is answered: %s: %.150s", call.replica, call, error)
         self._world.health.failed(call, error)
         if isinstance(error, ApiError) and error.status == 429 and error.retry_after_s:
             until = self._clock() + error.retry_after_s

@@ -23,6 +23,7 @@ NOTES_S: Final = 5.0
 REASON_S: Final = 35.0  # one in 30 s
 DOUBLE_S: Final = 45.0
 ORPHAN_S: Final = 45.0
+RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
 class State(NamedTuple):
@@ -78,6 +79,8 @@ class Liveness:
         for until in (*leader.feed.frozen.values(), leader.feed.late_until, self._invariants.down_until):
             if until > now:
                 world.health.trouble(until - now + 3.0)
+        if any(now - since < RECONNECT_S for since in leader.feed.away_since.values()):
+            world.health.trouble(3.0)
 
     def _claims(self) -> Iterator[State]:
         world, truth = self._world, self._world.truth
@@ -94,6 +97,8 @@ class Liveness:
             pod = world.pod(key)
             uid, text = metadata["uid"], f"claim {metadata['name']}"
             if pod is None or pod["metadata"]["uid"] != made.pod[1]:
+                if claim.get("status", {}).get("reservedFor"):
+                    continue  # somebody else's pod uses it too
                 yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
                 yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)

@@ -92,9 +92,11 @@ class Truth:
         own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
         promised = self._promised_cpu(pod)
         nodes = [
-            str(node["metadata"]["name"])
+            str(name)
             for node in self._server.all(NODES)
-            if node["metadata"]["name"] in self.pools and feasible(pod, node, promised.get(node["metadata"]["name"], 0))
+            if (name := node["metadata"]["name"]) in self.pools
+            and _ready(node)
+            and feasible(pod, node, promised.get(name, 0))
         ]
         for node in nodes:
             machine, listed = self.pools[node]
@@ -145,6 +147,10 @@ class Truth:
                 self._keys[metadata["uid"]] = key
                 for device in self.made[metadata["uid"]].devices:
                     self._promised.setdefault(device, []).append(metadata["uid"])
+
+
+def _ready(node: Object) -> bool:
+    return {"type": "Ready", "status": "True"} in node["status"]["conditions"]
 
 
 def given(claim: Object) -> Iterator[Device]:
