@@ -44,7 +44,7 @@ class Liveness:
     ) -> None:
         self.settled_since = 0.0
         self._world, self._replicas, self._invariants, self._broken = world, replicas, invariants, broken
-        self._version = -1
+        self._version = (-1, -1)
         self._states: list[State] = []
         self._since: dict[tuple[str, object], float] = {}
 
@@ -52,8 +52,9 @@ class Liveness:
         """Look; called again and again."""
         world, now = self._world, self._world.loop.now
         self._excuse()
-        if self._version != world.server.version:
-            self._version = world.server.version
+        version = world.server.version, world.truth.revision
+        if self._version != version:
+            self._version = version
             self._states = [*self._claims(), *self._pods()]
         self._since = {state[:2]: self._since.get(state[:2], now) for state in self._states}
         if self._states or world.health.since() > now:

@@ -26,9 +26,12 @@ class Feed:
         seen: The version up to which a kind was delivered; what came later this process cannot know.
         late_until: Until when an event is under way that takes longer than usual.
         away_since: Since when there has been no watch of a kind.
+        shown: Called with a kind and each line that is delivered.
     """
 
-    def __init__(self, server: Server, loop: VirtualLoop, delay_s: Callable[[], float]) -> None:
+    def __init__(
+        self, server: Server, loop: VirtualLoop, delay_s: Callable[[], float], shown: Callable[[str, bytes], None]
+    ) -> None:
         self.server = server
         self.loop = loop
         self.frozen: dict[str, float] = {}
@@ -36,6 +39,7 @@ class Feed:
         self.late_until = 0.0
         self.away_since = dict.fromkeys((kind.plural for kind in KINDS), loop.now)
         self._delay_s = delay_s
+        self.shown = shown
         self._open: list[Watch] = []
         server.listeners.append(self._happened)
 
@@ -83,7 +87,7 @@ class Feed:
 
 
 class Watch:
-    """One stream: an iterator over lines, as ``Client.stream`` gives."""
+    """One stream: an iterator over lines, as ``Client.stream`` gives. ``silence_s`` may be changed at any time."""
 
     def __init__(self, feed: Feed, resource: Resource, namespace: str, chosen: Selector, silence_s: float) -> None:
         self.plural = resource.plural
@@ -91,7 +95,7 @@ class Watch:
         self._resource = resource
         self._namespace = namespace
         self._chosen = chosen
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._coming: collections.deque[tuple[float, int, bytes | Exception | None]] = collections.deque()
         self._last_at = self._heard_at = feed.loop.now
         self._bookmark_at = feed.loop.now + BOOKMARK_S
@@ -136,12 +140,12 @@ class Watch:
         while True:
             thawed_at = feed.frozen.get(self.plural, 0.0)
             next_at = max(self._coming[0][0] if self._coming else self._bookmark_at, thawed_at)
-            silent_at = self._heard_at + self._silence_s
+            silent_at = self._heard_at + self.silence_s
             if next_at <= loop.now:
                 self._heard_at = loop.now
                 return self._take()
             if silent_at <= loop.now:
-                raise Unreachable(f"WATCH {self.plural}: silent for {self._silence_s:g} s")
+                raise Unreachable(f"WATCH {self.plural}: silent for {self.silence_s:g} s")
             await self._wait(min(next_at, silent_at))
 
     def _take(self) -> bytes:
@@ -156,6 +160,7 @@ class Watch:
         if isinstance(what, Exception):
             raise what
         feed.seen[self.plural] = max(version, feed.seen.get(self.plural, 0))
+        feed.shown(self.plural, what)
         return what
 
     async def _wait(self, until: float) -> None:

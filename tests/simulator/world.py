@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api import names
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.simulator import fit, machines
 from tests.simulator.faults import Plan
@@ -57,6 +57,7 @@ class World:
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
         self._strangers = 0
+        self.server.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
 
     # Nodes and GPUs.
 
