@@ -10,12 +10,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, PatchKind, Unreachable
 from dradriver.kube.resources import Resource
 from tests.fakes.apistore import Object, Refused, selector
-from tests.simulator.faults import Call, Plan
+from tests.simulator.faults import Call, Fate, Plan
 from tests.simulator.server import Server
 from tests.simulator.watching import Feed, Watch
 
@@ -65,9 +64,8 @@ class SimClient:
             return found, str(self._server.version)
 
         found, version = await self._send(self._call("list", resource, namespace, ""), act)
-        read = codec.reader(type)
-        kept = (_typed(obj, dict) if type is dict else read(msgspec.Raw(msgspec.json.encode(obj))) for obj in found)
-        return [obj for obj in kept if obj is not None], version
+        items = [_typed(obj, type) for obj in found]
+        return [item for item in items if item is not None], version
 
     async def create(self, resource: Resource, obj: Mapping[str, Any], *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002, E501 # fmt: skip
         body = msgspec.json.decode(msgspec.json.encode(obj))
@@ -96,7 +94,7 @@ class SimClient:
         self,
         resource: Resource,
         name: str,
-        body: Patch | Mapping[str, Any] | builtins.list[dict[str, Any]],
+        body: Any,
         *,
         kind: PatchKind,
         namespace: str | None = None,
@@ -105,7 +103,7 @@ class SimClient:
         force: bool = False,
         type: Any = dict,  # noqa: A002
     ) -> Any:
-        sent = msgspec.json.decode(msgspec.json.encode(body.ops if isinstance(body, Patch) else body))
+        sent = msgspec.json.decode(msgspec.json.encode(getattr(body, "ops", body)))
         call = self._call("patch", resource, namespace, name, sent)
         return _typed(
             await self._send(call, lambda: self._server.patch(resource, call.key, kind.value, sent, subresource)), type
@@ -171,7 +169,7 @@ class SimClient:
             raise fate.error
         if fate.how in ("lost", "timeout") and not fate.done:
             await asyncio.sleep(fate.back_s if fate.how == "lost" else TIMEOUT_S)
-            raise Unreachable(f"{call}: connection reset")
+            raise _unanswered(call, fate)
         if fate.how == "hang" and not fate.done:
             await asyncio.sleep(HANG_S)
         try:
@@ -185,7 +183,7 @@ class SimClient:
             await self._die()
         if fate.how in ("lost", "timeout"):
             await asyncio.sleep(fate.back_s if fate.how == "lost" else TIMEOUT_S)
-            raise Unreachable(f"{call}: the connection broke before the answer")
+            raise _unanswered(call, fate)
         await asyncio.sleep(HANG_S if fate.how == "hang" and fate.done else fate.back_s)
         if isinstance(answer, ApiError):
             raise answer
@@ -197,9 +195,17 @@ class SimClient:
         await self._feed.loop.create_future()
 
 
+def _unanswered(call: Call, fate: Fate) -> Unreachable:
+    error = Unreachable(f"{call}: {'timed out' if fate.how == 'timeout' else 'the connection broke'}")
+    vars(error)["timed_out"] = fate.how == "timeout"
+    return error
+
+
 def _within(obj: Object, namespace: str | None) -> bool:
     return not namespace or obj["metadata"].get("namespace") == namespace
 
 
 def _typed(obj: Any, type: Any) -> Any:  # noqa: A002
-    return codec.decode(msgspec.json.encode(obj), type)
+    """Return what is read of an object: by a type, or by a function that takes its JSON."""
+    encoded = msgspec.json.encode(obj)
+    return codec.decode(encoded, type) if isinstance(type, builtins.type) else type(msgspec.Raw(encoded))

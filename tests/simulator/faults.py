@@ -33,14 +33,13 @@ How = Literal["well", "refused", "lost", "timeout", "hang", "kill-before", "kill
 
 @dataclass(slots=True)
 class Call:
-    """One request of a controller's. ``number`` counts its writes; ``seen`` is the version of claims it had seen."""
+    """One request of a controller's. ``seen`` is the version up to which its sender had seen claims."""
 
     replica: int
     verb: str
     plural: str
     namespace: str
     name: str
-    number: int = 0
     seen: int = 0
     body: Any = None
 
@@ -54,6 +53,17 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.verb} {self.plural} {self.namespace}/{self.name}"
+
+    def gist(self) -> str:
+        """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
+        if self.verb == "create" and "spec" in self.body:
+            requests = self.body["spec"].get("devices", {}).get("requests", ())
+            texts = [r["exactly"]["selectors"][0]["cel"]["expression"] for r in requests]
+            return " ".join(text[text.rindex("[") :] for text in texts)
+        if isinstance(self.body, list):
+            ops = [(op["op"], op["path"].rpartition("/")[2].replace("~1", "/"), op.get("value")) for op in self.body]
+            return ", ".join(f"{op} {last} {value!r:.60}" for op, last, value in ops)
+        return str(self.body.get("metadata", self.body) if self.body else "")
 
 
 @dataclass(slots=True)
@@ -112,7 +122,9 @@ class Plan:
                 kind = self.planned.pop(self._writes, None)
                 if kind is None and self.rng.random() < self.rate:
                     kind = self.kind()
-                if isinstance(kind, int):
+                if isinstance(kind, int) and REFUSALS[kind][0] == 404 and call.verb == "delete":
+                    pass  # no server says that what is there is not there to be deleted
+                elif isinstance(kind, int):
                     self._refuse(fate, kind)
                 elif kind is not None:
                     fate.how, fate.done = kind, self.rng.random() < 0.7  # type: ignore[assignment]

@@ -153,9 +153,9 @@ def unmarked(world: World) -> None:
     key = world.rng.choice(waiting)
     world.spoiled.add(key)
     if world.rng.random() < 0.5:
-        world.server.edit(PODS, key, lambda pod: pod["metadata"].pop("labels"))
+        world.server.edit(PODS, key, lambda pod: pod["metadata"].pop("labels", None))
     else:
-        world.server.edit(PODS, key, lambda pod: pod["spec"].pop("schedulingGates"))
+        world.server.edit(PODS, key, lambda pod: pod["spec"].pop("schedulingGates", None))
     world.trace("pod %s/%s loses its label or its gate", *key)
 
 

@@ -23,6 +23,7 @@ MOST_WRITES: Final = ((1.0, 80), (10.0, 250))  # of one process: seconds, writes
 MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
 MOST_READS: Final = (10.0, 300)
 REASON_EVERY_S: Final = 30.0
+UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
 SLOW_S: Final = 0.3  # a request that is under way for longer excuses the pod that it is about
 
 
@@ -54,7 +55,7 @@ class Invariants:
         now = self._clock()
         self._under_way[id(call)] = now, call
         if call.verb != "watch":
-            self._world.trace("controller %d sends %s %s", call.replica, call, call.body or "")
+            self._world.trace("controller %d sends %s %s", call.replica, call, call.gist)
         if not call.writes:
             self._count((call.replica, "reads"), *MOST_READS, call)
             return
@@ -62,18 +63,26 @@ class Invariants:
         for seconds, most in MOST_WRITES:
             self._count((call.replica, seconds), seconds, most, call)
         self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
+        if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
+            self._world.truth.asked(id(call), call.key, frozenset(self._pinned(call.body)))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
 
     def answered(self, call: Call, error: Exception | None) -> None:
         self._under_way.pop(id(call), None)
+        if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
+            after_s = 0.0 if error is None or isinstance(error, ApiError) else UNSURE_S
+            self._world.loop.call_later(after_s, self._certain, call)
         if error is None or self.replicas is None or self.replicas.find(call.replica) is None:
             return
-        self._world.trace("controller %d: %s: %s", call.replica, call, error)
+        self._world.trace("controller %d is answered: %s: %.150s", call.replica, call, error)
         self._world.health.failed(call, error)
         if isinstance(error, ApiError) and error.status == 429 and error.retry_after_s:
             until = self._clock() + error.retry_after_s
             self._not_before[call.replica, call.verb, f"{call.plural} {call.key}"] = until
+
+    def _certain(self, call: Call) -> None:
+        self._world.truth.certain(id(call))
 
     def kill(self, replica: int) -> None:
         found = self.replicas.find(replica) if self.replicas is not None else None
@@ -81,14 +90,22 @@ class Invariants:
             self.replicas.kill(found)
 
     def excuse_slow(self) -> None:
-        """Excuse pods whose requests are under way for long, and everybody where lists are."""
+        """Excuse pods whose requests are under way for long, and everybody where lists are.
+
+        Several slow writes in a namespace excuse all of that: its own webhook may be what is slow.
+        """
+        clogged: collections.Counter[str] = collections.Counter()
         for began, call in self._under_way.values():
             if self._clock() - began < SLOW_S:
                 continue
             if call.name:
                 self._world.health.excuse(pod_of(call), 12.0)
+                clogged[call.namespace] += call.writes
             else:
                 self._world.health.trouble(3.0)
+        for key in self._world.pods:
+            if clogged[key[0]] > 1:
+                self._world.health.excuse(key, 3.0)
 
     def _count(self, what: tuple[object, ...], seconds: float, most: int, call: Call) -> None:
         times = self._sent.setdefault(what, collections.deque())

@@ -23,6 +23,7 @@ NOTES_S: Final = 5.0
 REASON_S: Final = 35.0  # one in 30 s
 DOUBLE_S: Final = 45.0
 ORPHAN_S: Final = 45.0
+RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
 class State(NamedTuple):
@@ -43,7 +44,7 @@ class Liveness:
     ) -> None:
         self.settled_since = 0.0
         self._world, self._replicas, self._invariants, self._broken = world, replicas, invariants, broken
-        self._version = -1
+        self._version = (-1, -1)
         self._states: list[State] = []
         self._since: dict[tuple[str, object], float] = {}
 
@@ -51,8 +52,9 @@ class Liveness:
         """Look; called again and again."""
         world, now = self._world, self._world.loop.now
         self._excuse()
-        if self._version != world.server.version:
-            self._version = world.server.version
+        version = world.server.version, world.truth.revision
+        if self._version != version:
+            self._version = version
             self._states = [*self._claims(), *self._pods()]
         self._since = {state[:2]: self._since.get(state[:2], now) for state in self._states}
         if self._states or world.health.since() > now:
@@ -78,6 +80,8 @@ class Liveness:
         for until in (*leader.feed.frozen.values(), leader.feed.late_until, self._invariants.down_until):
             if until > now:
                 world.health.trouble(until - now + 3.0)
+        if any(now - since < RECONNECT_S for since in leader.feed.away_since.values()):
+            world.health.trouble(3.0)
 
     def _claims(self) -> Iterator[State]:
         world, truth = self._world, self._world.truth
@@ -96,6 +100,8 @@ class Liveness:
             if claim.get("status", {}).get("reservedFor"):
                 continue  # whoever else uses it keeps it
             if pod is None or pod["metadata"]["uid"] != made.pod[1]:
+                if claim.get("status", {}).get("reservedFor"):
+                    continue  # somebody else's pod uses it too
                 yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
                 yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)

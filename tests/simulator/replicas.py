@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+import msgspec
+
 from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
 from tests.simulator.client import Outside, SimClient
@@ -74,7 +76,12 @@ class Replicas:
     def start(self) -> Replica:
         """Start a process that watches and does not lead."""
         self._made += 1
-        feed = Feed(self._server, self._loop, self._delay_s)
+        number = self._made
+
+        def shown(plural: str, line: bytes) -> None:
+            self._trace("controller %d sees %s: %s", number, plural, lambda: _in_short(line))
+
+        feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
@@ -144,3 +151,10 @@ class Replicas:
         if self.late and self._rng.random() < self.late:
             return self._rng.uniform(0.3, 5.0)
         return self._rng.uniform(0.0005, 0.02)
+
+
+def _in_short(line: bytes) -> str:
+    event = msgspec.json.decode(line)
+    metadata = event["object"].get("metadata", {})
+    where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    return f"{event['type']} {where} at {metadata.get('resourceVersion', '')}"

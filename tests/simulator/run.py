@@ -137,7 +137,7 @@ class Simulation:
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        self.trace("log: %s", text)
+        self.trace("log: %.300s", text)
         if record.levelno >= logging.ERROR:
             self.broken("no error is logged", text)
 

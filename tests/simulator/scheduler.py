@@ -13,7 +13,7 @@ from tests.simulator import fit
 from tests.simulator.loop import VirtualLoop
 from tests.simulator.server import Server
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Truth
+from tests.simulator.truth import Device, Truth
 
 OURS: Final = ("", "default-scheduler")
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
@@ -36,7 +36,7 @@ class Scheduler:
         self._server, self._truth, self._loop, self._rng, self._trace = server, truth, loop, rng, trace
         self._planned = False
         self._assumed: dict[Key, tuple[str, Object]] = {}
-        self._reserved: dict[Key, frozenset[tuple[str, str]]] = {}
+        self._reserved: dict[Key, frozenset[Device]] = {}
         server.listeners.append(lambda _: self._wake())
         self._again()
 
@@ -47,6 +47,10 @@ class Scheduler:
             return False
         room = fit.milli(node.get("status", {}).get("allocatable", {}).get("cpu", "0"))
         return fit.used_cpu(self._server.all(PODS), name) + cpu_taken + fit.cpu_of(pod) <= room
+
+    def reserved(self) -> set[Device]:
+        """Return the devices that it is about to give, as it alone knows."""
+        return {device for held in self._reserved.values() for device in held}
 
     def _wake(self) -> None:
         if not self._planned:
@@ -99,7 +103,7 @@ class Scheduler:
         if allocation is not None:
             results: list[Object] = allocation["devices"]["results"]
             return results if all(result["pool"] == node for result in results) else None
-        taken = set(self._truth.allocated()) | {device for held in self._reserved.values() for device in held}
+        taken = self._truth.allocated().keys() | self.reserved()
         free = sorted(name for name in self._truth.listed(node) if (node, name) not in taken)
         given: list[Object] = []
         for request in claim["spec"].get("devices", {}).get("requests", ()):

@@ -164,14 +164,12 @@ class Story:
         if rng.random() < 0.5:
             world.server.store.oldest = world.server.version + 1
         world.trace("watches of %s break: %s", plural, how)
-        world.health.trouble(8.0)
         for replica in self._replicas.alive:
             replica.feed.cut(plural, how)
 
     def _outage(self) -> None:
         for_s = self._rng.uniform(0.5, 8)
         self._world.trace("the API server is away for %.1f s", for_s)
-        self._world.health.trouble(for_s + 20.0)
         self._invariants.down_until = self._world.loop.now + for_s
         for replica in self._replicas.alive:
             replica.feed.cut(None, "error")

@@ -18,7 +18,7 @@ class Trace:
         self._last: collections.deque[tuple[float, str, tuple[object, ...]]] = collections.deque(maxlen=KEPT)
 
     def __call__(self, text: str, *values: object) -> None:
-        """Note an event; ``values`` are put into the text, with %, only if somebody reads it."""
+        """Note an event; ``values``, or what they return, are put into the text, with %, only if it is read."""
         entry = self._clock(), text, values
         self._last.append(entry)
         if self._show is not None:
@@ -30,4 +30,5 @@ class Trace:
 
 def _line(entry: tuple[float, str, tuple[object, ...]]) -> str:
     at, text, values = entry
+    values = tuple(value() if callable(value) else value for value in values)
     return f"{at:9.3f}  {text % values if values else text}"

@@ -34,16 +34,20 @@ class Truth:
     Attributes:
         pools: Each real node's machine and the devices that it offers; absent while its pool is incomplete.
         made: Claims that controllers made, by uid.
+        revision: Goes up when something changes here that the server's version does not tell.
     """
 
     def __init__(self, server: Server) -> None:
         self.pools: dict[str, tuple[Machine, frozenset[str]]] = {}
         self.made: dict[str, Made] = {}
+        self.revision = 0
+        self._unsure: dict[int, tuple[Key, frozenset[Device]]] = {}
         self._server = server
         self._version = -1
         self._allocated: dict[Device, list[Key]] = {}
         self._promised: dict[Device, list[str]] = {}
         self._keys: dict[str, Key] = {}
+        self._orphaned: set[Device] = set()  # of claims whose pod is gone, until they are gone too
         self._fleet = Fleet()
         self._shown: dict[str, tuple[Machine, frozenset[int]]] = {}
 
@@ -51,6 +55,16 @@ class Truth:
         """Note a claim that a controller made."""
         self.made[uid] = made
         self._version = -1
+
+    def asked(self, number: int, claim: Key, devices: frozenset[Device]) -> None:
+        """Note a request for a claim: until its sender knows what became of it, it must hold the devices."""
+        self._unsure[number] = claim, devices
+        self.revision += 1
+
+    def certain(self, number: int) -> None:
+        """Note that the sender of such a request can know what became of it."""
+        self._unsure.pop(number, None)
+        self.revision += 1
 
     def listed(self, node: str) -> frozenset[str]:
         return self.pools[node][1] if node in self.pools else frozenset()
@@ -92,9 +106,11 @@ class Truth:
         own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
         promised = self._promised_cpu(pod)
         nodes = [
-            str(node["metadata"]["name"])
+            str(name)
             for node in self._server.all(NODES)
-            if node["metadata"]["name"] in self.pools and feasible(pod, node, promised.get(node["metadata"]["name"], 0))
+            if (name := node["metadata"]["name"]) in self.pools
+            and _ready(node)
+            and feasible(pod, node, promised.get(name, 0))
         ]
         for node in nodes:
             machine, listed = self.pools[node]
@@ -114,6 +130,8 @@ class Truth:
 
     def _free(self, device: Device, own: set[Key]) -> bool:
         if any(key not in own for key in self._allocated.get(device, ())):
+            return False
+        if device in self._orphaned or any(device in asked for key, asked in self._unsure.values() if key not in own):
             return False
         return all(self._keys[uid] in own for uid in self._promised.get(device, ()))
 
@@ -136,6 +154,7 @@ class Truth:
         self._version = self._server.version
         self._allocated, self._promised = {}, {}
         self._keys = {}
+        self._orphaned = set()
         for claim in self._server.all(RESOURCE_CLAIMS):
             metadata = claim["metadata"]
             key = metadata["namespace"], metadata["name"]
@@ -145,6 +164,12 @@ class Truth:
                 self._keys[metadata["uid"]] = key
                 for device in self.made[metadata["uid"]].devices:
                     self._promised.setdefault(device, []).append(metadata["uid"])
+            elif metadata["uid"] in self.made:
+                self._orphaned |= self.made[metadata["uid"]].devices
+
+
+def _ready(node: Object) -> bool:
+    return {"type": "Ready", "status": "True"} in node["status"]["conditions"]
 
 
 def given(claim: Object) -> Iterator[Device]:

@@ -13,7 +13,7 @@ from dradriver.kube.client import Unreachable
 from dradriver.kube.resources import Resource
 from tests.fakes.apistore import Event, Object, Selector, selector, status_object, told
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import Happening, Server
+from tests.simulator.server import KINDS, Happening, Server
 
 BOOKMARK_S: Final = 60.0  # how often the real server sends one
 
@@ -25,15 +25,21 @@ class Feed:
         frozen: Until when nothing of a kind is delivered.
         seen: The version up to which a kind was delivered; what came later this process cannot know.
         late_until: Until when an event is under way that takes longer than usual.
+        away_since: Since when there has been no watch of a kind.
+        shown: Called with a kind and each line that is delivered.
     """
 
-    def __init__(self, server: Server, loop: VirtualLoop, delay_s: Callable[[], float]) -> None:
+    def __init__(
+        self, server: Server, loop: VirtualLoop, delay_s: Callable[[], float], shown: Callable[[str, bytes], None]
+    ) -> None:
         self.server = server
         self.loop = loop
         self.frozen: dict[str, float] = {}
         self.seen: dict[str, int] = {}
         self.late_until = 0.0
+        self.away_since = dict.fromkeys((kind.plural for kind in KINDS), loop.now)
         self._delay_s = delay_s
+        self.shown = shown
         self._open: list[Watch] = []
         server.listeners.append(self._happened)
 
@@ -51,11 +57,13 @@ class Feed:
         else:
             watch.begin()
         self._open.append(watch)
+        self.away_since.pop(watch.plural, None)
         return watch
 
     def forget(self, watch: Watch) -> None:
         if watch in self._open:
             self._open.remove(watch)
+            self.away_since[watch.plural] = self.loop.now
 
     def freeze(self, plural: str, until: float) -> None:
         self.frozen[plural] = max(self.frozen.get(plural, 0.0), until)
@@ -79,7 +87,7 @@ class Feed:
 
 
 class Watch:
-    """One stream: an iterator over lines, as ``Client.stream`` gives."""
+    """One stream: an iterator over lines, as ``Client.stream`` gives. ``silence_s`` may be changed at any time."""
 
     def __init__(self, feed: Feed, resource: Resource, namespace: str, chosen: Selector, silence_s: float) -> None:
         self.plural = resource.plural
@@ -152,6 +160,7 @@ class Watch:
         if isinstance(what, Exception):
             raise what
         feed.seen[self.plural] = max(version, feed.seen.get(self.plural, 0))
+        feed.shown(self.plural, what)
         return what
 
     async def _wait(self, until: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api import names
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.simulator import fit, machines
 from tests.simulator.faults import Plan
@@ -57,6 +57,7 @@ class World:
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
         self._strangers = 0
+        self.server.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
 
     # Nodes and GPUs.
 
@@ -81,7 +82,7 @@ class World:
                 "status": {"allocatable": free, "conditions": ready},
             },
         )
-        self.trace("node %s: %s", node.name, node)
+        self.trace("node: %s", {field: getattr(node, field) for field in node.__struct_fields__})
 
     def publish(self, node: Node, *, whole: bool = True) -> None:
         """Publish a node's pool anew; one that is not ``whole`` lacks a slice, and nothing of it is given away."""
@@ -110,7 +111,9 @@ class World:
         metadata = pod["metadata"]
         self.server.put(PODS, pod)
         self.pods.append((metadata["namespace"], metadata["name"]))
-        self.trace("pod %s/%s comes: %s", metadata["namespace"], metadata["name"], metadata["annotations"])
+        spec = {key: value for key, value in pod["spec"].items() if key not in ("containers", "resourceClaims")}
+        wishes = {key: value for key, value in metadata["annotations"].items() if key != names.REQUEST}
+        self.trace("pod %s/%s comes: %s %s", metadata["namespace"], metadata["name"], wishes, spec)
 
     def pod(self, key: Key) -> Object | None:
         return self.server.find(PODS, key[1], key[0])
@@ -151,7 +154,7 @@ class World:
 
     def take(self, node: Node, count: int) -> None:
         """Let somebody else's claim be given free devices of a node."""
-        taken = self.truth.allocated()
+        taken = self.truth.allocated().keys() | self.scheduler.reserved()
         free = [device for device in sorted(self.truth.listed(node.name)) if (node.name, device) not in taken]
         self.rng.shuffle(free)
         results = [
