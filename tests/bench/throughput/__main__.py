@@ -13,8 +13,6 @@ from tests.cluster import ClusterError, Unavailable, why_not
 from tests.cluster.nodeless import Nodeless
 from tests.paths import REPO
 
-RESULTS = "results.json"
-
 
 def main(arguments: list[str]) -> int:
     """Measure and return the exit status."""
@@ -30,7 +28,7 @@ def main(arguments: list[str]) -> int:
         try:
             return subprocess.run([*command, plane.version, *arguments], check=False).returncode
         finally:
-            if asked.json is not None and (results := plane.folder / RESULTS).exists():
+            if asked.json is not None and (results := plane.folder / options.RESULTS).exists():
                 shutil.copy(results, asked.json)
 
 

@@ -12,6 +12,7 @@ from tests.bench.throughput.stage import Stage
 from tests.bench.throughput.watching import watching
 
 _LIMIT_S = 900
+_PROFILE_S = 8
 
 
 async def burst(stage: Stage, variant: str, prefix: str, pods: int) -> dict[str, Any]:
@@ -24,7 +25,8 @@ async def burst(stage: Stage, variant: str, prefix: str, pods: int) -> dict[str,
         works = stage.works(variant, prefix, pods)
         answered = usage.requests(stage.api)
         pids = stage.pids() | {"client": os.getpid()}
-        async with watching(stage.client) as seen:
+        profile = stage.profiled(f"{variant}-{prefix}", seconds=_PROFILE_S)
+        async with profile, watching(stage.client) as seen:
             await stage.connect()
             used = usage.Usage(pids)
             begun = time.monotonic()

@@ -96,7 +96,6 @@ class Driver:
     def _command(self, part: str) -> Sequence[str | Path]:
         words: list[str | Path] = [sys.executable, "-m"]
         if self._profiles is not None:
-            self._profiles.mkdir(parents=True, exist_ok=True)
             words += ["cProfile", "-o", self._profiles / f"{self.tree.name}-{part}.prof", "-m"]
         return [*words, *self.chart.arguments[part], f"--kubeconfig={self._kubeconfig(part)}"]
 

@@ -25,8 +25,6 @@ from tests.bench.throughput.workloads import OURS
 from tests.cluster.errors import ClusterError
 from tests.cluster.nodeless import Nodeless
 
-RESULTS = "results.json"
-
 
 async def main(plane: Nodeless, asked: argparse.Namespace) -> None:
     """Measure what the options ask for."""
@@ -48,9 +46,10 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> None:
             gpus=asked.gpus,
             connections=asked.connections,
             driver_stays=asked.driver_stays,
+            profiles=asked.profile,
         )
         await stage.prepare()
-        results = Results(plane.folder / RESULTS, asked)
+        results = Results(plane.folder / options.RESULTS, asked)
         for nodes in asked.nodes:
             begun = time.monotonic()
             await machines.grow(nodes)
@@ -121,6 +120,8 @@ def causes(error: Exception) -> list[Exception]:
 if __name__ == "__main__":
     try:
         wanted = options.parse(sys.argv[2:])
+        if wanted.profile is not None:
+            wanted.profile.mkdir(parents=True, exist_ok=True)
         asyncio.run(main(Nodeless(wanted.name, sys.argv[1]), wanted))
     except Exception as error:
         found = causes(error)

@@ -9,6 +9,7 @@ from tests.bench.throughput import workloads
 from tests.paths import REPO
 
 MODES = ("burst", "steady", "start")
+RESULTS = "results.json"  # in the control plane's folder
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -30,15 +31,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--driver-stays", action="store_true", help="let the driver run during the other variants too; else it runs "
         "while it is measured only, so that it takes nothing from them")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every figure there")
-    add("--profile", type=Path, metavar="DIR", help="write cProfile's files of controller and webhook there; slows "
-        "both down")  # fmt: skip
+    add("--profile", type=Path, metavar="DIR", help="write profiles of all processes there; slows "
+        "them down")  # fmt: skip
     add("--name", default="throughput", help="name of the control plane, for two at a time (default: %(default)s)")
     options = found.parse_args(arguments)
     options.tree = [tree.absolute() for tree in options.tree or [REPO]]
     options.nodes = sorted(options.nodes)
+    if options.profile is not None:
+        options.profile = options.profile.absolute()
     if unknown := [name for name in options.variants if not workloads.known(name)]:
         found.error(f"--variants: {unknown[0]} is none of {workloads.HELP}")
     for tree in options.tree:
         if not (tree / "dradriver").is_dir():
             found.error(f"--tree {tree}: no checkout of the driver there")
+    if len({tree.name for tree in options.tree}) < len(options.tree):
+        found.error("--tree: folders of the same name; results are told apart by it")
     return options

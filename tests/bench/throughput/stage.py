@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from dradriver.kube.client import Client
@@ -14,6 +16,7 @@ from tests.bench.throughput.chart import Kubectl
 from tests.bench.throughput.crowd import crowd
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.machines import Machines
+from tests.bench.throughput.profiles import profiled
 from tests.bench.throughput.watching import watching
 from tests.bench.throughput.workloads import NAMESPACE, OURS, Work
 from tests.cluster.api import Api
@@ -44,6 +47,7 @@ class Stage:
         gpus: int,
         connections: int,
         driver_stays: bool,
+        profiles: Path | None,
     ) -> None:
         self.client = client
         self.machines = machines
@@ -54,6 +58,7 @@ class Stage:
         self._kubeconfig = kubeconfig
         self._connections = connections
         self._stays = driver_stays
+        self._profiles = profiles
         self._installed: Driver | None = None
         self._parts = usage.control_plane()
 
@@ -148,6 +153,11 @@ class Stage:
             await asyncio.sleep(1)
             if used.cores() < _QUIET_CORES:
                 return
+
+    def profiled(self, name: str, *, seconds: int) -> AbstractAsyncContextManager[None]:
+        """Profile the control plane where that is wanted."""
+        token = json.loads(self._kubeconfig.read_text())["users"][0]["user"]["token"]
+        return profiled(self._profiles, name, token=token, seconds=seconds)
 
     def pids(self) -> dict[str, int]:
         """Return the processes whose work is counted."""
