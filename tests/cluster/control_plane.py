@@ -73,8 +73,8 @@ class ControlPlane:
         """Starts the store."""
         self._sandbox.spawn("etcd", [binaries / "kube", "etcd", self.folder / "etcd", ETCD_URL])
 
-    def start_api_server(self, binaries: Path) -> None:
-        """Starts the API server."""
+    def start_api_server(self, binaries: Path, **more: object) -> None:
+        """Starts the API server, with more flags where given."""
         files = self.folder / "certificates"
         flags = {
             "etcd-servers": ETCD_URL,
@@ -107,10 +107,10 @@ class ControlPlane:
             "endpoint-reconciler-type": "lease",
             "shutdown-delay-duration": "0s",
         }
-        self._start(binaries, "kube-apiserver", flags)
+        self._start(binaries, "kube-apiserver", flags | more)
 
-    def start_controllers(self, binaries: Path) -> None:
-        """Starts controller manager and scheduler."""
+    def start_controllers(self, binaries: Path, **more: object) -> None:
+        """Starts controller manager, with more flags where given, and scheduler."""
         files = self.folder / "certificates"
         own = self.folder / "controller-manager.kubeconfig"
         flags = {
@@ -126,7 +126,7 @@ class ControlPlane:
             "kube-api-qps": 5000,
             "kube-api-burst": 5000,
         }
-        self._start(binaries, "kube-controller-manager", flags)
+        self._start(binaries, "kube-controller-manager", flags | more)
         own = self.folder / "scheduler.kubeconfig"
         flags = {
             "config": self.folder / "scheduler.json",

@@ -28,6 +28,16 @@ def connect(first: Sandbox, second: Sandbox) -> None:
         _run(sandbox, ["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
 
 
+def alone(sandbox: Sandbox) -> None:
+    """Gives a sandbox without peers the first node's address; all its processes reach each other there.
+
+    Raises:
+        ClusterError: A network tool failed.
+    """
+    # Not every kernel has dummy devices; the loopback device takes any address.
+    _run(sandbox, ["ip", "-batch", "-"], text=f"link set lo up\naddress add {NODE_A.address}/32 dev lo\n")
+
+
 def _links_and_routes(here: NodeAddress, there: NodeAddress) -> str:
     return "\n".join(
         [

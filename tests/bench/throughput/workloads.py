@@ -1,0 +1,123 @@
+"""The pods that are measured, by variant."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dradriver.api import names
+from dradriver.api.claims import uuid_selector
+from tests.bench.throughput.machines import Machines
+
+NAMESPACE = "throughput"
+OURS = "ours"
+DEFAULT = (OURS, "match", "count", "plain")
+HELP = (
+    "ours (annotation and limit), match (template with matchAttribute), count (template with count), plain (no GPUs), "
+    "pinN (a hand-made pinned claim and N nodes of affinity: what a controller that costs nothing would reach)"
+)
+_PINNED = re.compile(r"pin(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One pod, and the claim that is created before it where its variant wants one."""
+
+    pod: Mapping[str, Any]
+    claim: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return str(self.pod["metadata"]["name"])
+
+
+def known(variant: str) -> bool:
+    """Return whether there is such a variant."""
+    return variant in DEFAULT or _PINNED.fullmatch(variant) is not None
+
+
+def templates(gpus: int) -> list[dict[str, Any]]:
+    """Return the ResourceClaimTemplates that `match` and `count` name."""
+    request = {"name": "gpus", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": gpus}}
+    same = {"requests": ["gpus"], "matchAttribute": f"{names.ATTRIBUTE_DOMAIN}/{_group(gpus)}"}
+    devices = {"count": {"requests": [request]}, "match": {"requests": [request], "constraints": [same]}}
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"spec": {"devices": content}},
+        }
+        for name, content in devices.items()
+    ]
+
+
+def works(variant: str, prefix: str, count: int, *, gpus: int, machines: Machines) -> list[Work]:
+    """Return `count` pods of a variant."""
+    pinned = _PINNED.fullmatch(variant)
+    if pinned:
+        return [_pinned(f"{prefix}-{i}", i, int(pinned[1]), gpus=gpus, machines=machines) for i in range(count)]
+    return [Work(_by_words(variant, f"{prefix}-{i}", gpus)) for i in range(count)]
+
+
+def _by_words(variant: str, name: str, gpus: int) -> dict[str, Any]:
+    if variant == OURS:
+        return _pod(name, annotations={names.POLICY: "nvlink"}, limits={names.GPU_RESOURCE: gpus})
+    if variant == "plain":
+        return _pod(name)
+    return _pod(name, claim={"resourceClaimTemplateName": variant})
+
+
+def _pinned(name: str, number: int, width: int, *, gpus: int, machines: Machines) -> Work:
+    """The sets of a burst share no GPU; the further nodes of the affinity are there to be looked at only."""
+    a_node = machines.gpus // gpus
+    node, part = number // a_node % machines.count, number % a_node
+    uuids = machines.uuids(node)[part * gpus : (part + 1) * gpus]
+    pin = {"deviceClassName": names.DEVICE_CLASS, "count": gpus}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {"name": "gpus", "exactly": pin | {"selectors": [{"cel": {"expression": uuid_selector(uuids)}}]}}
+                ]
+            }
+        },
+    }
+    nodes = [machines.name((node + i) % machines.count) for i in range(width)]
+    return Work(_pod(name, claim={"resourceClaimName": name}, nodes=nodes), claim)
+
+
+def _pod(
+    name: str,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    limits: Mapping[str, int] | None = None,
+    claim: Mapping[str, str] | None = None,
+    nodes: Sequence[str] = (),
+) -> dict[str, Any]:
+    resources: dict[str, Any] = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    if limits:
+        resources["limits"] = dict(limits)
+    if claim:
+        resources["claims"] = [{"name": "gpus"}]
+        spec["resourceClaims"] = [{"name": "gpus", **claim}]
+    if nodes:
+        terms = [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes
+        ]  # a term takes one name
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    spec["containers"] = [{"name": "main", "image": "none", "resources": resources}]
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _group(gpus: int) -> str:
+    return f"nvlinkGroup{gpus}" if gpus in (2, 4, 8) else "nvlinkDomain"
