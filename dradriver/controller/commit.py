@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Final
 
 from dradriver.api import affinity, claims, names
+from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.controller.entries import Wish
@@ -16,7 +16,6 @@ from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
-from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,9 @@ class Holds:
             self._devices[claim] = dict(devices)
         else:
             del self._devices[claim]
-        return {device for device in before.keys() | devices.keys() if before.get(device, "") != devices.get(device, "")}
+        return {
+            device for device in before.keys() | devices.keys() if before.get(device, "") != devices.get(device, "")
+        }
 
     def of(self, claim: Key) -> Mapping[Device, Amount]:
         """Return what a claim holds."""

@@ -8,8 +8,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from dradriver.kube.client import ApiError, Unreachable
 from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Unreachable
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it

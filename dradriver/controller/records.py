@@ -60,9 +60,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def claim_record(claim: Claim) -> ClaimRecord:
     """Return what is kept of a claim."""
-    ours = (
-        claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
-    )
+    ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=_bare(claim.metadata),
         ours=ours,

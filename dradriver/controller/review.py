@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """The gated pod has a claim, left by a crash or a conflict: lift it if the claim is still right, else replace it."""
+    """The gated pod has a claim, left by a crash or a conflict: lift the pod if the claim is right, else replace it."""
 
     claim: ClaimRecord
     cause: Cause = Cause.OUTDATED
@@ -72,7 +72,12 @@ Step = Settle | Wait | Place | Keep | Withdraw
 
 
 def review(
-    entry: Entry, picture: Picture, now: float, *, promise_s: float = PROMISE_S, unschedulable_s: float = UNSCHEDULABLE_S
+    entry: Entry,
+    picture: Picture,
+    now: float,
+    *,
+    promise_s: float = PROMISE_S,
+    unschedulable_s: float = UNSCHEDULABLE_S,
 ) -> Step:
     """Return what has to be done for a living pod of ours.
 

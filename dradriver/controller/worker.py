@@ -190,7 +190,7 @@ class Worker:
         elif entry.update(pod):
             entry.forgive()
         now = asyncio.get_running_loop().time()
-        self._count(entry, now)
+        self._count(entry)
         if now < entry.not_before:
             self._queue.drop(key)
             self._at(entry.not_before, key)
@@ -198,9 +198,7 @@ class Worker:
         if entry.unsure:
             self._write(entry, self._ask(entry))
             return
-        step = review(
-            entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s
-        )
+        step = review(entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         match step:
             case Place():
                 self._want(entry)
@@ -253,7 +251,7 @@ class Worker:
             self.picture.release(claim)  # if it is there all the same, the reflector shows it
         self._answered(key, bound=False)
 
-    def _count(self, entry: Entry, now: float) -> None:
+    def _count(self, entry: Entry) -> None:
         """Keep up to date who waits for a scheduler."""
         pod = entry.pod
         if pod.spec.node_name or pod.gated or self.picture.claim_of(pod) is None or refusal(pod) is not None:
@@ -285,7 +283,9 @@ class Worker:
         if self._limiter.clogged(entry.key[0]):
             self._queue.leave(entry)
             self._defer(entry.key)
-            self.reasons.want(entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up")
+            self.reasons.want(
+                entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
+            )
             return True
         scheduler = entry.pod.spec.scheduler_name
         if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
@@ -439,5 +439,6 @@ class Worker:
 def _why(entry: Entry, error: NoPlaceError) -> str:
     if entry.pod.gated:
         return str(error)
-    return f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
-
+    return (
+        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
+    )

@@ -68,7 +68,11 @@ class NullClient:
 def node(name: str) -> Object:
     """Return a node as the API has it."""
     return {
-        "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name, "zone": f"z{hash(name) % 3}"}},
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "labels": {"kubernetes.io/hostname": name, "zone": f"z{hash(name) % 3}"},
+        },
         "status": {
             "allocatable": {"cpu": "192", "memory": "2Ti", "pods": "110"},
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -171,12 +175,14 @@ async def measure(nodes: int, waiting: int) -> None:
         mine = [c for c in worker.picture.claims.values() if c.pin is not None and c.pin.choice.node == name]
         held.longest_s, began, writes = 0.0, time.perf_counter(), client.writes
         for claim in mine[:1]:
+            assert claim.owner is not None
             key = claim.key[0], claim.owner[0]
             worker.picture.pod_changed(Change(key, worker.picture.pods[key], None))
             worker.picture.claim_changed(Change(claim.key, claim, None))
         await drive(worker, client)
+        took_ms = (time.perf_counter() - began) * 1e3
         print(
-            f"  four GPUs become free: {client.writes - writes} writes in {(time.perf_counter() - began) * 1e3:.0f} ms, "
+            f"  four GPUs become free: {client.writes - writes} writes in {took_ms:.0f} ms, "
             f"loop held at most {held.longest_s * 1e3:.0f} ms"
         )
     held.task.cancel()
@@ -184,12 +190,13 @@ async def measure(nodes: int, waiting: int) -> None:
 
 
 async def drive(worker: Worker, client: NullClient) -> None:
-    """Let the worker act until it has nothing more to do, without reasons; pods are bound as soon as they are lifted."""
+    """Let the worker act until it has nothing more to do, without reasons; lifted pods are bound at once."""
     while True:
         await worker.turn()
         for obj in client.lifted:
             key = obj["metadata"]["namespace"], obj["metadata"]["name"]
             claim = worker.picture.claims[key[0], f"gpus-{key[1]}"]
+            assert claim.pin is not None
             client.version += 1
             metadata = obj["metadata"] | {"resourceVersion": str(client.version)}
             bound = obj | {"metadata": metadata, "spec": obj["spec"] | {"nodeName": claim.pin.choice.node}}

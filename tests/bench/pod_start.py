@@ -10,12 +10,12 @@ from typing import Any
 from dradriver.api import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import PODS, Resource
+from dradriver.kube.resources import PODS
 from tests.cluster import Cluster
 from tests.e2e.kubectl import pod
+from tests.resources import NAMESPACES
 
 NAMESPACE = "bench"
-NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
 async def measure(cluster: Cluster, *, rounds: int = 20) -> dict[str, float]:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.jsonpatch import Patch
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.e2e.conftest import cluster
 from tests.fakes.apiserver import FakeApiServer
+from tests.resources import NAMESPACES
 
 __all__ = ["cluster"]
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 
 Object = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
 

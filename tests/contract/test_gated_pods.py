@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.kube.jsonpatch import Patch
+from dradriver.api.jsonpatch import Patch
 from dradriver.kube.resources import PODS
 from tests.contract.conftest import Object, Server, refused
 

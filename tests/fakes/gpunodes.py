@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -76,8 +76,8 @@ def promised(name: str, node: str, gpus: Sequence[int], *, pod: str, namespace: 
         metadata=Metadata(name=pod, namespace=namespace, uid=f"uid-{pod}"),
         spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name=name)]),
     )
-    uuids: Mapping[int, str] = {gpu.index: gpu.uuid for gpu in machine(node).gpus}
-    return claims.pinned(owner, choice, requests=["main"], uuids=uuids)
+    uuids = {gpu.index: gpu.uuid for gpu in machine(node).gpus}
+    return claims.pinned(owner, choice, uuids={"main": [uuids[number] for number in gpus]})
 
 
 def read_slices(*objects: Object) -> list[ResourceSlice]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -26,9 +25,7 @@ STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the pro
 
 def controller(client: SimClient) -> Controller:
     """Return the controller under test."""
-    known = inspect.signature(Controller).parameters
-    times = {"promise_s": PROMISE_S, "unschedulable_s": UNSCHEDULABLE_S, "grace_s": 10.0}
-    return Controller(cast("Client", client), **{key: value for key, value in times.items() if key in known})
+    return Controller(cast("Client", client), promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S, grace_s=10.0)
 
 
 class Replica:

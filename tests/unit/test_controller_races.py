@@ -7,7 +7,6 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api.objects import Pod
-from dradriver.controller import worker
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests import schema

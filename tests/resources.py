@@ -1,0 +1,12 @@
+"""Kinds of Kubernetes objects that tests touch and the driver does not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.kube.resources import Resource
+
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+RESOURCE_CLAIM_TEMPLATES: Final = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
+)
