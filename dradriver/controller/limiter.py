@@ -1,4 +1,4 @@
-"""How many writes may be under way at once: fewer when the server says so, and none of one namespace's delay another's."""
+"""How many writes may be under way at once: fewer when the server says so, and no namespace delays another."""
 
 from __future__ import annotations
 
