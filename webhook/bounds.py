@@ -14,6 +14,7 @@ from webhook import view
 CONTAINERS: Final = 256
 CLAIMS: Final = 256
 GATES: Final = 64
+NAME: Final = 63  # characters of a container's name: as many as Kubernetes allows
 TERMS: Final = 256
 TOLERATIONS: Final = 256
 BYTES: Final = 1 << 17  # of JSON: an affinity, all tolerations, one container's limits
@@ -59,6 +60,8 @@ def _beyond(pod: view.Pod) -> Iterator[tuple[str, int, int, str]]:
     elif length > _FEW and len(entries := view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS:
         yield "spec.tolerations", len(entries), TOLERATIONS, "entries"
     for container in every:
+        if len(container.name) > NAME:
+            yield f"container {container.name[:NAME]!r}: name", len(container.name), NAME, "characters"
         resources = container.resources
         if resources is None:
             continue

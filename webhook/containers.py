@@ -69,6 +69,8 @@ def asked(name: str, amounts: Amounts) -> int:
         WordError: The count is no whole number, or the requests differ from the limits.
     """
     limit = _count(name, "limits", amounts.limits)
+    if amounts.requests is amounts.limits:
+        return limit or 0
     request = _count(name, "requests", amounts.requests)
     if request is not None and request != (limit or 0):
         raise WordError(

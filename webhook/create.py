@@ -9,6 +9,7 @@ be told from the pod itself, and must never share its claim.
 from __future__ import annotations
 
 import base64
+import functools
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[
     else:
         _refuse_foreign(pod)
         counts = containers.counts(pod)
-    note = resolved.write(resolved.resolve(pod.words, counts))
+    note = _resolved(tuple(pod.words.items()), tuple(counts.items()))
     return (
         wanted.Wanted(
             written={names.REQUEST: note},
@@ -74,6 +75,12 @@ def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[
         ),
         warnings,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _resolved(words: tuple[tuple[str, str], ...], counts: tuple[tuple[str, int], ...]) -> str:
+    """Return the note of a resolved request. Pods of one job come in numbers, all with the same words."""
+    return resolved.write(resolved.resolve(dict(words), dict(counts)))
 
 
 def authors_affinity(pod: view.Pod) -> Any:

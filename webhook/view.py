@@ -250,4 +250,5 @@ def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:
     """Return an entry of a list as JSON, without what is absent."""
-    return {key: value for key, value in msgspec.to_builtins(entry).items() if value is not None}
+    found = msgspec.to_builtins(entry)
+    return {key: value for key, value in found.items() if value is not None}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Self
 
 
+@functools.lru_cache(maxsize=1024)
 def pointer(*path: str | int) -> str:
     """Return the JSON Pointer (RFC 6901) of a path, ``~`` and ``/`` in its segments escaped."""
-    text = "/".join(["", *map(str, path)])
-    if "~" not in text and text.count("/") == len(path):
-        return text  # nothing to escape, which is what nearly every path is
     return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in path)
 
 

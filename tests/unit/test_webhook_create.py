@@ -360,6 +360,7 @@ def expression(values: int) -> dict[str, Any]:
 
 MANY: dict[str, tuple[dict[str, Any], str]] = {
     "containers": ({"initContainers": [{"name": f"i{i}"} for i in range(256)]}, "257 entries"),
+    "name": ({"initContainers": [{"name": "i" * 64}]}, "name: 64 characters"),
     "claims": ({"resourceClaims": [{"name": f"r{i}"} for i in range(257)]}, "spec.resourceClaims: 257 entries"),
     "gates": ({"schedulingGates": [{"name": f"a/{i}"} for i in range(65)]}, "spec.schedulingGates: 65 entries"),
     "tolerations": ({"tolerations": [{"operator": "Exists"}] * 257}, "spec.tolerations: 257 entries"),
