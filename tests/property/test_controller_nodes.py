@@ -32,8 +32,8 @@ from dradriver.controller.nodes.requests import amounts
 
 NAMES = ("a", "b", "c", "d", "7")
 CORDON = "node.kubernetes.io/unschedulable"
-KEYS = ("zone", "slots", "disk", "")
-VALUES = ("x", "y", "z", "w", "u", "7", "+8", "-3", "007", "9223372036854775808", "")
+KEYS = ("zone", "zone", "zone", "slots", "")
+VALUES = ("x", "x", "y", "z", "w", "7", "+8", "-3", "007", "9223372036854775808", "")
 RESOURCES = ("cpu", "memory", "pods", "rdma/hca", "example.com/fpga")
 AMOUNTS = ("0", "1", "2", "3", "500m", "1e30", "many", "-1")
 
@@ -49,7 +49,7 @@ tolerations = st.builds(
     value=st.sampled_from(("v", "w", "")),
     effect=st.sampled_from(("", "", "NoSchedule", "NoExecute", "PreferNoSchedule")),
 )
-operators = st.sampled_from(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"))
+operators = st.sampled_from(("In", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"))
 expressions = st.builds(NodeRequirement, key=keys, operator=operators, values=st.lists(values, max_size=5))
 fields = st.builds(
     NodeRequirement,
@@ -192,7 +192,7 @@ class Both:
         assert self.table.causes(ask, besides=besides) == tuple(sorted({c for c in causes.values() if c is not None}))
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
     with (
@@ -200,14 +200,13 @@ def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
         patch.object(labels, "_MOST_COLUMNS", 2),
         patch.object(table, "_MIN_ROWS", 2),
     ):
-        probes = data.draw(st.lists(pods(), min_size=3, max_size=5))
+        probes = data.draw(st.lists(pods(), min_size=4, max_size=4))
         both = Both(probes)
         for name in NAMES[:3]:
             both.table.offer(name, True)
             both.plain.offered.add(name)
             both.set_node(name, data.draw(nodes()))
-        for _ in range(data.draw(st.integers(1, 10))):
+        for _ in range(data.draw(st.integers(4, 12))):
             both.step(data)
             for pod in probes:
-                places = [None, ("a", {"cpu": 1000, "pods": 1, "rdma/hca": 1}), *both.plain.pods]
-                both.agree(pod, data.draw(st.sampled_from(places)))
+                both.agree(pod, data.draw(st.sampled_from([None, *both.plain.pods])))
