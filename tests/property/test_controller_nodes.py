@@ -27,8 +27,9 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.controller.nodes import Amounts, NodeTable, ask_of, classes, labels, request_of, table, why_not
+from dradriver.controller.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table, why_not
 from dradriver.controller.nodes.requests import amounts
+from dradriver.controller.nodes.rules import selects
 
 NAMES = ("a", "b", "c", "d", "7")
 CORDON = "node.kubernetes.io/unschedulable"
@@ -36,6 +37,8 @@ KEYS = ("zone", "zone", "zone", "slots", "")
 VALUES = ("x", "x", "y", "z", "w", "7", "+8", "-3", "007", "9223372036854775808", "")
 RESOURCES = ("cpu", "memory", "pods", "rdma/hca", "example.com/fpga")
 AMOUNTS = ("0", "1", "2", "3", "500m", "1e30", "many", "-1")
+
+READY = [Condition(type="Ready", status="True")]
 
 keys, values = st.sampled_from(KEYS), st.sampled_from(VALUES)
 effects = st.sampled_from(("NoSchedule", "NoExecute", "PreferNoSchedule"))
@@ -210,3 +213,27 @@ def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
             both.step(data)
             for pod in probes:
                 both.agree(pod, data.draw(st.sampled_from([None, *both.plain.pods])))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_labels_are_selected_as_the_rules_say_and_stay_so_when_they_change(data: st.DataObject) -> None:
+    names = [f"n{number}" for number in range(8)]
+    some = st.lists(expressions, min_size=1, max_size=2)
+    wishes = [_wishing(data.draw(some)) for _ in range(8)]
+    nodes_ = NodeTable()
+    for _ in range(3):
+        for name in names:
+            given = data.draw(st.dictionaries(keys, values, max_size=3))
+            node = Node(metadata=Metadata(name=name, labels=given), status=NodeStatus(conditions=READY))
+            nodes_.set_node(name, node)
+            nodes_.offer(name, True)
+            for pod in wishes:
+                ask = Ask((), ask_of(pod).key)
+                assert bool(nodes_.eligible(ask)[nodes_.row(name)]) == selects(pod, node), node
+
+
+def _wishing(wanted: list[NodeRequirement]) -> Pod:
+    required = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=wanted)])
+    affinity = NodeAffinity(required_during_scheduling_ignored_during_execution=required)
+    return Pod(metadata=Metadata(name="p"), spec=PodSpec(affinity=Affinity(node_affinity=affinity)))
