@@ -49,8 +49,6 @@ class Index:
         for key in old.keys() - new.keys():
             if not self._users[key]:
                 del self._users[key]
-                self._texts.pop(key, None)
-                self._numbers.pop(key, None)
 
     def holds(self, requirement: Requirement) -> Bools | bool:
         """Return the rows where an expression holds: shape (rows,), the caller's own; one truth if all are alike."""

@@ -156,7 +156,7 @@ class NodeTable:
 
         Args:
             ask: What the pod asks.
-            besides: A node and amounts that count as free there: those of the pod that is placed again.
+            besides: A node and what was taken there that counts as free: the share of the pod that is placed again.
         """
         open_ = self._classes.mask(ask.key) & self._offered & self._ready
         with self._without(besides):
