@@ -3,14 +3,17 @@
 names        every name that stands in a Kubernetes object
 objects      the parts of Kubernetes objects that decisions are made from
 annotations  a pod's annotations as a Request
-figures      values of annotations: policies, numbers, kinds of GPUs
+values       values of annotations: policies, numbers, kinds of GPUs
+messages     how errors about words are put
 resolved     what the webhook made of a pod's words, as a note for the controller
+ledger       whose devices they are
 claims       the claim that pins chosen GPUs
 pins         what a claim holds, or is promised
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations
 slices       a machine as ResourceSlices, and back
+jsonpatch    a builder of JSON Patches
 quantity     quantities as integers
 errors       what is said of a wrong word
 """

@@ -1,1 +1,32 @@
-"""The cluster controller: chooses GPUs for gated pods and creates their claims."""
+"""The cluster controller: gives waiting pods their GPUs. Queue, decide, commit.
+
+What is known:
+
+picture     the cluster as reflectors show it, and our own writes at once
+records     what is kept of claims, nodes, slices and device classes
+pods        what is kept of pods: ours whole, of others what they take
+nodes       all nodes as arrays: whom they take, what they have left
+inventory   all GPUs as the allocator sees them
+holds       who holds which device
+
+What is done:
+
+worker      looks at pods that changed, gives places, keeps writers busy
+entries     one waiting pod: its wish, parsed once, and how it has fared
+queue       who wants a place, in which order, and whom it is worth asking about
+decide      where a pod goes: from the picture to a placement
+placement   a decision by identity
+review      what has to be done for one pod now; when a promise ends
+causes      why it ends
+commit      the writes: claims and pods
+limiter     how many writes may be under way
+pace        how many promises may wait for a scheduler
+reasons     why pods wait, written on them
+collecting  claims of ours that nothing else removes
+
+The process:
+
+controller  reflectors and worker
+main        the command line
+metrics     what is counted
+"""

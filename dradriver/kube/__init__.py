@@ -4,11 +4,12 @@ client      one method a verb
 resources   the kinds of objects and their paths
 codec       JSON into dicts and structs
 lines       the lines of a streamed answer
-jsonpatch   a builder of JSON Patches
 errors      what the API server refused, or that it gave no answer
 config      where the API server is: a kubeconfig, or the pod's service account
 reflector   a live copy of all objects of one kind
+store       what a reflector keeps, and how it tells of changes
 leader      leader election on a Lease
+events      Events about objects, each text counted once
 options     the options that every process has
 process     logging, and stopping cleanly on a signal
 serve       /healthz, /readyz and /metrics
