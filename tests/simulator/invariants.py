@@ -24,6 +24,7 @@ MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
 MOST_READS: Final = (10.0, 300)
 REASON_EVERY_S: Final = 30.0
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
+HUNG_S: Final = 1.0  # a creation that is under way for longer holds up nobody's GPUs
 SLOW_S: Final = 0.3  # a request that is under way for longer excuses the pod that it is about
 
 
@@ -139,6 +140,9 @@ class Invariants:
         made = Made(call.replica, version, self._clock(), devices, (owner.get("name", ""), owner.get("uid", "")))
         truth = self._world.truth
         truth.add(claim["metadata"]["uid"], made)
+        began, _ = self._under_way.get(id(call), (self._clock(), call))
+        if self._clock() - began >= HUNG_S:
+            return  # its GPUs were kept for nobody in the meantime; it is taken back if another has got them
         for device in sorted(devices):
             for uid in truth.promised().get(device, ()):
                 other = truth.made[uid]
