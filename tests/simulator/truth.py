@@ -136,13 +136,15 @@ class Truth:
         return all(self._keys[uid] in own for uid in self._promised.get(device, ()))
 
     def _promised_cpu(self, besides: Object) -> dict[str, int]:
-        """CPU of pods that are lifted and not bound yet, by the node that they were promised to or nominated for."""
+        """CPU of pods that are not bound yet, by the node that they were promised to or nominated for."""
         cpu: dict[str, int] = {}
         for pod in self._server.all(PODS):
-            if pod is besides or pod["spec"].get("nodeName") or fit.gates(pod) or fit.finished(pod):
+            if pod is besides or pod["spec"].get("nodeName") or fit.finished(pod):
                 continue
-            holders = [uid for uid, made in self.made.items() if made.pod[1] == pod["metadata"]["uid"]]
-            nodes = {node for uid in holders if uid in self._keys for node, _ in self.made[uid].devices}
+            own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
+            held = [self.made[uid].devices for uid, key in self._keys.items() if key in own]
+            held += [devices for key, devices in self._unsure.values() if key in own]
+            nodes = {node for devices in held for node, _ in devices}
             nodes.add(pod.get("status", {}).get("nominatedNodeName", ""))
             for node in nodes:
                 cpu[node] = cpu.get(node, 0) + fit.cpu_of(pod)
