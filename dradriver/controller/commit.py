@@ -11,6 +11,7 @@ from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.controller.entries import Wish
+from dradriver.controller.limiter import of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord, claim_record
@@ -59,8 +60,9 @@ class Writer:
             await self.lift(pod, placement)
         except MovedOnError:
             raise
-        except (ApiError, Unreachable):
-            await self.withdraw(claim)  # a pod that cannot be lifted keeps nothing from others
+        except (ApiError, Unreachable) as error:
+            if not of_server(error):  # it would meet the same trouble, and be tried again as soon as that is over
+                await self.withdraw(claim)  # a pod that cannot be lifted keeps nothing from others
             raise
 
     async def place_again(self, pod: Pod, wish: Wish, placement: Placement) -> None:

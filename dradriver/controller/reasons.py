@@ -12,6 +12,7 @@ from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
 from dradriver.controller.commit import MovedOnError, Writer
+from dradriver.controller.limiter import Limiter, of_server
 from dradriver.errors import DriverError
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Reasons:
         writer: Writer,
         *,
         pods: Callable[[Key], Pod | None],
-        quiet: Callable[[], bool],
+        limiter: Limiter,
         record: Recorder | None = None,
         first_s: float = FIRST_S,
         again_s: float = AGAIN_S,
@@ -57,14 +58,14 @@ class Reasons:
         Args:
             writer: Writes annotations.
             pods: The living pods.
-            quiet: Whether no placement is under way.
+            limiter: Of the placements, which come first.
             record: Writes an Event about a pod.
             first_s: How long a pod waits before it is told why.
             again_s: How long until it is told something else.
         """
         self._writer = writer
         self._pods = pods
-        self._quiet = quiet
+        self._limiter = limiter
         self._record = record
         self._first_s = first_s
         self._again_s = again_s
@@ -108,7 +109,8 @@ class Reasons:
                 except TimeoutError:
                     pass
                 continue
-            if not self._quiet() and loop.time() < self._due[0][0] + PATIENCE_S:
+            busy = not self._limiter.idle and loop.time() < self._due[0][0] + PATIENCE_S
+            if busy or not self._limiter.room():
                 await asyncio.sleep(0.1)
                 continue
             await self.flush(loop.time(), MOST)
@@ -142,6 +144,8 @@ class Reasons:
             logger.debug("pod %s/%s: no reason written: %s", *key, error)
         except DriverError as error:
             logger.warning("pod %s/%s: no reason written: %s", *key, error)
+            if of_server(error):
+                self._limiter.failed(error)
         finally:
             known.queued = False
             now = self._pods(key)

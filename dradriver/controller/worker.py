@@ -74,7 +74,7 @@ class Worker:
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._limiter = Limiter(self._make_room)
         self._writer = Writer(client, self.picture)
-        self.reasons = Reasons(self._writer, pods=self.picture.pods.get, quiet=self._quiet, record=record)
+        self.reasons = Reasons(self._writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
         self._collector = Collector(client, self.picture, self._writer, grace_s=grace_s)
         self._promise_s = promise_s
         self._unschedulable_s = unschedulable_s
@@ -162,9 +162,6 @@ class Worker:
             self._clogged.setdefault(key[0], OrderedDict())[key] = None
         else:
             self._deferred[key] = None
-
-    def _quiet(self) -> bool:
-        return self._limiter.idle and not self._touched
 
     def _guarded(self, key: Key) -> None:
         try:
