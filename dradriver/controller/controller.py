@@ -13,7 +13,7 @@ import msgspec
 from dradriver.api.ledger import OURS
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
-from dradriver.controller.reasons import Recorder
+from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
@@ -61,7 +61,7 @@ class Controller:
         promise_s: float = PROMISE_S,
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
-        record: Recorder | None = None,
+        record: Record | None = None,
     ) -> None:
         """Make a controller that knows nothing yet; see ``Worker`` for the arguments."""
         self.worker = Worker(

@@ -39,6 +39,7 @@ async def serve(args: Options) -> None:
         ConfigError: The API server's address or credentials cannot be read.
     """
     from dradriver.controller.controller import Controller
+    from dradriver.controller.reasons import recorder
     from dradriver.kube import config
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
@@ -46,7 +47,12 @@ async def serve(args: Options) -> None:
 
     server = config.load(args.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
-        controller = Controller(client, promise_s=args.promise, unschedulable_s=args.unschedulable)
+        controller = Controller(
+            client,
+            promise_s=args.promise,
+            unschedulable_s=args.unschedulable,
+            record=recorder(client, instance=args.identity),
+        )
         elector = LeaderElector(
             client,
             namespace=args.namespace,

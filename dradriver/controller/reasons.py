@@ -14,6 +14,8 @@ from dradriver.api.pins import Key
 from dradriver.controller.commit import MovedOnError, Writer
 from dradriver.controller.limiter import Limiter, of_server
 from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.events import Recorder, Reference
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,19 @@ AGAIN_S: Final = 30.0  # between two writes on one pod
 PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
 MOST: Final = 4  # written at once
 
-Recorder = Callable[[Pod, str], Awaitable[None]]
+Record = Callable[[Pod, str], Awaitable[None]]
+"""Writes an Event about a pod."""
+
+
+def recorder(client: Client, *, instance: str) -> Record:
+    """Return what writes an Event about a pod that waits; ``instance`` is the replica that says so."""
+    events = Recorder(client, component="gpu-topology", instance=instance)
+
+    async def record(pod: Pod, reason: str) -> None:
+        about = Reference("Pod", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        await events.record(about=about, type="Warning", reason="WaitsForGPUs", message=reason, action="Placing")
+
+    return record
 
 
 class _Told:
@@ -49,7 +63,7 @@ class Reasons:
         *,
         pods: Callable[[Key], Pod | None],
         limiter: Limiter,
-        record: Recorder | None = None,
+        record: Record | None = None,
         first_s: float = FIRST_S,
         again_s: float = AGAIN_S,
     ) -> None:

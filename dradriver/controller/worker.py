@@ -23,7 +23,7 @@ from dradriver.controller.pace import Pace
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.queue import Queue, Rows
-from dradriver.controller.reasons import Reasons, Recorder
+from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, refusal, review
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -57,7 +57,7 @@ class Worker:
         promise_s: float = PROMISE_S,
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
-        record: Recorder | None = None,
+        record: Record | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
