@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from typing import Final
 
 from dradriver import __version__
@@ -40,7 +39,7 @@ async def serve(args: Options) -> None:
     """
     from dradriver.controller.controller import Controller
     from dradriver.controller.reasons import recorder
-    from dradriver.kube import config
+    from dradriver.kube import config, memory
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
     from dradriver.kube.serve import serve_health
@@ -66,8 +65,8 @@ async def serve(args: Options) -> None:
             tasks.create_task(controller.watch())
             # Whoever leads must be able to work at once.
             await controller.synced()
-            gc.collect()
-            gc.freeze()  # a full collection over a large cluster's picture would hold the loop for a second
+            memory.settle()
+            tasks.create_task(memory.collect())
             await elector.run(controller.work)
 
 

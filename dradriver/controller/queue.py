@@ -173,7 +173,7 @@ class Queue:
         """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
         request, ask = group.kind
         freed = self._nodes.freed > group.failed_at
-        free = self._free()
+        free = self._free()[: len(freed)]  # neither has a row more than it needs, nor the same ones
         freed[: len(free)] &= free >= request.gpus
         freed[len(free) :] = False
         if freed.any() and (self._nodes.eligible(ask) & freed).any():

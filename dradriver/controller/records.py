@@ -6,15 +6,17 @@ Annotations and labels of other people's objects can be 256 KiB each; nothing of
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 import msgspec
 
 from dradriver.api import names, pins
 from dradriver.api.ledger import OURS
-from dradriver.api.objects import Metadata, Node, ResourceSlice
-from dradriver.api.pins import Amount, Claim, Device, Key, Pin
+from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
+from dradriver.api.pins import Amount, Claim, Key, Pin
 from dradriver.kube import codec
 from dradriver.topology import codec as machines
+from dradriver.topology.check import is_identity
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -35,7 +37,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ours: bool
     owner: tuple[str, str] | None
     pin: Pin | None
-    devices: dict[Device, Amount] | None
+    devices: dict[pins.Device, Amount] | None
     users: tuple[str, ...]
 
     @property
@@ -124,12 +126,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
     if piece.spec.driver != OURS.driver:
         return None
     text = piece.metadata.annotations.get(names.MACHINE)
-    machine: Machine | str | None = None
-    if text is not None:
-        try:
-            machine = _shared(machines.decode(text))
-        except TopologyError as error:
-            machine = str(error)
+    machine = None if text is None else _machine(text, [_uuid(device) for device in piece.spec.devices])
     return SliceRecord(
         metadata=_bare(piece.metadata),
         pool=piece.spec.pool.name,
@@ -173,18 +170,44 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     return DeviceClass(_bare(found.metadata), frozenset(resources - {""}))
 
 
+_STAND_IN: Final = "GPU-stand-in-"
+
+
+def _uuid(device: Device) -> str:
+    uuid = device.attributes.get(OURS.uuid_attribute, {}).get("string", "")
+    return uuid if isinstance(uuid, str) else ""
+
+
+def _machine(text: str, uuids: list[str]) -> Machine | str:
+    """Return the machine that a text describes, or why it cannot be read.
+
+    5,000 nodes have a few kinds of machine, which differ in their GPUs' identities. So the text is read with these taken
+    out, once a kind, and all else is shared: a tenth of the time and of the memory.
+    """
+    if _STAND_IN in text:
+        return _decoded(text)
+    own: dict[str, str] = {}
+    for uuid in uuids:
+        stand_in = f"{_STAND_IN}{len(own)}"
+        if is_identity(uuid) and (without := text.replace(f'"{uuid}"', f'"{stand_in}"')) != text:
+            text, own[stand_in] = without, uuid
+    kind = _decoded(text)
+    if isinstance(kind, str):
+        for stand_in, uuid in own.items():
+            kind = kind.replace(stand_in, uuid)
+        return kind
+    if len({uuid.lower() for uuid in own.values()}) < len(own):
+        return "two of its GPUs have one uuid"
+    gpus = (msgspec.structs.replace(gpu, uuid=own.get(gpu.uuid, gpu.uuid)) for gpu in kind.gpus)
+    return msgspec.structs.replace(kind, gpus=tuple(gpus))
+
+
 @functools.lru_cache(maxsize=256)
-def _bare_machine(machine: Machine) -> Machine:
-    return machine
-
-
-def _shared(machine: Machine) -> Machine:
-    """Return an equal machine that shares with others all but its GPUs' identities: 5,000 nodes have a few kinds."""
-    bare = _bare_machine(
-        msgspec.structs.replace(machine, gpus=tuple(msgspec.structs.replace(gpu, uuid="") for gpu in machine.gpus))
-    )
-    gpus = (msgspec.structs.replace(own, uuid=gpu.uuid) for own, gpu in zip(bare.gpus, machine.gpus, strict=True))
-    return msgspec.structs.replace(bare, gpus=tuple(gpus))
+def _decoded(text: str) -> Machine | str:
+    try:
+        return machines.decode(text)
+    except TopologyError as error:
+        return str(error)
 
 
 def _bare(metadata: Metadata) -> Metadata:

@@ -96,7 +96,11 @@ class Worker:
                 self._touched.update(dict.fromkeys(self.picture.pods))
                 while True:
                     self._woken.clear()
-                    await self.turn()
+                    try:
+                        await self.turn()
+                    except Exception:  # a bug that is nobody's in particular: what can be done without it goes on
+                        logger.exception("an error in this program; going on")
+                        await asyncio.sleep(OBJECT_BACKOFF_S)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout_at(self._timers[0][0] if self._timers else None):
                             await self._woken.wait()

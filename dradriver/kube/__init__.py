@@ -11,6 +11,7 @@ store       what a reflector keeps, and how it tells of changes
 leader      leader election on a Lease
 events      Events about objects, each text counted once
 options     the options that every process has
+memory      the cyclic garbage collector, kept off the loop
 process     logging, and stopping cleanly on a signal
 serve       /healthz, /readyz and /metrics
 labels      metrics with labels of known words

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import resource
 import time
 from typing import Any, cast
@@ -16,9 +15,9 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import names, resolved, slices
-from dradriver.api.objects import Node
 from dradriver.controller import pods, records
 from dradriver.controller.worker import Worker
+from dradriver.kube import memory
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
 from dradriver.topology import profiles
@@ -119,19 +118,28 @@ class Held:
             last = now
 
 
-def fill(worker: Worker, count: int) -> None:
-    """Bring nodes of eight GPUs into the picture."""
+def raw_nodes(count: int) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+    """Return nodes of eight GPUs and their slices, as the API sends them."""
     machine = profiles.load("dgx-h100", seed="n")
+    gpus = tuple(msgspec.structs.replace(gpu, uuid=f"GPU-number-{gpu.index}") for gpu in machine.gpus)
+    (piece,) = slices.build(msgspec.structs.replace(machine, gpus=gpus), node="the-node", node_uid="u")
+    piece["metadata"] |= {"uid": "the-node", "resourceVersion": "1"}
+    texts = [msgspec.json.encode(obj).decode() for obj in (node("the-node"), piece)]
+    found = []
     for number in range(count):
-        name = f"node-{number:05d}"
-        gpus = tuple(msgspec.structs.replace(g, uuid=f"GPU-{number:08d}-{g.index}") for g in machine.gpus)
-        own = msgspec.structs.replace(machine, gpus=gpus)
-        (piece,) = slices.build(own, node=name, node_uid=name)
-        piece["metadata"] |= {"uid": f"s{number}", "resourceVersion": "1"}
-        found = msgspec.json.decode(msgspec.json.encode(node(name)), type=Node)
-        worker.picture.node_changed(Change(("", name), None, found))
-        read = records.read_slice(msgspec.Raw(msgspec.json.encode(piece)))
-        worker.picture.slice_changed(Change(("", piece["metadata"]["name"]), None, read))
+        own = [t.replace("the-node", f"node-{number:05d}").replace("-number-", f"-{number:05d}-") for t in texts]
+        first, second = (msgspec.Raw(text.replace("-number-", f"-{number:05d}-").encode()) for text in own)
+        found.append((first, second))
+    return found
+
+
+def fill(worker: Worker, raw: list[tuple[msgspec.Raw, msgspec.Raw]]) -> None:
+    """Bring nodes into the picture."""
+    for one, piece in raw:
+        found, read = records.read_node(one), records.read_slice(piece)
+        assert read is not None
+        worker.picture.node_changed(Change(("", found.metadata.name), None, found))
+        worker.picture.slice_changed(Change(("", read.metadata.name), None, read))
 
 
 def bring(worker: Worker, client: NullClient, obj: Object) -> None:
@@ -146,11 +154,11 @@ async def measure(nodes: int, waiting: int) -> None:
     """Print the figures for so many nodes."""
     client = NullClient()
     worker = Worker(cast("Client", client))
+    raw = raw_nodes(nodes)
     began = time.perf_counter()
-    fill(worker, nodes)
+    fill(worker, raw)
     _ = worker.picture.inventory.fleet
-    gc.collect()
-    gc.freeze()  # as the controller does once its picture is whole
+    memory.settle()  # as the controller does once its picture is whole
     print(f"{nodes} nodes: picture made in {time.perf_counter() - began:.2f} s", flush=True)
     placed = nodes * 2
     some = min(400, placed)

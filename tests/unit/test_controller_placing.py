@@ -106,6 +106,23 @@ async def test_a_pod_without_a_place_does_not_hold_up_the_next() -> None:
     assert cluster.claim("small") is not None
 
 
+async def test_among_many_full_nodes_the_one_that_becomes_free_is_found() -> None:
+    cluster = GpuCluster()
+    for number in range(70):
+        cluster.node(f"n{number:02d}", "rtx-a6000-x4-pairs")
+        cluster.pod(f"p{number:02d}", 4)
+    await cluster.settle()
+    cluster.schedule()
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert cluster.claim("late") is None
+    cluster.remove(PODS, "p69", "default")
+    given = cluster.gpus("p69")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.gpus("late") == given
+
+
 async def test_a_node_with_good_links_but_no_cpu_left_is_not_chosen() -> None:
     cluster = GpuCluster()
     cluster.node("a", "dgx-h100", allocatable={"cpu": "4"})
