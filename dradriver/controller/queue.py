@@ -36,10 +36,11 @@ class _Class:
         queued: Whether its first entry stands in the queue's own heap.
     """
 
-    __slots__ = ("failed_at", "heap", "kind", "queued", "reason")
+    __slots__ = ("failed_at", "gpus", "heap", "kind", "queued", "reason")
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self.gpus = kind[0].gpus
         self.heap: list[tuple[Order, Key]] = []
         self.failed_at = _NEVER
         self.reason = ""
@@ -63,6 +64,9 @@ class Queue:
         self._looked_at = _NEVER  # the nodes' clock when blocked classes were last looked at
         self._looking: Iterator[_Class] | None = None
         self._made = 0
+        # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
+        self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
+        self._candidates_at = _NEVER
         self._rechecks: collections.deque[tuple[Kind, float, int]] = collections.deque()
 
     def __len__(self) -> int:
@@ -129,16 +133,25 @@ class Queue:
         group.reason = reason
         return [self._entries[key][0] for _, key in group.heap if self._member(key, group)]
 
+    @property
+    def outdated(self) -> bool:
+        """Whether something became free since blocked kinds were last asked, or asking them has only begun."""
+        return self._looking is not None or self._looked_at != self._nodes.clock
+
     def look(self, most: int) -> bool:
         """Ask of up to so many blocked kinds whether they may find a place by now. Returns whether there are more.
 
         Call it until it returns False, and only then ``next``: so the oldest of those that may is the first.
         """
+        if not self.outdated:
+            return False
         if self._looking is None:
-            if self._looked_at == self._nodes.clock:
-                return False
-            self._looked_at = self._nodes.clock
-            self._looking = iter([group for group in self._classes.values() if group.failed_at != _NEVER])
+            since, self._looked_at = self._looked_at, self._nodes.clock
+            free = self._free()[: self._nodes.rows]
+            freed = free[self._nodes.freed[: len(free)] > since]
+            most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
+            blocked = (group for group in self._classes.values() if group.failed_at != _NEVER)
+            self._looking = iter([group for group in blocked if group.gpus <= most_gpus])
         for group in self._looking:
             if not group.queued and self._worth(group):
                 self._queue(group)
@@ -146,7 +159,7 @@ class Queue:
             if not most:
                 return True
         self._looking = None
-        return self._looked_at != self._nodes.clock
+        return False
 
     def recheck(self, version: int, now: float) -> bool:
         """Let a few kinds be asked about all nodes again, the longest ago first. Returns whether there are any.
@@ -171,15 +184,22 @@ class Queue:
 
     def _worth(self, group: _Class) -> bool:
         """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
-        request, ask = group.kind
-        freed = self._nodes.freed > group.failed_at
-        free = self._free()[: len(freed)]  # neither has a row more than it needs, nor the same ones
-        freed[: len(free)] &= free >= request.gpus
-        freed[len(free) :] = False
-        if freed.any() and (self._nodes.eligible(ask) & freed).any():
+        freed = self._freed(group.failed_at, group.gpus)
+        if freed is not None and self._nodes.eligible(group.kind[1])[freed].any():
             return True
         group.failed_at = self._nodes.clock
         return False
+
+    def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
+        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
+        if self._candidates_at != self._nodes.clock:
+            self._candidates_at = self._nodes.clock
+            self._candidates.clear()
+        if (since, gpus) not in self._candidates:
+            free = self._free()[: self._nodes.rows]  # neither has a row more than it needs, nor the same ones
+            rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
+            self._candidates[since, gpus] = rows if len(rows) else None
+        return self._candidates[since, gpus]
 
     def _queue(self, group: _Class) -> None:
         head = self._head(group)

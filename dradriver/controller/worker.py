@@ -37,6 +37,7 @@ OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
 RECHECK_S: Final = 0.5
+REST: Final = 4.0  # times as long as blocked kinds took to be asked
 _LOOK: Final = 64  # blocked kinds that are asked between two looks at the clock
 
 
@@ -84,6 +85,8 @@ class Worker:
         self._clogged: dict[str, OrderedDict[Key, None]] = {}  # wait for slow writes, by namespace
         self._pace = Pace()
         self._crowded: dict[str, OrderedDict[Key, None]] = {}  # wait for a scheduler, by its name
+        self._ask_after = 0.0
+        self._asking_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -124,7 +127,7 @@ class Worker:
                 self._touch(self._deferred.popitem(last=False)[0])
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
-            elif not (self._queue.look(_LOOK) or self._next()):
+            elif not (self._asked() or self._next()):
                 break
         metrics.WAITING.set(len(self._queue))
 
@@ -272,6 +275,26 @@ class Worker:
         heapq.heappush(self._timers, (when, key))
 
     # Giving places.
+
+    def _asked(self) -> bool:
+        """Ask some of the blocked kinds whether they may find a place by now. Returns whether there are more to ask.
+
+        Thousands of kinds take long to ask, and something becomes free all the time: most of the time is for others.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._ask_after or not self._queue.outdated:
+            return False
+        more = self._queue.look(_LOOK)
+        self._asking_s += loop.time() - began
+        if not more:
+            self._ask_after = loop.time() + self._asking_s * REST
+            if self._asking_s > SLICE_S:
+                loop.call_at(self._ask_after, self._woken.set)
+            else:
+                self._ask_after = 0.0
+            self._asking_s = 0.0
+        return True
 
     def _next(self) -> bool:
         """Give the next entry its place. Returns whether there may be another one to serve."""
