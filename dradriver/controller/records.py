@@ -181,8 +181,8 @@ def _uuid(device: Device) -> str:
 def _machine(text: str, uuids: list[str]) -> Machine | str:
     """Return the machine that a text describes, or why it cannot be read.
 
-    5,000 nodes have a few kinds of machine, which differ in their GPUs' identities. So the text is read with these taken
-    out, once a kind, and all else is shared: a tenth of the time and of the memory.
+    5,000 nodes have a few kinds of machine, which differ in their GPUs' identities. So the text is read with these
+    taken out, once a kind, and all else is shared: a tenth of the time and of the memory.
     """
     if _STAND_IN in text:
         return _decoded(text)

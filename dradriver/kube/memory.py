@@ -1,7 +1,7 @@
 """Python's cyclic garbage collector, kept off the event loop of a process that holds a large picture.
 
-A full collection looks at every object that there is: 0.3 s with 10,000 waiting pods, 1 s with 5,000 nodes, and it comes
-whenever many objects were made. Almost nothing here is ever part of a cycle, so one an hour is enough.
+A full collection looks at every object that there is: 0.3 s with 10,000 waiting pods, 1 s with 5,000 nodes, and it
+comes whenever many objects were made. Almost nothing here is ever part of a cycle, so one an hour is enough.
 """
 
 from __future__ import annotations

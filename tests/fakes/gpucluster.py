@@ -19,7 +19,7 @@ from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.reflector import Change
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Collection, Object, Refused, Store, patched
@@ -187,6 +187,10 @@ class GpuCluster:
             self.machines[name] = profiles.load(profile, seed=name)
             self.publish(name, self.machines[name])
 
+    def device_class(self, name: str, extended: str) -> None:
+        """Add a device class that serves an extended resource."""
+        self.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {"extendedResourceName": extended}})
+
     def publish(self, node: str, machine: Machine) -> None:
         """Publish a node's pool, a generation higher than before."""
         before = self.find(RESOURCE_SLICES, slices.slice_name(0, node))
@@ -198,6 +202,7 @@ class GpuCluster:
     def pod(self, name: str, gpus: int | Mapping[str, int] = 4, **changes: Any) -> None:
         """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""
         counts = {"main": gpus} if isinstance(gpus, int) else dict(gpus)
+        namespace = changes.pop("namespace", "default")
         self._created += 1
         wishes = {names.PREFIX + key: value for key, value in changes.pop("wishes", {}).items()}
         requests = changes.pop("requests", {})
@@ -221,7 +226,7 @@ class GpuCluster:
             {
                 "metadata": {
                     "name": name,
-                    "namespace": "default",
+                    "namespace": namespace,
                     "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
                     "labels": {names.LABEL: names.LABEL_PLACED},
                     "annotations": {names.REQUEST: note(counts, wishes), **wishes},
