@@ -1,4 +1,7 @@
-"""Prints the figures of a cluster as JSON. Those of the allocator: ``python -m tests.bench.allocator``."""
+"""Prints the figures of a cluster as JSON.
+
+Others: ``python -m tests.bench.allocator`` and, on up to thousands of nodes, ``python -m tests.bench.throughput``.
+"""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ async def burst(stage: Stage, variant: str, prefix: str, pods: int) -> dict[str,
     """
     async with stage.ready_for(variant):
         works = stage.works(variant, prefix, pods)
-        answered = usage.requests(stage.api)
         pids = stage.pids() | {"client": os.getpid()}
         profile = stage.profiled(f"{variant}-{prefix}", seconds=_PROFILE_S)
         async with profile, watching(stage.client) as seen:
             await stage.connect()
+            answered = usage.requests(stage.api)
             used = usage.Usage(pids)
             begun = time.monotonic()
             await stage.create(works)
