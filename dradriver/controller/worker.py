@@ -16,7 +16,7 @@ from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import MovedOnError, UnsureError, Writer
-from dradriver.controller.decide import decide, keep
+from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
 from dradriver.controller.entries import Entry
 from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.pace import Pace
@@ -37,6 +37,7 @@ OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
 RECHECK_S: Final = 0.5
+MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
 REST: Final = 4.0  # times as long as blocked kinds took to be asked
 _LOOK: Final = 64  # blocked kinds that are asked between two looks at the clock
 
@@ -334,12 +335,13 @@ class Worker:
         return True
 
     def _decide(self, entry: Entry, rows: Rows | None) -> Placement:
+        most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         if entry.tried:
             try:
-                return decide(self.picture, entry.wish, avoid=entry.tried, only=rows)
+                return decide(self.picture, entry.wish, avoid=entry.tried, only=rows, most=most)
             except NoPlaceError:
                 entry.tried.clear()  # all have had their turn
-        return decide(self.picture, entry.wish, only=rows)
+        return decide(self.picture, entry.wish, only=rows, most=most)
 
     # Writing.
 
