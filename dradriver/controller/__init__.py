@@ -11,7 +11,7 @@ holds       who holds which device
 
 What is done:
 
-worker      looks at pods that changed, gives places, keeps writers busy
+worker      looks at pods that changed, gives places
 entries     one waiting pod: its wish, parsed once, and how it has fared
 queue       who wants a place, in which order, and whom it is worth asking about
 decide      where a pod goes: from the picture to a placement
@@ -19,7 +19,9 @@ placement   a decision by identity
 review      what has to be done for one pod now; when a promise ends
 causes      why it ends
 commit      the writes: claims and pods
+writers     does them for many at once, and sees to what comes of them
 limiter     how many writes may be under way
+parking     entries that wait for what many wait for
 pace        how many promises may wait for a scheduler
 reasons     why pods wait, written on them
 collecting  claims of ours that nothing else removes

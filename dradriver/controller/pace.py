@@ -39,11 +39,11 @@ class Pace:
         self._scheduler[key] = scheduler
         self._waiting.setdefault(scheduler, {})[key] = None
 
-    def answered(self, key: Key, now: float, *, bound: bool) -> str | None:
-        """Say that a pod was bound, or waits for its scheduler no more. Returns that scheduler where it did."""
+    def answered(self, key: Key, now: float, *, bound: bool) -> None:
+        """Say that a pod was bound, or waits for its scheduler no more."""
         scheduler = self._scheduler.pop(key, None)
         if scheduler is None:
-            return None
+            return
         del self._waiting[scheduler][key]
         if not self._waiting[scheduler]:
             del self._waiting[scheduler]
@@ -51,4 +51,3 @@ class Pace:
             self._bound.setdefault(scheduler, collections.deque(maxlen=10_000)).append(now)
         elif scheduler not in self._waiting:
             self._bound.pop(scheduler, None)
-        return scheduler

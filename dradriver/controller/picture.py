@@ -49,6 +49,7 @@ class Picture:
         self._deleted: dict[Key, str] = {}  # uids of claims that we deleted and reflectors may still show
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
+        self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self._taken: dict[Key, tuple[str, Amounts]] = {}  # what our pods take, by pod
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
@@ -108,9 +109,8 @@ class Picture:
         pools = self.inventory.set_slice(change.old, change.new)
         for pool in pools:
             self.nodes.helped(pool)
-            for claim in self.claims.values():  # slices change seldom
-                if claim.pin is not None and claim.pin.choice.node == pool:
-                    self._touch_pod_of(claim.key)
+            for claim in sorted(self._pinned_on.get(pool, ())):
+                self._touch_pod_of(claim)
         self._tell()
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
@@ -226,10 +226,13 @@ class Picture:
         self._touch(key)
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
-        if new is None:
-            self.claims.pop(key, None)
-        else:
+        old = self.claims.pop(key, None)
+        if old is not None and old.pin is not None:
+            self._pinned_on[old.pin.choice.node].discard(key)
+        if new is not None:
             self.claims[key] = new
+            if new.pin is not None:
+                self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
         self._rehold(key)
         if new is not None and new.devices:
             for device in new.devices:

@@ -7,35 +7,32 @@ import contextlib
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.collecting import Collector
-from dradriver.controller.commit import MovedOnError, UnsureError, Writer
+from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
 from dradriver.controller.entries import Entry
-from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.limiter import Limiter
 from dradriver.controller.pace import Pace
+from dradriver.controller.parking import Cause, Kind, Parking
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.queue import Queue, Rows
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, refusal, review
-from dradriver.errors import DriverError
+from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
 from dradriver.kube.client import ApiError, Client, Unreachable
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 10.0
 SLICE_S: Final = 0.01  # of work before others get the loop
-SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
-OBJECT_BACKOFF_S: Final = 1.0
-PROMISE_BACKOFF_S: Final = 5.0
-MOVED_S: Final = 0.1  # usually an event comes first
 RECHECK_S: Final = 0.5
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
 REST: Final = 4.0  # times as long as blocked kinds took to be asked
@@ -74,29 +71,26 @@ class Worker:
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
-        self._limiter = Limiter(self._make_room)
-        self._writer = Writer(client, self.picture)
-        self.reasons = Reasons(self._writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
-        self._collector = Collector(client, self.picture, self._writer, grace_s=grace_s)
+        self._limiter = Limiter(self._woken.set)
+        writer = Writer(client, self.picture)
+        self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
+        self._writers = Writers(writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at)
+        self._collector = Collector(client, self.picture, writer, grace_s=grace_s)
         self._promise_s = promise_s
         self._unschedulable_s = unschedulable_s
         self._entries: dict[Key, Entry] = {}
         self._timers: list[tuple[float, Key]] = []
-        self._deferred: OrderedDict[Key, None] = OrderedDict()  # wait for a writer
-        self._clogged: dict[str, OrderedDict[Key, None]] = {}  # wait for slow writes, by namespace
+        self._parking = Parking()
         self._pace = Pace()
-        self._crowded: dict[str, OrderedDict[Key, None]] = {}  # wait for a scheduler, by its name
         self._ask_after = 0.0
         self._asking_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.reasons.run())
-                group.create_task(self._sweep())
-                group.create_task(self._recheck())
+                for work in (self.reasons.run, self._sweep, self._recheck):
+                    group.create_task(_always(work))
                 self._touched.update(dict.fromkeys(self.picture.pods))
                 while True:
                     self._woken.clear()
@@ -109,9 +103,7 @@ class Worker:
                         async with asyncio.timeout_at(self._timers[0][0] if self._timers else None):
                             await self._woken.wait()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._writers.stop()
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -124,8 +116,8 @@ class Worker:
                 begun = now = loop.time()
             while self._timers and self._timers[0][0] <= now:
                 self._touch(heapq.heappop(self._timers)[1])
-            if not self._touched and self._deferred and self._limiter.room():
-                self._touch(self._deferred.popitem(last=False)[0])
+            if not self._touched and (key := self._parking.release(self._over)) is not None:
+                self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
             elif not (self._asked() or self._next()):
@@ -136,9 +128,8 @@ class Worker:
         """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""
         while True:
             await self.turn()
-            if self._tasks:
-                for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
-                    task.result()
+            if self._writers:
+                await self._writers.one_done()
             elif self._queue.recheck(self.picture.version, float("inf")) or self._touched:
                 continue
             elif not await self.reasons.flush(float("inf"), 1000):
@@ -147,7 +138,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether writers are at work, or pods have to be looked at."""
-        return bool(self._tasks or self._touched)
+        return bool(self._writers or self._touched)
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, and end assumptions that the server does not share."""
@@ -159,17 +150,24 @@ class Worker:
         self._touched[key] = None
         self._woken.set()
 
-    def _make_room(self) -> None:
-        for namespace in [n for n in self._clogged if not self._limiter.clogged(n)]:
-            self._touched.update(self._clogged.pop(namespace))
-        self._woken.set()
+    def _over(self, cause: Cause) -> bool:
+        match cause.kind:
+            case Kind.WRITER:
+                return self._limiter.room()
+            case Kind.NAMESPACE:
+                return not self._limiter.clogged(cause.name)
+            case Kind.SCHEDULER:
+                return self._pace.room(cause.name, asyncio.get_running_loop().time())
 
-    def _defer(self, key: Key) -> None:
-        """Look again when a writer has time for it."""
-        if self._limiter.clogged(key[0]):
-            self._clogged.setdefault(key[0], OrderedDict())[key] = None
-        else:
-            self._deferred[key] = None
+    def _writable(self, entry: Entry) -> bool:
+        """Return whether an entry may be written now; if not, it is looked at again when it may."""
+        if self._limiter.clogged(entry.key[0]):
+            self._parking.park(entry.key, Cause(Kind.NAMESPACE, entry.key[0]))
+            return False
+        if not self._limiter.room():
+            self._parking.park(entry.key, Cause(Kind.WRITER))
+            return False
+        return True
 
     def _guarded(self, key: Key) -> None:
         try:
@@ -178,7 +176,7 @@ class Worker:
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             if (entry := self._entries.get(key)) is not None:
                 self._queue.drop(key)
-                self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
+                self._writers.fail(entry, OWN_ERROR)
 
     def _look(self, key: Key) -> None:
         pod, entry = self.picture.pods.get(key), self._entries.get(key)
@@ -201,31 +199,32 @@ class Worker:
             self._at(entry.not_before, key)
             return
         if entry.unsure:
-            self._write(entry, self._ask(entry))
+            if self._writable(entry):
+                self._writers.ask(entry)
             return
         step = review(entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        if isinstance(step, Place):
+            self._want(entry)
+            return
+        self._queue.drop(key)
         match step:
-            case Place():
-                self._want(entry)
-                return
-            case Keep():
+            case Keep() if self._writable(entry):
                 self._keep(entry, step)
-            case Withdraw():
-                self._write(entry, self._withdraw(entry, step))
+            case Withdraw() if self._writable(entry):
+                self._writers.withdraw(entry, step)
+            case Settle() if not step.texts:
+                self._forget(key)
             case Settle():
-                if not step.texts:
-                    self._forget(key)
-                else:
-                    self._entries[key] = entry
-                    self._write(entry, self._settle(entry, step.texts))
+                self._entries[key] = entry
+                if self._writable(entry):
+                    self._writers.settle(entry, step.texts)
             case Wait():
-                if step.texts:
-                    self._write(entry, self._settle(entry, step.texts))
+                if step.texts and self._writable(entry):
+                    self._writers.settle(entry, step.texts)
                 elif step.until is not None:
                     self._at(step.until, key)
                 if step.reason is not None:
                     self.reasons.want(pod, step.reason)
-        self._queue.drop(key)
 
     def _want(self, entry: Entry) -> None:
         try:
@@ -241,12 +240,12 @@ class Worker:
         try:
             placement = keep(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
         except WordError as error:
-            self._write(entry, self._withdraw(entry, Withdraw(step.claim, step.cause, str(error))))
+            self._writers.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
             return
         if placement is None:
-            self._write(entry, self._withdraw(entry, Withdraw(step.claim, step.cause)))
+            self._writers.withdraw(entry, Withdraw(step.claim, step.cause))
         else:
-            self._write(entry, self._lift(entry, placement))
+            self._writers.lift(entry, placement)
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
@@ -265,12 +264,7 @@ class Worker:
             self._pace.lifted(entry.key, pod.spec.scheduler_name)
 
     def _answered(self, key: Key, *, bound: bool) -> None:
-        scheduler = self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
-        if scheduler is not None and scheduler in self._crowded:
-            crowd = self._crowded[scheduler]
-            self._touch(crowd.popitem(last=False)[0])
-            if not crowd:
-                del self._crowded[scheduler]
+        self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
 
     def _at(self, when: float, key: Key) -> None:
         heapq.heappush(self._timers, (when, key))
@@ -305,9 +299,8 @@ class Worker:
         if found is None:
             return False
         entry, rows = found
-        if self._limiter.clogged(entry.key[0]):
+        if not self._writable(entry):
             self._queue.leave(entry)
-            self._defer(entry.key)
             self.reasons.want(
                 entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
             )
@@ -315,7 +308,7 @@ class Worker:
         scheduler = entry.pod.spec.scheduler_name
         if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
-            self._crowded.setdefault(scheduler, OrderedDict())[entry.key] = None
+            self._parking.park(entry.key, Cause(Kind.SCHEDULER, scheduler))
             return True
         try:
             placement = self._decide(entry, rows)
@@ -327,11 +320,10 @@ class Worker:
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
             self._queue.leave(entry)
-            self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
+            self._writers.fail(entry, OWN_ERROR)
             return True
         self._queue.leave(entry)
-        self.picture.promise(entry.wish.claim, placement)
-        self._write(entry, self._place(entry, placement))
+        self._writers.place(entry, placement)
         return True
 
     def _decide(self, entry: Entry, rows: Rows | None) -> Placement:
@@ -343,108 +335,7 @@ class Worker:
                 entry.tried.clear()  # all have had their turn
         return decide(self.picture, entry.wish, only=rows, most=most)
 
-    # Writing.
-
-    def _write(self, entry: Entry, action: Coroutine[Any, Any, None]) -> None:
-        """Let a writer do it, or wait for one."""
-        if not self._limiter.room() or self._limiter.clogged(entry.key[0]):
-            action.close()
-            self._defer(entry.key)
-            return
-        entry.busy = True
-        task = asyncio.get_running_loop().create_task(self._run(entry, action))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, entry: Entry, action: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with self._limiter.slot(entry.key[0], lambda: self._slow(entry)):
-                await action
-            self._limiter.succeeded()
-            entry.moved = 0
-        except MovedOnError as error:
-            logger.info("pod %s/%s: %s; looking again", *entry.key, error)
-            self._limiter.succeeded()
-            # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
-            if entry.moved or not entry.pod.gated:
-                entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
-            entry.moved += 1
-        except UnsureError as error:
-            logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
-            entry.unsure = True
-            entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
-        except (ApiError, Unreachable) as error:
-            logger.warning("pod %s/%s: %s", *entry.key, error)
-            if of_server(error):
-                self._limiter.failed(error)
-                entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
-            else:
-                if isinstance(error, ApiError) and error.status < 500:
-                    self._limiter.succeeded()
-                text = error.message if isinstance(error, ApiError) and error.message else str(error)
-                self._fail(entry, text, first_s=OBJECT_BACKOFF_S)
-        except DriverError as error:
-            self._fail(entry, str(error), first_s=OBJECT_BACKOFF_S)
-        except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
-            self._fail(entry, "an error in the controller, see its log", first_s=OBJECT_BACKOFF_S)
-        finally:
-            entry.busy = False
-            self._touch(entry.key)
-
-    def _slow(self, entry: Entry) -> None:
-        """Keep for nobody what a claim is to hold whose creation hangs: somebody's webhook may hold it up for long."""
-        if (claim := claim_key(entry.pod)) is not None:
-            self.picture.release(claim)
-
-    def _fail(self, entry: Entry, reason: str, *, first_s: float) -> None:
-        entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
-        self._at(entry.not_before, entry.key)
-        if (pod := self.picture.pods.get(entry.key)) is not None and pod.metadata.uid == entry.uid:
-            self.reasons.want(pod, reason)
-
-    async def _place(self, entry: Entry, placement: Placement) -> None:
-        began = asyncio.get_running_loop().time()
-        pod, wish = entry.pod, entry.wish
-        try:
-            if pod.gated:
-                await self._writer.place(pod, wish, placement)
-            else:
-                await self._writer.place_again(pod, wish, placement)
-        except UnsureError:
-            raise
-        except BaseException:
-            self.picture.release(wish.claim)
-            raise
-        self._lifted(entry, placement, began)
-
-    async def _lift(self, entry: Entry, placement: Placement) -> None:
-        began = asyncio.get_running_loop().time()
-        await self._writer.lift(entry.pod, placement)
-        self._lifted(entry, placement, began)
-
-    def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:
-        self.reasons.taken_away(entry.key)
-        if entry.pod.gated:
-            metrics.PLACEMENTS.labels(placement.choice.level.value).inc()
-            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
-
-    async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
-        await self._writer.withdraw(step.claim)
-        metrics.WITHDRAWALS.labels(step.cause.value).inc()
-        if step.claim.pin is not None and step.reason:
-            node = step.claim.pin.choice.node
-            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *entry.key, node, step.reason)
-            entry.tried.append(node)
-            self._fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
-
-    async def _settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
-        await self._writer.annotate(entry.pod, texts)
-
-    async def _ask(self, entry: Entry) -> None:
-        if await self._writer.look(entry.wish.claim) is None:
-            self.picture.release(entry.wish.claim)
-        entry.unsure = False
+    # Now and then.
 
     async def _recheck(self) -> None:
         """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""
@@ -468,3 +359,13 @@ def _why(entry: Entry, error: NoPlaceError) -> str:
     return (
         f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
     )
+
+
+async def _always(work: Callable[[], Awaitable[None]]) -> None:
+    """Do a background work for ever: a bug in it must not end the process."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            logger.exception("an error in this program; going on")
+        await asyncio.sleep(OBJECT_BACKOFF_S)

@@ -1,0 +1,203 @@
+"""Does what was decided, for many pods at once, and sees to whatever comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from dradriver.api.pins import Key, claim_key
+from dradriver.controller import metrics
+from dradriver.controller.commit import MovedOnError, UnsureError, Writer
+from dradriver.controller.entries import Entry
+from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.picture import Picture
+from dradriver.controller.placement import Placement
+from dradriver.controller.reasons import Reasons
+from dradriver.controller.review import Withdraw
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Unreachable
+
+logger = logging.getLogger(__name__)
+
+SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
+OBJECT_BACKOFF_S: Final = 1.0
+PROMISE_BACKOFF_S: Final = 5.0
+MOVED_S: Final = 0.1  # usually an event comes first
+OWN_ERROR: Final = "an error in the controller, see its log"
+
+Action = Coroutine[Any, Any, None]
+
+
+class Writers:
+    """One task for each entry that is written; the entry is busy until it ends, and is then looked at again.
+
+    Whatever goes wrong with one entry (a refusal, somebody's webhook, a bug) costs that entry a pause and a reason, and
+    nobody else anything. Only trouble with the server stops all.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        limiter: Limiter,
+        picture: Picture,
+        reasons: Reasons,
+        *,
+        touch: Callable[[Key], None],
+        at: Callable[[float, Key], None],
+    ) -> None:
+        """Make writers that are idle.
+
+        Args:
+            writer: Makes single writes.
+            limiter: Says how many may be under way; ask it before each step.
+            picture: The cluster.
+            reasons: Told why an entry has to wait.
+            touch: Called with the key of an entry that has to be looked at again.
+            at: The same at a time, by the loop's clock.
+        """
+        self._writer = writer
+        self._limiter = limiter
+        self._picture = picture
+        self._reasons = reasons
+        self._touch = touch
+        self._at = at
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def one_done(self) -> None:
+        """Wait until one of the tasks has ended; raises what is meant to end the process."""
+        for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            task.result()
+
+    async def stop(self) -> None:
+        """End all that is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Steps.
+
+    def place(self, entry: Entry, placement: Placement) -> None:
+        """Create an entry's claim and let the scheduler have the pod; its GPUs are promised from now on."""
+        self._picture.promise(entry.wish.claim, placement)
+        self._start(entry, self._place(entry, placement))
+
+    def lift(self, entry: Entry, placement: Placement) -> None:
+        """Lift the gate of an entry that has its claim."""
+        self._start(entry, self._lift(entry, placement))
+
+    def withdraw(self, entry: Entry, step: Withdraw) -> None:
+        """End a promise."""
+        self._start(entry, self._withdraw(entry, step))
+
+    def settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
+        """Put annotations right."""
+        self._start(entry, self._settle(entry, texts))
+
+    def ask(self, entry: Entry) -> None:
+        """Find out whether an entry's claim was created."""
+        self._start(entry, self._ask(entry))
+
+    def fail(self, entry: Entry, reason: str, *, first_s: float = OBJECT_BACKOFF_S) -> None:
+        """Let an entry wait, each time twice as long, and say why."""
+        entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
+        self._at(entry.not_before, entry.key)
+        if (pod := self._picture.pods.get(entry.key)) is not None and pod.metadata.uid == entry.uid:
+            self._reasons.want(pod, reason)
+
+    # What comes of them.
+
+    def _start(self, entry: Entry, action: Action) -> None:
+        entry.busy = True
+        task = asyncio.get_running_loop().create_task(self._run(entry, action))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, entry: Entry, action: Action) -> None:
+        try:
+            async with self._limiter.slot(entry.key[0], lambda: self._slow(entry)):
+                await action
+            self._limiter.succeeded()
+            entry.moved = 0
+        except MovedOnError as error:
+            logger.info("pod %s/%s: %s; looking again", *entry.key, error)
+            self._limiter.succeeded()
+            # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
+            if entry.moved or not entry.pod.gated:
+                entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
+            entry.moved += 1
+        except UnsureError as error:
+            logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
+            entry.unsure = True
+            entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+        except (ApiError, Unreachable) as error:
+            logger.warning("pod %s/%s: %s", *entry.key, error)
+            if of_server(error):
+                self._limiter.failed(error)
+                entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+            else:
+                if isinstance(error, ApiError) and error.status < 500:
+                    self._limiter.succeeded()
+                text = error.message if isinstance(error, ApiError) and error.message else str(error)
+                self.fail(entry, text)
+        except DriverError as error:
+            self.fail(entry, str(error))
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
+            self.fail(entry, OWN_ERROR)
+        finally:
+            entry.busy = False
+            self._touch(entry.key)
+
+    def _slow(self, entry: Entry) -> None:
+        """Keep for nobody what a claim is to hold whose creation hangs: somebody's webhook may hold it up for long."""
+        if (claim := claim_key(entry.pod)) is not None:
+            self._picture.release(claim)
+
+    async def _place(self, entry: Entry, placement: Placement) -> None:
+        began = asyncio.get_running_loop().time()
+        pod, wish = entry.pod, entry.wish
+        try:
+            if pod.gated:
+                await self._writer.place(pod, wish, placement)
+            else:
+                await self._writer.place_again(pod, wish, placement)
+        except UnsureError:
+            raise
+        except BaseException:
+            self._picture.release(wish.claim)
+            raise
+        self._lifted(entry, placement, began)
+
+    async def _lift(self, entry: Entry, placement: Placement) -> None:
+        began = asyncio.get_running_loop().time()
+        await self._writer.lift(entry.pod, placement)
+        self._lifted(entry, placement, began)
+
+    def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:
+        self._reasons.taken_away(entry.key)
+        if entry.pod.gated:
+            metrics.PLACEMENTS.labels(placement.choice.level.value).inc()
+            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
+
+    async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
+        await self._writer.withdraw(step.claim)
+        metrics.WITHDRAWALS.labels(step.cause.value).inc()
+        if step.claim.pin is not None and step.reason:
+            node = step.claim.pin.choice.node
+            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *entry.key, node, step.reason)
+            entry.tried.append(node)
+            self.fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
+
+    async def _settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
+        await self._writer.annotate(entry.pod, texts)
+
+    async def _ask(self, entry: Entry) -> None:
+        claim = claim_key(entry.pod)
+        if claim is not None and await self._writer.look(claim) is None:
+            self._picture.release(claim)
+        entry.unsure = False
