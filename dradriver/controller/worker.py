@@ -32,6 +32,7 @@ from dradriver.kube.client import ApiError, Client, Unreachable
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 10.0
+EARLY_S: Final = 0.001
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
@@ -100,7 +101,8 @@ class Worker:
                         logger.exception("an error in this program; going on")
                         await asyncio.sleep(OBJECT_BACKOFF_S)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout_at(self._timers[0][0] if self._timers else None):
+                        # A timer may come a moment too early, and then find nothing to do, again and again.
+                        async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):
                             await self._woken.wait()
         finally:
             await self._writers.stop()

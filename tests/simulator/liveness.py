@@ -118,7 +118,8 @@ class Liveness:
             if pod is None or fit.finished(pod) or "deletionTimestamp" in pod["metadata"]:
                 continue
             if pod["spec"].get("nodeName"):
-                yield from self._bound(key, pod)
+                if fit.placed(pod):  # without our label it is nobody's of ours, whatever it got before
+                    yield from self._bound(key, pod)
             elif key not in world.spoiled and fit.placed(pod):
                 yield from self._waiting(key, pod)
 
