@@ -56,7 +56,7 @@ class Collector:
             return False
         name, uid = claim.owner
         pod = self._picture.pods.get((claim.metadata.namespace, name))
-        return pod is None or pod.metadata.uid != uid
+        return pod is None or pod.metadata.uid != uid or pod.finished or pod.claim_name != claim.metadata.name
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
         """Ask the server itself whether its pod wants it still: the claims' reflector may be ahead of the pods'."""

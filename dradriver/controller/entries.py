@@ -75,7 +75,8 @@ class Entry:
         moved: How often in a row another writer was first.
         failures: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
-        claim_uid: The claim that the times below are of.
+        claim_uid: The claim that the times below are of; empty where it was taken back.
+        lost: How often its claim has vanished by somebody else's doing.
         promised_at: When that claim was first seen.
         unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
     """
@@ -91,6 +92,7 @@ class Entry:
         self.failures = 0
         self.tried: list[str] = []
         self.claim_uid = ""
+        self.lost = 0
         self.promised_at = 0.0
         self.unschedulable_at: float | None = None
         self._wish: Wish | WordError | None = None
@@ -132,6 +134,19 @@ class Entry:
         """Let it wait, twice as long as the last time."""
         self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
         self.failures += 1
+
+    def lose(self, now: float) -> bool:
+        """Take in that its claim is gone. Returns whether it must wait before it gets another.
+
+        Whoever deletes it may go on doing so: the garbage collector does, of a pod that is gone and still shown to us.
+        """
+        if not self.claim_uid:
+            return False
+        self.claim_uid = ""
+        self.lost += 1
+        if self.lost > 1:
+            self.not_before = now + min(0.25 * 2.0 ** min(self.lost, 16), LONGEST_BACKOFF_S)
+        return self.lost > 1
 
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""

@@ -252,9 +252,9 @@ class Picture:
             self._recount(pod)
 
     def _held(self, key: Key) -> dict[Device, Amount]:
-        """Return what a claim was given, else what it is pinned to while its pod may still want it.
+        """Return what a claim was given, else what it is pinned to, as long as it is there.
 
-        A bound pod's promise holds too: its binding may be seen before the allocation, by two reflectors.
+        A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
         """
         claim = self.claims.get(key)
         if claim is None:
@@ -262,11 +262,7 @@ class Picture:
             return {} if intended is None else dict.fromkeys(intended.devices)
         if claim.devices is not None:
             return claim.devices
-        if claim.pin is None or claim.owner is None:
-            return {}
-        name, uid = claim.owner
-        pod = self.pods.get((key[0], name))
-        if pod is not None and pod.metadata.uid == uid and (pod.finished or pod.claim_name != key[1]):
+        if claim.pin is None:
             return {}
         return dict.fromkeys(claim.pin.devices)
 

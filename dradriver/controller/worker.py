@@ -206,7 +206,10 @@ class Worker:
             return
         step = review(entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
-            self._want(entry)
+            if entry.lose(now):
+                self._at(entry.not_before, key)
+            else:
+                self._want(entry)
             return
         self._queue.drop(key)
         match step:

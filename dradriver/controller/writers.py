@@ -106,7 +106,8 @@ class Writers:
         """Let an entry wait, each time twice as long, and say why."""
         entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
         self._at(entry.not_before, entry.key)
-        if (pod := self._picture.pods.get(entry.key)) is not None and pod.metadata.uid == entry.uid:
+        pod = self._picture.pods.get(entry.key)
+        if pod is not None and pod.metadata.uid == entry.uid and not pod.spec.node_name:
             self._reasons.want(pod, reason)
 
     # What comes of them.
@@ -186,6 +187,7 @@ class Writers:
 
     async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
         await self._writer.withdraw(step.claim)
+        entry.claim_uid = ""
         metrics.WITHDRAWALS.labels(step.cause.value).inc()
         if step.claim.pin is not None and step.reason:
             node = step.claim.pin.choice.node
