@@ -16,6 +16,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.objects import Container, Metadata, Pod, PodSpec, ResourceRequirements
+from dradriver.api.pins import KEEP
 from dradriver.controller.nodes.requests import request_of
 from dradriver.kube import codec
 
@@ -53,8 +54,8 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
 def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return what is kept of a pod's JSON.
 
-    A pod with our label is a ``Pod``, with those of its annotations that are ours. Of any other, nothing is kept until
-    it is bound and once it has finished.
+    A pod with our label is a ``Pod``, with those of its annotations, labels and variables that are looked at. Of any
+    other, nothing is kept until it is bound and once it has finished.
 
     Raises:
         BadJson: It is not a pod.
@@ -78,7 +79,21 @@ def _whole(data: msgspec.Raw) -> Pod:
     pod: Pod = codec.decode(data, Pod)
     # Anybody can set our label, and other people's annotations are as long on such a pod as on any other.
     ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(names.PREFIX)}
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=ours))
+    labels = {names.LABEL: pod.metadata.labels[names.LABEL]}
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=[_lean(container) for container in pod.spec.containers],
+        init_containers=[_lean(container) for container in pod.spec.init_containers],
+    )
+    metadata = msgspec.structs.replace(pod.metadata, annotations=ours, labels=labels)
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
+
+
+def _lean(container: Container) -> Container:
+    """Return a container with those of its variables that are looked at."""
+    if not container.env:
+        return container
+    return msgspec.structs.replace(container, env=[v for v in container.env if v.name.startswith(KEEP)])
 
 
 class _Labels(msgspec.Struct, frozen=True, gc=False):

@@ -54,12 +54,15 @@ def test_of_a_foreign_pod_only_its_share_of_its_node_is_kept() -> None:
     )
 
 
-def test_ours_is_kept_whole_but_for_the_annotations_of_others() -> None:
-    kept = read(pod(labels=OURS | {"app": "x"}))
+def test_of_ours_all_is_kept_that_is_looked_at_and_no_long_text_of_others() -> None:
+    sent = pod(labels=OURS | {"app": "x"})
+    sent["spec"]["containers"][0]["env"] = [{"name": f"X{i}"} for i in range(30_000)] + [{"name": "NCCL_ALGO"}]
+    kept = read(sent)
 
     assert isinstance(kept, Pod)
     assert kept.placed
-    assert kept.metadata.labels == OURS | {"app": "x"}
+    assert kept.metadata.labels == OURS
+    assert [variable.name for variable in kept.spec.containers[0].env] == ["NCCL_ALGO"]
     assert kept.metadata.annotations == {names.POLICY: "nvlink"}
     assert kept.spec.containers[0].resources.requests == {"cpu": "1500m", "memory": "1Gi"}
 
