@@ -33,7 +33,7 @@ class _Class:
         heap: Its entries by order; those that left are dropped when they come to the top.
         failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
         reason: Why, then.
-        queued: Whether its first entry stands in the queue's own heap.
+        queued: The order that it stands in the queue's own heap under; None while it does not.
     """
 
     __slots__ = ("failed_at", "gpus", "heap", "kind", "queued", "reason")
@@ -44,7 +44,7 @@ class _Class:
         self.heap: list[tuple[Order, Key]] = []
         self.failed_at = _NEVER
         self.reason = ""
-        self.queued = False
+        self.queued: Order | None = None
 
 
 class Queue:
@@ -95,7 +95,7 @@ class Queue:
     def drop(self, key: Key) -> None:
         """Forget an entry; an unknown one is no error."""
         found = self._entries.pop(key, None)
-        if found is not None and not found[1].queued and self._head(found[1]) is None:
+        if found is not None and found[1].queued is None and self._head(found[1]) is None:
             self._forget(found[1])
 
     def next(self) -> tuple[Entry, Rows | None] | None:
@@ -104,8 +104,10 @@ class Queue:
         Answer with ``leave`` or ``block`` before asking again.
         """
         while self._heads:
-            _, _, group = heapq.heappop(self._heads)
-            group.queued = False
+            order, _, group = heapq.heappop(self._heads)
+            if group.queued != order:
+                continue  # an older entry came, and has had the group's turn
+            group.queued = None
             head = self._head(group)
             if head is not None:
                 return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
@@ -153,7 +155,7 @@ class Queue:
             blocked = (group for group in self._classes.values() if group.failed_at != _NEVER)
             self._looking = iter([group for group in blocked if group.gpus <= most_gpus])
         for group in self._looking:
-            if not group.queued and self._worth(group):
+            if group.queued is None and self._worth(group):
                 self._queue(group)
             most -= 1
             if not most:
@@ -205,8 +207,8 @@ class Queue:
         head = self._head(group)
         if head is None:
             self._forget(group)
-        elif not group.queued:
-            group.queued = True
+        elif group.queued is None or head.order < group.queued:
+            group.queued = head.order
             self._made += 1
             heapq.heappush(self._heads, (head.order, self._made, group))
 

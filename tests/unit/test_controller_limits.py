@@ -1,0 +1,147 @@
+"""How many writes and promises may be under way, and who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from dradriver.controller.limiter import MOST, MOST_SLOW, Limiter, of_server
+from dradriver.controller.pace import LEAST, Pace
+from dradriver.controller.parking import Cause, Kind, Parking
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Unreachable
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ApiError(429, "TooManyRequests", "too many requests, please try again later"), True),
+        (ApiError(503, "ServiceUnavailable", "the server is currently unable"), True),
+        (ApiError(401, "Unauthorized", "Unauthorized"), True),
+        (Unreachable("POST: connection refused"), True),
+        (Unreachable("POST: timeout", timed_out=True), False),
+        (ApiError(429, "TooManyRequests", 'admission webhook "x" denied the request: no'), False),
+        (ApiError(500, "InternalError", 'failed calling webhook "x": EOF'), False),
+        (ApiError(403, "Forbidden", "exceeded quota"), False),
+        (ApiError(422, "Invalid", "no"), False),
+        (DriverError("anything"), False),
+    ],
+)
+def test_what_a_failure_says_something_about(error: DriverError, *, says: bool) -> None:
+    assert of_server(error) is says
+
+
+@pytest.mark.looptime
+async def test_sixteen_writes_are_under_way_and_no_more() -> None:
+    limiter = Limiter(nothing)
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST):
+            assert limiter.room()
+            await stack.enter_async_context(limiter.slot("n", nothing))
+        assert not limiter.room()
+        assert not limiter.idle
+    assert limiter.room()
+    assert limiter.idle
+
+
+@pytest.mark.looptime
+async def test_a_write_that_hangs_gives_its_slot_away_and_clogs_its_own_namespace_only() -> None:
+    limiter, slow = Limiter(nothing), []
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_SLOW):
+            await stack.enter_async_context(limiter.slot("slow", lambda: slow.append(1)))
+        await asyncio.sleep(0.9)
+        assert slow == []
+        assert not limiter.clogged("slow")
+        await asyncio.sleep(0.2)
+        assert len(slow) == MOST_SLOW
+        assert limiter.clogged("slow")
+        assert not limiter.clogged("other")
+        assert limiter.idle
+    assert not limiter.clogged("slow")
+    assert limiter.room()
+
+
+@pytest.mark.looptime
+async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_that() -> None:
+    woken: list[float] = []
+    limiter = Limiter(lambda: woken.append(asyncio.get_running_loop().time()))
+    trouble = ApiError(503)
+    for pause_s in (0.1, 0.2, 0.4):
+        limiter.failed(trouble)
+        assert not limiter.room()
+        await asyncio.sleep(pause_s * 0.99)
+        assert not limiter.room()
+        await asyncio.sleep(pause_s * 0.02)
+        assert limiter.room()
+    assert len(woken) == 3, "whoever waits is told when the pause is over"
+    async with limiter.slot("n", nothing):
+        assert not limiter.room(), "one write after another finds out"
+    limiter.succeeded()
+    async with limiter.slot("n", nothing):
+        assert limiter.room()
+    limiter.failed(trouble)
+    await asyncio.sleep(0.101)
+    assert limiter.room()
+
+
+@pytest.mark.looptime
+async def test_the_time_that_the_server_asks_for_counts() -> None:
+    limiter = Limiter(nothing)
+    limiter.failed(ApiError(429, retry_after_s=7))
+    await asyncio.sleep(6.9)
+    assert not limiter.room()
+    await asyncio.sleep(0.2)
+    assert limiter.room()
+    limiter.failed(ApiError(429, retry_after_s=7_000))
+    await asyncio.sleep(30.1)
+    assert limiter.room(), "but not for ever"
+
+
+def test_promises_wait_for_a_scheduler_that_is_behind_and_for_no_other() -> None:
+    pace = Pace()
+    for number in range(LEAST):
+        assert pace.room("slow", 0.0)
+        pace.lifted(("n", f"p{number}"), "slow")
+    assert not pace.room("slow", 0.0)
+    assert pace.room("other", 0.0)
+    pace.answered(("n", "p0"), 1.0, bound=True)
+    assert pace.room("slow", 1.0)
+
+
+def test_a_fast_scheduler_gets_as_much_as_it_binds_in_fifteen_seconds() -> None:
+    pace = Pace()
+    for number in range(1000):
+        pace.lifted(("n", f"p{number}"), "fast")
+        if number < 700:
+            pace.answered(("n", f"p{number}"), 5.0, bound=True)
+    assert pace.room("fast", 6.0), "300 wait, and 70 a second are bound"
+    assert not pace.room("fast", 16.0), "none was bound in the last ten seconds"
+
+
+def test_a_pod_counts_once_and_not_after_its_answer() -> None:
+    pace = Pace()
+    for _ in range(LEAST + 1):
+        pace.lifted(("n", "p"), "s")
+    assert pace.room("s", 0.0)
+    pace.answered(("n", "p"), 0.0, bound=False)
+    pace.answered(("n", "p"), 0.0, bound=False)
+    assert pace.room("s", 0.0)
+
+
+def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
+    parking, writer, tenant = Parking(), Cause(Kind.WRITER), Cause(Kind.NAMESPACE, "tenant")
+    for name in "abc":
+        parking.park(("n", name), writer)
+    parking.park(("n", "d"), tenant)
+    assert parking.release(lambda _: False) is None
+    assert parking.release(lambda cause: cause == tenant) == ("n", "d")
+    assert parking.release(lambda cause: cause == tenant) is None
+    parking.park(("n", "a"), writer)
+    assert [parking.release(lambda _: True) for _ in range(4)] == [("n", "a"), ("n", "b"), ("n", "c"), None]
