@@ -19,7 +19,7 @@ from dradriver.api.objects import (
     Toleration,
 )
 from dradriver.controller.nodes import Ask, Constraints, NodeTable, ask_of, rules
-from dradriver.controller.nodes.ask import MOST
+from dradriver.controller.nodes.ask import MOST, Term
 from dradriver.controller.nodes.classes import TOO_MANY
 from dradriver.controller.nodes.columns import Codes
 from dradriver.controller.nodes.table import GONE
@@ -275,6 +275,16 @@ def test_what_can_help_moves_the_clock(event: Callable[[NodeTable], object]) -> 
     assert [table.name(int(row)) for row in (table.freed > clock).nonzero()[0]] in (["gpu"], ["cpu"])
 
 
+def test_a_node_that_lists_a_claimable_resource_no_more_helps() -> None:
+    table = table_of(node())
+    listing = msgspec.structs.replace(node().status, allocatable={"cpu": "4", "pods": "9", "fpga": "1"})
+    table.claimable = {"fpga"}
+    table.set_node("n", msgspec.structs.replace(node(), status=listing))
+    assert fit(table, Ask((("fpga", 2),), Constraints())) == set()
+    assert table.set_node("n", node())
+    assert fit(table, Ask((("fpga", 2),), Constraints())) == {"n"}
+
+
 def test_resources_that_are_claimable_no_more_or_on_no_node_move_no_clock() -> None:
     table = NodeTable()
     table.set_node("cpu", node("cpu"))
@@ -301,6 +311,17 @@ def test_masks_follow_what_changes_after_they_were_made() -> None:
     table.offer("a", True)
     assert fit(table, wanting(zone="b")) == set()
     assert fit(table, wanting(Toleration(key="k", operator="Exists"), zone="b")) == {"b"}
+
+
+@pytest.mark.parametrize("chosen", [1, 2, 3, 4, 5, 6])
+def test_any_number_of_values_can_be_chosen(chosen: int) -> None:
+    table = table_of(*[node(f"n{i}", labels={"zone": str(i)}) for i in range(7)])
+    zones = ("zone", "In", (*map(str, range(chosen)), "none"))
+    others = ("zone", "NotIn", zones[2])
+    key = Constraints(terms=(Term((zones,), ()),))
+    assert fit(table, Ask((), key)) == {f"n{i}" for i in range(chosen)}
+    key = Constraints(terms=(Term((others,), ()),))
+    assert fit(table, Ask((), key)) == {f"n{i}" for i in range(chosen, 7)}
 
 
 def test_a_value_that_nobody_uses_gives_its_number_back() -> None:

@@ -87,7 +87,7 @@ def test_a_lifted_pod_counts_on_the_node_it_was_promised_and_a_gated_one_nowhere
 
 
 def test_a_quantity_that_is_none_counts_as_nothing_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    assert request_of(pod(container(cpu="many", memory="1Ki"))) == {"cpu": 0, "memory": 1024, "pods": 1}
+    assert request_of(pod(container(cpu="plenty", memory="1Ki"))) == {"cpu": 0, "memory": 1024, "pods": 1}
     assert "cpu" in caplog.text
 
 

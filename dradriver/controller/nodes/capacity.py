@@ -48,7 +48,7 @@ class Capacity:
             column.grow(rows)
 
     def set(self, row: int, name: str, allocatable: Mapping[str, int]) -> bool:
-        """Replace what a row's node has to give. Returns whether a pod may fit that did not."""
+        """Replace all that a row has to give, its former node's too. Returns whether a pod may fit that did not."""
         used = self._used.get(name, {})
         helps = False
         for resource in allocatable.keys() - self._columns.keys():
@@ -60,11 +60,6 @@ class Capacity:
             column.use(row, used.get(resource, 0))
             helps |= now > before or (now < before and now == 0 and resource in self.claimable)
         return helps
-
-    def clear(self, row: int) -> None:
-        """Forget a row's node. What pods use there stays, by the node's name."""
-        for column in self._columns.values():
-            column.allocatable[row] = column.left[row] = 0
 
     def use(self, name: str, row: int | None, request: Mapping[str, int], sign: int) -> None:
         """Add (1) or take away (-1) what a pod uses on a node; ``row`` is the node's, None while it has none."""

@@ -201,9 +201,7 @@ class NodeTable:
             return
         row = self._rows[name]
         self._there[row] = self._ready[row] = False
-        self._classes.clear(row, known.taints)
-        self._capacity.clear(row)
-        self._changed(row)
+        self._classes.clear(row, known.taints)  # what the row had to give is replaced with its next node
         self._release(name)
 
     def _changed(self, row: int) -> None:
