@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import heapq
+import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -33,10 +34,12 @@ class _Class:
         heap: Its entries by order; those that left are dropped when they come to the top.
         failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
         reason: Why, then.
+        checked_at: When it was last asked without an event.
+        seen: The version of the picture then.
         queued: The order that it stands in the queue's own heap under; None while it does not.
     """
 
-    __slots__ = ("failed_at", "gpus", "heap", "kind", "queued", "reason")
+    __slots__ = ("checked_at", "failed_at", "gpus", "heap", "kind", "queued", "reason", "seen")
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -45,6 +48,8 @@ class _Class:
         self.failed_at = _NEVER
         self.reason = ""
         self.queued: Order | None = None
+        self.checked_at = 0.0
+        self.seen = -1
 
 
 class Queue:
@@ -67,7 +72,7 @@ class Queue:
         # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
         self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
         self._candidates_at = _NEVER
-        self._rechecks: collections.deque[tuple[Kind, float, int]] = collections.deque()
+        self._rechecks: OrderedDict[_Class, None] = OrderedDict()  # whose turn to be asked without an event it is
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -85,7 +90,7 @@ class Queue:
         group = self._classes.get(kind)
         if group is None:
             group = self._classes[kind] = _Class(kind)
-            self._rechecks.append((kind, 0.0, -1))
+            self._rechecks[group] = None
         self._entries[entry.key] = entry, group
         heapq.heappush(group.heap, (entry.order, entry.key))
         if group.failed_at == _NEVER:
@@ -171,14 +176,12 @@ class Queue:
             now: A clock, seconds.
         """
         found = False
-        for _ in range(min(_RECHECKED, len(self._rechecks))):
-            kind, checked_at, seen = self._rechecks.popleft()
-            group = self._classes.get(kind)
-            if group is None:
+        for group in list(itertools.islice(self._rechecks, _RECHECKED)):
+            self._rechecks.move_to_end(group)
+            if group.seen == version or now < group.checked_at + _RECHECK_S:
                 continue
-            due = seen != version and now >= checked_at + _RECHECK_S
-            self._rechecks.append((kind, now, version) if due else (kind, checked_at, seen))
-            if due and group.failed_at != _NEVER:
+            group.seen, group.checked_at = version, now
+            if group.failed_at != _NEVER:
                 group.failed_at = _NEVER
                 self._queue(group)
                 found = True
@@ -215,6 +218,7 @@ class Queue:
     def _forget(self, group: _Class) -> None:
         if self._classes.get(group.kind) is group:
             del self._classes[group.kind]
+            del self._rechecks[group]
 
     def _head(self, group: _Class) -> Entry | None:
         while group.heap:

@@ -174,6 +174,16 @@ def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
     assert queue.recheck(2, 120.0)
 
 
+def test_kinds_that_are_gone_leave_nothing_behind() -> None:
+    queue = Nodes("a").queue()
+    for number in range(500):
+        queue.put(entry(f"p{number}", 1, nodeSelector={"only": str(number)}))
+        head = queue.next()
+        assert head is not None
+        queue.leave(head[0])
+    assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._entries) == 0
+
+
 def test_a_wish_that_changed_is_another_kind() -> None:
     queue = Nodes("a").queue()
     one = entry("a")
