@@ -43,6 +43,8 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
     if selector is not None:
         added = {"key": HOSTNAME, "operator": "In", "values": sorted(hostnames.values())}
         for i, term in enumerate(selector.node_selector_terms):
+            if not term.match_expressions and not term.match_fields:
+                continue  # it matches nothing, and must not begin to
             path = (*_NODE, REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
             if term.match_expressions:
                 patch.add(*path, "-", value=added)

@@ -56,7 +56,7 @@ class Collector:
             return False
         name, uid = claim.owner
         pod = self._picture.pods.get((claim.metadata.namespace, name))
-        return pod is None or pod.metadata.uid != uid or pod.finished or pod.claim_name != claim.metadata.name
+        return pod is None or pod.metadata.uid != uid or not _wants(pod, claim)
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
         """Ask the server itself whether its pod wants it still: the claims' reflector may be ahead of the pods'."""
@@ -69,7 +69,7 @@ class Collector:
                 return False
             raise
         # Without our label it is nobody's of ours any more, and nothing would ever look at its promise again.
-        return pod.metadata.uid == uid and pod.placed and not pod.finished and pod.claim_name == claim.metadata.name
+        return pod.metadata.uid == uid and pod.placed and _wants(pod, claim)
 
     async def _end_assumptions(self) -> None:
         """A relist can hide a claim that came and went in between: ask the server about those not seen for long."""
@@ -85,3 +85,9 @@ class Collector:
             assumed = self._picture.claims.get(key)
             if claim is None or assumed is None or claim.uid != assumed.uid:
                 self._picture.correct_claim(key, claim)
+
+
+def _wants(pod: Pod, claim: ClaimRecord) -> bool:
+    """Return whether a pod may still be bound with a claim, or is."""
+    ending = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
+    return not pod.finished and not ending and pod.claim_name == claim.metadata.name

@@ -53,6 +53,8 @@ class Writer:
             Unreachable: No answer; the same.
         """
         claim = await self._create(pod, wish, placement)
+        if not self._picture.has(claim):  # while its creation hung
+            raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")

@@ -130,8 +130,12 @@ class Entry:
             or pod.spec.scheduling_gates != old.spec.scheduling_gates
         )
 
-    def fail(self, now: float, *, first_s: float) -> None:
-        """Let it wait, twice as long as the last time."""
+    def fail(self, now: float, *, first_s: float, behind: str) -> None:
+        """Let it wait, twice as long as the last time, and then behind all who waited meanwhile.
+
+        Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
+        """
+        self.order = (max(self.order[0], behind), f"~{self.uid}")
         self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
         self.failures += 1
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 
 MOST: Final = 16
+EARLY_S: Final = 0.001  # a loop's timer may come a moment too early
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
 MOST_SLOW: Final = 8  # of one namespace; its next writes wait for them
-MOST_SLOW_IN_ALL: Final = 128
+MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them
 FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 30.0
+LONGEST_PAUSE_S: Final = 5.0
+LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
 def of_server(error: DriverError) -> bool:
@@ -45,6 +46,7 @@ class Limiter:
         self._limit = float(MOST)
         self._fast = 0
         self._slow: collections.Counter[str] = collections.Counter()
+        self._under_way: collections.Counter[str] = collections.Counter()
         self._failures = 0
         self._paused_until = 0.0
 
@@ -55,23 +57,25 @@ class Limiter:
 
     def room(self) -> bool:
         """Return whether another write may begin now."""
-        return (
-            self._fast < int(self._limit)
-            and self._slow.total() < MOST_SLOW_IN_ALL
-            and asyncio.get_running_loop().time() >= self._paused_until
-        )
+        return self._fast < int(self._limit) and asyncio.get_running_loop().time() >= self._paused_until
 
     def clogged(self, namespace: str) -> bool:
         """Return whether so many writes in a namespace are slow that its next ones must wait."""
-        return self._slow[namespace] >= MOST_SLOW
+        slow = self._slow[namespace]
+        if slow and (slow >= MOST_SLOW or self._slow.total() >= MOST_SLOW_IN_ALL):
+            return True
+        # Once some are slow, the next ones are likely to be: few are tried at a time.
+        return bool(slow) and self._under_way[namespace] >= MOST_SLOW
 
-    @contextlib.asynccontextmanager
-    async def slot(self, namespace: str, on_slow: Callable[[], None]) -> AsyncIterator[None]:
-        """Hold a slot for the writes of one entry; ask ``room`` and ``clogged`` first.
+    def take(self, namespace: str, on_slow: Callable[[], None]) -> Callable[[], None]:
+        """Take a slot for the writes of one entry, from now on; ask ``room`` and ``clogged`` first.
 
         Args:
             namespace: The entry's.
             on_slow: Called once they have taken so long that the slot is another's.
+
+        Returns:
+            What gives the slot back; call it once.
         """
         slow = False
 
@@ -83,19 +87,22 @@ class Limiter:
             on_slow()
             self._on_room()
 
-        self._fast += 1
-        timer = asyncio.get_running_loop().call_later(SLOW_S, overdue)
-        try:
-            yield
-        finally:
+        def give_back() -> None:
             timer.cancel()
+            self._under_way[namespace] -= 1
             if slow:
                 self._slow[namespace] -= 1
-                if not self._slow[namespace]:
-                    del self._slow[namespace]
             else:
                 self._fast -= 1
+            for counts in (self._under_way, self._slow):
+                if not counts[namespace]:
+                    del counts[namespace]
             self._on_room()
+
+        self._fast += 1
+        self._under_way[namespace] += 1
+        timer = asyncio.get_running_loop().call_later(SLOW_S, overdue)
+        return give_back
 
     def succeeded(self) -> None:
         """Say that the server answered a write well."""
@@ -103,12 +110,13 @@ class Limiter:
         self._limit = min(self._limit + 1, MOST)
 
     def failed(self, error: DriverError) -> None:
-        """Say that the server is in trouble."""
+        """Say that the server is in trouble. What was under way when the pause began says nothing new."""
         loop = asyncio.get_running_loop()
         self._limit = 1.0
         asked = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
-        pause_s = max(FIRST_PAUSE_S * 2.0 ** min(self._failures, 16), asked)
-        pause_s = min(pause_s, LONGEST_PAUSE_S)
-        self._failures += 1
+        pause_s = min(asked, LONGEST_ASKED_S)
+        if loop.time() >= self._paused_until:
+            pause_s = max(pause_s, min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 16), LONGEST_PAUSE_S))
+            self._failures += 1
         self._paused_until = max(self._paused_until, loop.time() + pause_s)
-        loop.call_at(self._paused_until, self._on_room)
+        loop.call_at(self._paused_until + EARLY_S, self._on_room)

@@ -46,7 +46,7 @@ class Picture:
         self.inventory = Inventory(self.nodes)
         self.assumed_claims: dict[Key, float] = {}
         self._assumed_pods: set[Key] = set()
-        self._deleted: dict[Key, str] = {}  # uids of claims that we deleted and reflectors may still show
+        self._deleted: dict[Key, str] = {}  # uids of claims that we deleted; reflectors and late answers may show them
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
@@ -81,7 +81,6 @@ class Picture:
         if gone is not None:
             if new is not None and new.uid == gone:
                 return  # from before we deleted it
-            del self._deleted[key]
             if new is None and change.old is not None and change.old.uid == gone:
                 return  # another has taken its name since, or none
         if key in self.assumed_claims:
@@ -192,6 +191,11 @@ class Picture:
             if other != claim.key and other in self.claims
         )
 
+    def has(self, claim: ClaimRecord) -> bool:
+        """Return whether a claim is there still."""
+        known = self.claims.get(claim.key)
+        return known is not None and known.uid == claim.uid
+
     def overtaken(self, claim: Key, placement: Placement) -> bool:
         """Return whether another claim has come by a device of a placement since it was decided."""
         return any(
@@ -262,8 +266,8 @@ class Picture:
             return {} if intended is None else dict.fromkeys(intended.devices)
         if claim.devices is not None:
             return claim.devices
-        if claim.pin is None:
-            return {}
+        if claim.pin is None or claim.deleting:
+            return {}  # no scheduler gives devices to a claim that is on its way out
         return dict.fromkeys(claim.pin.devices)
 
     def _recount(self, key: Key) -> None:

@@ -22,6 +22,8 @@ from dradriver.kube import codec
 
 FINISHED: Final = ("Succeeded", "Failed")
 LONGEST_KEY: Final = 4096  # bytes of resources that are remembered; longer ones, which hardly any pod has, are not
+LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
+TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
 _NOTHING: Final = msgspec.Raw(b"{}")
 
 
@@ -85,6 +87,8 @@ def _whole(data: msgspec.Raw) -> Pod:
         containers=[_lean(container) for container in pod.spec.containers],
         init_containers=[_lean(container) for container in pod.spec.init_containers],
     )
+    if sum(len(key) + len(value) for key, value in spec.node_selector.items()) > LONGEST_SELECTOR:
+        spec = msgspec.structs.replace(spec, node_selector=TOO_LONG)
     metadata = msgspec.structs.replace(pod.metadata, annotations=ours, labels=labels)
     return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import heapq
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,9 @@ logger = logging.getLogger(__name__)
 FIRST_S: Final = 1.0  # most pods have their place sooner
 AGAIN_S: Final = 30.0  # between two writes on one pod
 PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
-MOST: Final = 4  # written at once
+MOST: Final = 16  # written at once
+MOST_OF_ONE: Final = 4  # of one namespace
+AGAIN_THERE_S: Final = 1.0
 
 Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
@@ -85,6 +88,7 @@ class Reasons:
         self._again_s = again_s
         self._told: dict[Key, _Told] = {}
         self._due: list[tuple[float, Key]] = []
+        self._writing: collections.Counter[str] = collections.Counter()  # by namespace
         self._woken = asyncio.Event()
 
     def want(self, pod: Pod, reason: str | None) -> None:
@@ -101,6 +105,11 @@ class Reasons:
         if pod.metadata.annotations.get(names.REASON) != reason:
             self._queue(key, known)
 
+    def tells(self, key: Key) -> bool:
+        """Return whether a pod says why it waits, or is about to."""
+        known = self._told.get(key)
+        return known is not None and known.text is not None
+
     def taken_away(self, key: Key) -> None:
         """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
         if (known := self._told.get(key)) is not None:
@@ -113,31 +122,44 @@ class Reasons:
     async def run(self) -> None:
         """Write what is due until cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
-            self._woken.clear()
-            wait_s = self._due[0][0] - loop.time() if self._due else None
-            if wait_s is None or wait_s > 0:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._woken.clear()
+                wait_s = self._due[0][0] - loop.time() if self._due else None
+                if wait_s is not None and wait_s <= 0:
+                    busy = not self._limiter.idle and loop.time() < self._due[0][0] + PATIENCE_S
+                    if busy or not self._limiter.room() or self._writing.total() >= MOST:
+                        wait_s = 0.1
+                    else:
+                        key = heapq.heappop(self._due)[1]
+                        if self._writing[key[0]] < MOST_OF_ONE:
+                            tasks.create_task(self._written(key))
+                        else:  # a webhook there may hold all writes up
+                            heapq.heappush(self._due, (loop.time() + AGAIN_THERE_S, key))
+                        continue
                 try:
                     async with asyncio.timeout(wait_s):
                         await self._woken.wait()
                 except TimeoutError:
                     pass
-                continue
-            busy = not self._limiter.idle and loop.time() < self._due[0][0] + PATIENCE_S
-            if busy or not self._limiter.room():
-                await asyncio.sleep(0.1)
-                continue
-            await self.flush(loop.time(), MOST)
 
-    async def flush(self, until: float, most: int) -> int:
-        """Write up to so many reasons that are due by then. Returns how many writes were made."""
-        batch: list[Key] = []
-        while self._due and len(batch) < most and self._due[0][0] <= until:
-            key = heapq.heappop(self._due)[1]
-            known = self._told.get(key)
-            if known is not None and known.queued and key not in batch:
-                batch.append(key)
-        return sum(await asyncio.gather(*(self._write(key) for key in batch)))
+    async def flush(self) -> int:
+        """Write all reasons now, due or not. Returns how many writes were made."""
+        keys = list(dict.fromkeys(key for _, key in self._due))
+        self._due.clear()
+        return sum([await self._write(key) for key in keys])
+
+    async def _written(self, key: Key) -> None:
+        self._writing[key[0]] += 1
+        try:
+            await self._write(key)
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; no reason written", *key)
+        finally:
+            self._writing[key[0]] -= 1
+            if not self._writing[key[0]]:
+                del self._writing[key[0]]
+            self._woken.set()
 
     async def _write(self, key: Key) -> int:
         known, pod = self._told.get(key), self._pods(key)

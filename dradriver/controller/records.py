@@ -6,6 +6,7 @@ Annotations and labels of other people's objects can be 256 KiB each; nothing of
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Final
 
 import msgspec
@@ -85,13 +86,14 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
 
 
 def read_node(data: msgspec.Raw) -> Node:
-    """Return a node without its annotations.
+    """Return a node without its annotations; what labels have in common is kept once.
 
     Raises:
         BadJson: It is no node.
     """
     node: Node = codec.decode(data, Node)
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}))
+    labels = {sys.intern(key): sys.intern(value) for key, value in node.metadata.labels.items()}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}, labels=labels))
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -182,8 +182,9 @@ def _told(pod: Pod, refused: str | None) -> str:
 def _stable(message: str) -> str:
     """Return a scheduler's message without its numbers, which change with every event: ``0/5 nodes are available``."""
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", message[:1024]).partition(" preemption:")[0]
-    text = text.partition(" still not schedulable")[0]
-    return re.sub(r"(?<![\w.-])\d+ (?=[a-zA-Z])", "", text).strip(" .,")
+    text = text.partition(". ")[0].partition(" still not schedulable")[0]
+    causes = {re.sub(r"^\d+ (?=[a-zA-Z])", "", cause.strip(" .")) for cause in text.split(", ")}
+    return ", ".join(sorted(causes - {""}))  # the scheduler sorts them by text, counts included
 
 
 def _other_gate(others: list[str]) -> str:

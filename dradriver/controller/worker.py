@@ -18,7 +18,7 @@ from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
 from dradriver.controller.entries import Entry
-from dradriver.controller.limiter import Limiter
+from dradriver.controller.limiter import EARLY_S, Limiter
 from dradriver.controller.pace import Pace
 from dradriver.controller.parking import Cause, Kind, Parking
 from dradriver.controller.picture import Picture
@@ -32,12 +32,11 @@ from dradriver.kube.client import ApiError, Client, Unreachable
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 10.0
-EARLY_S: Final = 0.001
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
 REST: Final = 4.0  # times as long as blocked kinds took to be asked
-_LOOK: Final = 64  # blocked kinds that are asked between two looks at the clock
+_LOOK: Final = 8  # blocked kinds that are asked between two looks at the clock
 
 
 class Worker:
@@ -69,13 +68,18 @@ class Worker:
             record: Writes an Event about a pod that waits.
         """
         self._woken = asyncio.Event()
+        self._acting = False
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._limiter = Limiter(self._woken.set)
         writer = Writer(client, self.picture)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
-        self._writers = Writers(writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at)
+        self._newest = ""
+        self._writers = Writers(
+            writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
+            alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
+        )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, grace_s=grace_s)
         self._promise_s = promise_s
         self._unschedulable_s = unschedulable_s
@@ -92,7 +96,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 for work in (self.reasons.run, self._sweep, self._recheck):
                     group.create_task(_always(work))
-                self._touched.update(dict.fromkeys(self.picture.pods))
+                self.begin()
                 while True:
                     self._woken.clear()
                     try:
@@ -106,6 +110,13 @@ class Worker:
                             await self._woken.wait()
         finally:
             await self._writers.stop()
+            self._acting = False
+            self._touched.clear()
+
+    def begin(self) -> None:
+        """Look at all pods, and from now on at those that changes concern."""
+        self._acting = True
+        self._touched.update(dict.fromkeys((*self._entries, *self.picture.pods)))
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -134,7 +145,7 @@ class Worker:
                 await self._writers.one_done()
             elif self._queue.recheck(self.picture.version, float("inf")) or self._touched:
                 continue
-            elif not await self.reasons.flush(float("inf"), 1000):
+            elif not await self.reasons.flush():
                 return
 
     @property
@@ -149,8 +160,9 @@ class Worker:
     # Looking at one entry.
 
     def _touch(self, key: Key) -> None:
-        self._touched[key] = None
-        self._woken.set()
+        if self._acting:  # a standby would never look, and whoever begins looks at all
+            self._touched[key] = None
+            self._woken.set()
 
     def _over(self, cause: Cause) -> bool:
         match cause.kind:
@@ -188,6 +200,7 @@ class Worker:
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
             entry = Entry(key, pod)
+            self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             if not pod.spec.node_name:
                 self._entries[key] = entry
         elif entry.busy:
@@ -238,7 +251,7 @@ class Worker:
             self._queue.drop(entry.key)
             self.reasons.want(entry.pod, str(error))
             return
-        if reason:
+        if reason and not (entry.failures and self.reasons.tells(entry.key)):
             self.reasons.want(entry.pod, reason)
 
     def _keep(self, entry: Entry, step: Keep) -> None:
@@ -266,7 +279,7 @@ class Worker:
         if pod.spec.node_name or pod.gated or self.picture.claim_of(pod) is None or refusal(pod) is not None:
             self._answered(entry.key, bound=bool(pod.spec.node_name))
         else:
-            self._pace.lifted(entry.key, pod.spec.scheduler_name)
+            self._pace.lifted(entry.key, _scheduler(entry))
 
     def _answered(self, key: Key, *, bound: bool) -> None:
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
@@ -290,7 +303,7 @@ class Worker:
         if not more:
             self._ask_after = loop.time() + self._asking_s * REST
             if self._asking_s > SLICE_S:
-                loop.call_at(self._ask_after, self._woken.set)
+                loop.call_at(self._ask_after + EARLY_S, self._woken.set)
             else:
                 self._ask_after = 0.0
             self._asking_s = 0.0
@@ -310,17 +323,19 @@ class Worker:
                 entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
             )
             return True
-        scheduler = entry.pod.spec.scheduler_name
-        if not self._pace.room(scheduler, asyncio.get_running_loop().time()):
+        queue = _scheduler(entry)
+        if not self._pace.room(queue, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
-            self._parking.park(entry.key, Cause(Kind.SCHEDULER, scheduler))
+            self._parking.park(entry.key, Cause(Kind.SCHEDULER, queue))
+            self.reasons.want(entry.pod, "waits until its scheduler has bound other pods of this namespace")
             return True
         try:
             placement = self._decide(entry, rows)
         except NoPlaceError as error:
             reason = "" if rows is not None else _why(entry, error)
             for other in self._queue.block(entry, reason):
-                self.reasons.want(other.pod, reason)
+                if not (other.failures and self.reasons.tells(other.key)):  # its own trouble says more
+                    self.reasons.want(other.pod, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
@@ -356,6 +371,11 @@ class Worker:
             except (ApiError, Unreachable) as error:
                 logger.warning("claims without pods: %s; trying again", error)
             await asyncio.sleep(SWEEP_S)
+
+
+def _scheduler(entry: Entry) -> str:
+    """Return who is to bind a pod, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+    return f"{entry.pod.spec.scheduler_name}/{entry.key[0]}"
 
 
 def _why(entry: Entry, error: NoPlaceError) -> str:

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
+from dradriver.controller.causes import Cause
 from dradriver.controller.commit import MovedOnError, UnsureError, Writer
 from dradriver.controller.entries import Entry
 from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.records import ClaimRecord
 from dradriver.controller.review import Withdraw
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
@@ -46,6 +48,8 @@ class Writers:
         *,
         touch: Callable[[Key], None],
         at: Callable[[float, Key], None],
+        alive: Callable[[Entry], bool],
+        newest: Callable[[], str],
     ) -> None:
         """Make writers that are idle.
 
@@ -56,6 +60,8 @@ class Writers:
             reasons: Told why an entry has to wait.
             touch: Called with the key of an entry that has to be looked at again.
             at: The same at a time, by the loop's clock.
+            alive: Whether an entry is still looked after.
+            newest: When the newest pod was created.
         """
         self._writer = writer
         self._limiter = limiter
@@ -63,6 +69,8 @@ class Writers:
         self._reasons = reasons
         self._touch = touch
         self._at = at
+        self._alive = alive
+        self._newest = newest
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -104,7 +112,7 @@ class Writers:
 
     def fail(self, entry: Entry, reason: str, *, first_s: float = OBJECT_BACKOFF_S) -> None:
         """Let an entry wait, each time twice as long, and say why."""
-        entry.fail(asyncio.get_running_loop().time(), first_s=first_s)
+        entry.fail(asyncio.get_running_loop().time(), first_s=first_s, behind=self._newest())
         self._at(entry.not_before, entry.key)
         pod = self._picture.pods.get(entry.key)
         if pod is not None and pod.metadata.uid == entry.uid and not pod.spec.node_name:
@@ -114,14 +122,16 @@ class Writers:
 
     def _start(self, entry: Entry, action: Action) -> None:
         entry.busy = True
+        # At once: when the task begins, the next one may have been decided on.
+        give_back = self._limiter.take(entry.key[0], lambda: self._slow(entry))
         task = asyncio.get_running_loop().create_task(self._run(entry, action))
+        task.add_done_callback(lambda _: give_back())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, entry: Entry, action: Action) -> None:
         try:
-            async with self._limiter.slot(entry.key[0], lambda: self._slow(entry)):
-                await action
+            await action
             self._limiter.succeeded()
             entry.moved = 0
         except MovedOnError as error:
@@ -134,6 +144,8 @@ class Writers:
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
             entry.unsure = True
+            if not self._alive(entry) and (claim := claim_key(entry.pod)) is not None:
+                self._picture.release(claim)  # nobody asks any more; if it is there, the reflector shows it
             entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *entry.key, error)
@@ -155,9 +167,27 @@ class Writers:
             self._touch(entry.key)
 
     def _slow(self, entry: Entry) -> None:
-        """Keep for nobody what a claim is to hold whose creation hangs: somebody's webhook may hold it up for long."""
-        if (claim := claim_key(entry.pod)) is not None:
-            self._picture.release(claim)
+        """Keep for nobody what an entry is to have whose writes hang: somebody's webhook may hold them up for long."""
+        if (key := claim_key(entry.pod)) is None:
+            return
+        self._picture.release(key)
+        claim = self._picture.claims.get(key)
+        if (
+            entry.pod.gated
+            and claim is not None
+            and claim.owned_by(entry.uid)
+            and claim.devices is None
+            and not claim.deleting
+        ):
+            task = asyncio.get_running_loop().create_task(self._take_back(claim))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _take_back(self, claim: ClaimRecord) -> None:
+        try:
+            await self._writer.withdraw(claim)
+        except DriverError as error:
+            logger.warning("claim %s/%s, whose pod cannot be lifted for long, is still there: %s", *claim.key, error)
 
     async def _place(self, entry: Entry, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()
@@ -192,7 +222,8 @@ class Writers:
         if step.claim.pin is not None and step.reason:
             node = step.claim.pin.choice.node
             logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *entry.key, node, step.reason)
-            entry.tried.append(node)
+            if step.cause is Cause.UNSCHEDULABLE:  # else the scheduler may just be slow there, with a volume perhaps
+                entry.tried.append(node)
             self.fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
 
     async def _settle(self, entry: Entry, texts: dict[str, str | None]) -> None:

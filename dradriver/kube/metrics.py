@@ -23,7 +23,7 @@ RELISTS: Final = Labelled(
     "gpu_topology_reflector_relists_total",
     "Times that a reflector began to read everything, and why.",
     resource=_PLURALS,
-    reason=("start", "expired", "error"),
+    reason=("start", "expired", "error", "refresh"),
 )
 LAST_HEARD: Final = Labelled(
     Gauge,

@@ -132,6 +132,7 @@ class GpuCluster:
             unschedulable_s=self.unschedulable_s,
             grace_s=0.0,
         )
+        self.worker.begin()
         self._seen.clear()
 
     # What reaches the controller.

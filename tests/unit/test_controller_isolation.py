@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
-from dradriver.controller import review
+from dradriver.controller.picture import Picture
+from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Unreachable
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apirules import Object
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
@@ -119,7 +121,7 @@ async def test_trouble_with_the_server_itself_stops_all_and_is_over_with_it() ->
         await asyncio.sleep(10)
         assert len(calls) <= 40, "pauses grow, and one write after another finds out"
         down = False
-        await asyncio.sleep(40)
+        await asyncio.sleep(20)
         assert all(cluster.claim(f"p{number}") is not None for number in range(8))
 
 
@@ -150,8 +152,8 @@ async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
             raise KeyError("a bug")
         return original(picture, pod)
 
-    original = review.Picture.claim_of
-    monkeypatch.setattr(review.Picture, "claim_of", claim_of_pod)
+    original = Picture.claim_of
+    monkeypatch.setattr(Picture, "claim_of", claim_of_pod)
     async with working(cluster):
         await asyncio.sleep(2)
         assert cluster.gpus("good")[0] == "a"
@@ -285,6 +287,122 @@ async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
         cluster.put(PODS, pod)
         await asyncio.sleep(30)
         assert cluster.claim("p") is None
+
+
+@pytest.mark.looptime
+async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for number in range(7):
+        cluster.pod(f"bad{number}", 8, schedulerName="nobody")
+    cluster.pod("good", 8)
+    async with working(cluster):
+        for _ in range(8 * 31):
+            await asyncio.sleep(1)
+            if cluster.claim("good") is not None:
+                return
+    raise AssertionError("the youngest never had its turn")
+
+
+@pytest.mark.looptime
+async def test_a_lift_that_hangs_holds_gpus_for_a_second_and_no_more() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("slow", 8, namespace="slow")
+    original = cluster.client.patch
+
+    async def patch(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["namespace"] == "slow":
+            await asyncio.sleep(30)
+            raise Unreachable("PATCH: timeout", timed_out=True)
+        return await original(*args, **kwargs)
+
+    cluster.client.patch = patch  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        cluster.pod("good", 8)
+        await asyncio.sleep(1.5)
+        assert cluster.gpus("good")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_reasons_of_others_do_not_wait_for_a_namespace_that_hangs() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for number in range(100):
+        cluster.pod(f"slow{number}", 9, namespace="slow")
+    cluster.pod("good", 10)
+    refuse(cluster, "slow", lambda: asyncio.sleep(30))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.note("good", "reason")
+
+
+@pytest.mark.looptime
+async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namespace_only() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for number in range(40):
+        cluster.node(f"n{number}", "dgx-h100")
+    for number in range(300):
+        cluster.pod(f"silent{number}", 1, namespace="silent")
+    cluster.pod("good", 1)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.claim("good") is not None
+        told = [pod["metadata"]["annotations"].get(names.REASON, "") for pod in cluster.all(PODS)]
+        assert any("until its scheduler has bound" in text for text in told)
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_is_being_deleted_for_ever_holds_nothing() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8, schedulerName="nobody")
+    async with working(cluster):
+        await asyncio.sleep(1)
+        claim: Object = cluster.claim("p") or {}
+        claim["metadata"]["finalizers"] = ["example.com/mine"]
+        cluster.put(RESOURCE_CLAIMS, claim)
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        cluster.pod("q", 8)
+        await asyncio.sleep(2)
+        assert cluster.gpus("q")[0] == "a"
+
+
+async def test_a_standby_remembers_nothing_of_what_it_need_not_do() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    standby = Worker(cluster.worker._writers._writer._client)
+    for number in range(50):
+        cluster.pod(f"p{number}", 1)
+        cluster.deliver()
+    for key, pod in cluster.worker.picture.pods.items():
+        standby.picture.pod_changed(Change(key, None, pod))
+    assert not standby.busy
+
+
+async def test_a_new_leader_asks_for_the_claim_before_it_says_anything_else_of_a_lifted_pod() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 4)
+    await cluster.settle()
+    said, gpus = cluster.note("p", "allocated"), cluster.gpus("p")
+    cluster.restart()
+    cluster.deliver(PODS, NODES, RESOURCE_SLICES)
+    await cluster.worker.rest()
+    assert cluster.client.writes == []
+    assert (cluster.note("p", "allocated"), cluster.gpus("p")) == (said, gpus)
+
+
+async def test_a_lifted_pod_says_what_it_gets_before_its_claim_is_there() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 2)
+    await cluster.settle()
+    cluster.rival("rival", "a", cluster.gpus("p")[1])
+    cluster.client.writes.clear()
+    await cluster.settle()
+    assert [verb for verb, _ in cluster.client.writes] == ["delete", "patch", "create"]
 
 
 @pytest.mark.looptime

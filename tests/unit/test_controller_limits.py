@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
 
-from dradriver.controller.limiter import MOST, MOST_SLOW, Limiter, of_server
+from dradriver.controller.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter, of_server
 from dradriver.controller.pace import LEAST, Pace
 from dradriver.controller.parking import Cause, Kind, Parking
 from dradriver.errors import DriverError
@@ -39,32 +38,54 @@ def test_what_a_failure_says_something_about(error: DriverError, *, says: bool) 
 
 @pytest.mark.looptime
 async def test_sixteen_writes_are_under_way_and_no_more() -> None:
-    limiter = Limiter(nothing)
-    async with AsyncExitStack() as stack:
-        for _ in range(MOST):
-            assert limiter.room()
-            await stack.enter_async_context(limiter.slot("n", nothing))
-        assert not limiter.room()
-        assert not limiter.idle
+    limiter, given = Limiter(nothing), []
+    for _ in range(MOST):
+        assert limiter.room()
+        given.append(limiter.take("n", nothing))
+    assert not limiter.room()
+    assert not limiter.idle
+    for give_back in given:
+        give_back()
     assert limiter.room()
     assert limiter.idle
 
 
 @pytest.mark.looptime
-async def test_a_write_that_hangs_gives_its_slot_away_and_clogs_its_own_namespace_only() -> None:
+async def test_writes_that_hang_give_their_slots_away_and_clog_their_own_namespace_only() -> None:
     limiter, slow = Limiter(nothing), []
-    async with AsyncExitStack() as stack:
-        for _ in range(MOST_SLOW):
-            await stack.enter_async_context(limiter.slot("slow", lambda: slow.append(1)))
-        await asyncio.sleep(0.9)
-        assert slow == []
-        assert not limiter.clogged("slow")
-        await asyncio.sleep(0.2)
-        assert len(slow) == MOST_SLOW
-        assert limiter.clogged("slow")
-        assert not limiter.clogged("other")
-        assert limiter.idle
+    given = [limiter.take("slow", lambda: slow.append(1)) for _ in range(MOST_SLOW)]
+    await asyncio.sleep(0.9)
+    assert slow == []
     assert not limiter.clogged("slow")
+    await asyncio.sleep(0.2)
+    assert len(slow) == MOST_SLOW
+    assert limiter.clogged("slow")
+    assert not limiter.clogged("other")
+    assert limiter.idle
+    for give_back in given:
+        give_back()
+    assert not limiter.clogged("slow")
+    assert limiter.room()
+
+
+@pytest.mark.looptime
+async def test_hanging_writes_of_many_namespaces_stop_nobody_else() -> None:
+    limiter = Limiter(nothing)
+    for number in range(2 * MOST_SLOW_IN_ALL):
+        limiter.take(f"slow{number}", nothing)
+        if number % MOST == MOST - 1:
+            await asyncio.sleep(1.1)
+    assert limiter.room()
+    assert limiter.clogged("slow3")
+    assert not limiter.clogged("good")
+
+
+@pytest.mark.looptime
+async def test_failures_of_writes_that_were_under_way_together_count_once() -> None:
+    limiter = Limiter(nothing)
+    for _ in range(16):
+        limiter.failed(ApiError(429))
+    await asyncio.sleep(0.101)
     assert limiter.room()
 
 
@@ -81,11 +102,11 @@ async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_t
         await asyncio.sleep(pause_s * 0.02)
         assert limiter.room()
     assert len(woken) == 3, "whoever waits is told when the pause is over"
-    async with limiter.slot("n", nothing):
-        assert not limiter.room(), "one write after another finds out"
+    give_back = limiter.take("n", nothing)
+    assert not limiter.room(), "one write after another finds out"
     limiter.succeeded()
-    async with limiter.slot("n", nothing):
-        assert limiter.room()
+    assert limiter.room()
+    give_back()
     limiter.failed(trouble)
     await asyncio.sleep(0.101)
     assert limiter.room()

@@ -12,7 +12,7 @@ from dradriver.api.objects import NodeRequirement, Pod, Toleration
 from dradriver.controller.nodes.requests import request_of
 from dradriver.controller.nodes.taints import Pattern, pattern_of
 
-MOST: Final = 5_000  # selectors, expressions with their values, and tolerations; a decision on them takes 20 ms
+MOST: Final = 1_000  # selectors, expressions with their values, and tolerations; a decision on them takes 4 ms
 
 Requirement: TypeAlias = tuple[str, str, tuple[str, ...]]  # key, operator, values
 
