@@ -154,6 +154,7 @@ async def measure(nodes: int, waiting: int) -> None:
     """Print the figures for so many nodes."""
     client = NullClient()
     worker = Worker(cast("Client", client))
+    worker.begin()
     raw = raw_nodes(nodes)
     began = time.perf_counter()
     fill(worker, raw)
