@@ -82,7 +82,7 @@ def environment(program: str) -> Path:
             "--disable-pip-version-check",
         ]
         locks = [f"--requirement={path}" for path in (lock, FOLDER / "tools.txt")]
-        subprocess.run([*pip, "install", "--no-deps", "--require-hashes", *locks], check=True)
+        subprocess.run([*pip, "--no-deps", "--require-hashes", *locks], check=True)
         stamp.write_text(digest)
     return python
 
