@@ -105,10 +105,13 @@ class Reasons:
         if pod.metadata.annotations.get(names.REASON) != reason:
             self._queue(key, known)
 
-    def tells(self, key: Key) -> bool:
-        """Return whether a pod says why it waits, or is about to."""
-        known = self._told.get(key)
-        return known is not None and known.text is not None
+    def insist(self, pod: Pod) -> bool:
+        """Let a pod say again what it should, if somebody took that away. Returns whether there is anything to say."""
+        known = self._told.get((pod.metadata.namespace, pod.metadata.name))
+        if known is None or known.uid != pod.metadata.uid or known.text is None:
+            return False
+        self.want(pod, known.text)
+        return True
 
     def taken_away(self, key: Key) -> None:
         """Say that another write took a pod's reason away; when it may have the next one stays as it is."""

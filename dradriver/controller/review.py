@@ -90,7 +90,8 @@ def review(
     """
     pod, claim = entry.pod, picture.claim_of(entry.pod)
     if pod.spec.node_name:
-        texts = _untrue(pod, claim)
+        # Two leaders may overlap, and one that has not seen the allocation know another claim than the pod has.
+        texts = _untrue(pod, claim) if claim is not None and claim.devices is not None else {}
         return Settle(texts | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {}))
     others = [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
     if claim is None:
@@ -148,7 +149,7 @@ def _promised(
         if patient < until:
             until, cause = patient, Cause.UNSCHEDULABLE
     if now < until:
-        return Wait(until=until, texts=_untrue(pod, claim))
+        return Wait(until=until)  # what the pod says is put right once the claim has its devices
     return Withdraw(claim, cause, _told(pod, refused))
 
 

@@ -251,7 +251,7 @@ class Worker:
             self._queue.drop(entry.key)
             self.reasons.want(entry.pod, str(error))
             return
-        if reason and not (entry.failures and self.reasons.tells(entry.key)):
+        if reason and not (entry.failures and self.reasons.insist(entry.pod)):
             self.reasons.want(entry.pod, reason)
 
     def _keep(self, entry: Entry, step: Keep) -> None:
@@ -334,7 +334,7 @@ class Worker:
         except NoPlaceError as error:
             reason = "" if rows is not None else _why(entry, error)
             for other in self._queue.block(entry, reason):
-                if not (other.failures and self.reasons.tells(other.key)):  # its own trouble says more
+                if not (other.failures and self.reasons.insist(other.pod)):  # its own trouble says more
                     self.reasons.want(other.pod, reason)
             return True
         except Exception:

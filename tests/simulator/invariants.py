@@ -66,6 +66,7 @@ class Invariants:
             self._count((call.replica, seconds), seconds, most, call)
         self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
         if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
+            self._answers.pop(call.key, None)
             self._world.truth.asked(id(call), call.key, frozenset(self._pinned(call.body)))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
