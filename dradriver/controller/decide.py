@@ -6,19 +6,17 @@ from collections.abc import Collection
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.api import results
 from dradriver.api.pins import Pin
 from dradriver.controller.entries import Wish
+from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
-
-Rows = NDArray[np.bool_]
 
 
 def decide(
@@ -26,7 +24,7 @@ def decide(
     wish: Wish,
     *,
     avoid: Collection[str] = (),
-    only: Rows | None = None,
+    only: Bools | None = None,
     most: int = MOST_NODES,
 ) -> Placement:
     """Return the best set on the best node, with next-best nodes to fall back on.
@@ -80,7 +78,7 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
     )
 
 
-def _rank(picture: Picture, wish: Wish, fit: Rows, *, most: int = MOST_NODES) -> list[Choice]:
+def _rank(picture: Picture, wish: Wish, fit: Bools, *, most: int = MOST_NODES) -> list[Choice]:
     fleet = picture.inventory.fleet
     if not fit.any():
         if not fleet.nodes:

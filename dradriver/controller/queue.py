@@ -15,12 +15,11 @@ from dradriver.allocator.request import Request
 from dradriver.api.pins import Key
 from dradriver.controller.entries import Entry
 from dradriver.controller.nodes.ask import Ask
+from dradriver.controller.nodes.columns import Bools, Ints
 from dradriver.controller.nodes.table import NodeTable
 
 Kind = tuple[Request, Ask]
 Order = tuple[str, str]
-Rows = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 _NEVER: Final = -1
 _RECHECKED: Final = 10  # kinds at a time
@@ -77,9 +76,6 @@ class Queue:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._entries
-
     def put(self, entry: Entry) -> str:
         """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
         kind = entry.wish.kind
@@ -103,7 +99,7 @@ class Queue:
         if found is not None and found[1].queued is None and self._head(found[1]) is None:
             self._forget(found[1])
 
-    def next(self) -> tuple[Entry, Rows | None] | None:
+    def next(self) -> tuple[Entry, Bools | None] | None:
         """Return the oldest entry that may find a place, and the rows of the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.

@@ -90,9 +90,7 @@ def review(
     """
     pod, claim = entry.pod, picture.claim_of(entry.pod)
     if pod.spec.node_name:
-        # Two leaders may overlap, and one that has not seen the allocation know another claim than the pod has.
-        texts = _untrue(pod, claim) if claim is not None and claim.devices is not None else {}
-        return Settle(texts | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {}))
+        return Settle(_untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {}))
     others = [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
     if claim is None:
         if others and pod.gated:
@@ -154,8 +152,11 @@ def _promised(
 
 
 def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
-    """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing."""
-    if claim is None or claim.pin is None or not claim.owned_by(pod.metadata.uid):
+    """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing.
+
+    Nor does one without devices: where two leaders overlap, one of them may know another claim than the pod has.
+    """
+    if claim is None or claim.devices is None or claim.pin is None or not claim.owned_by(pod.metadata.uid):
         return {}
     wanted = results.written(claim.pin.choice, claim.pin.numbers())
     del wanted[names.REASON]

@@ -19,11 +19,12 @@ from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
 from dradriver.controller.entries import Entry
 from dradriver.controller.limiter import EARLY_S, Limiter
+from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.pace import Pace
 from dradriver.controller.parking import Cause, Kind, Parking
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
-from dradriver.controller.queue import Queue, Rows
+from dradriver.controller.queue import Queue
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, refusal, review
 from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
@@ -346,7 +347,7 @@ class Worker:
         self._writers.place(entry, placement)
         return True
 
-    def _decide(self, entry: Entry, rows: Rows | None) -> Placement:
+    def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         if entry.tried:
             try:

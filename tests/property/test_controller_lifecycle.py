@@ -12,30 +12,16 @@ import contextlib
 from typing import Any
 
 import hypothesis.strategies as st
-import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
-from dradriver.topology.machine import Machine
+from dradriver.node.discovery.simulated import without
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 KINDS: tuple[Resource, ...] = (PODS, RESOURCE_CLAIMS, NODES, RESOURCE_SLICES)
-
-
-def without(machine: Machine, gone: set[str]) -> Machine:
-    """Return the machine as it is read when some GPUs fell off the bus: indices shift, identities do not."""
-    kept = [position for position, gpu in enumerate(machine.gpus) if gpu.uuid not in gone]
-    return msgspec.structs.replace(
-        machine,
-        gpus=tuple(msgspec.structs.replace(machine.gpus[p], index=i, minor=i) for i, p in enumerate(kept)),
-        links=tuple(tuple(machine.links[a][b] for b in kept) for a in kept),
-        paths=tuple(tuple(machine.paths[a][b] for b in kept) for a in kept),
-        nics=(),
-        nic_paths=(),
-    )
 
 
 class Lifecycle(RuleBasedStateMachine):

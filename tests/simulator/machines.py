@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-import msgspec
-
 from dradriver.api import slices
+from dradriver.node.discovery.simulated import without
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Object
@@ -19,18 +18,7 @@ LOST: Final = (frozenset[int](), frozenset({0}), frozenset({3}), frozenset({2, 3
 @functools.cache
 def machine(profile: str, node: str, gone: frozenset[int] = frozenset()) -> Machine:
     """Return a node's machine as it is read when some GPUs fell off the bus: indices shift, identities do not."""
-    if not gone:
-        return profiles.load(profile, seed=node)
-    whole = machine(profile, node)
-    kept = [position for position, gpu in enumerate(whole.gpus) if gpu.index not in gone]
-    return msgspec.structs.replace(
-        whole,
-        gpus=tuple(msgspec.structs.replace(whole.gpus[p], index=i, minor=i) for i, p in enumerate(kept)),
-        links=tuple(tuple(whole.links[a][b] for b in kept) for a in kept),
-        paths=tuple(tuple(whole.paths[a][b] for b in kept) for a in kept),
-        nics=(),
-        nic_paths=(),
-    )
+    return without(profiles.load(profile, seed=node), {str(index) for index in gone})
 
 
 @functools.cache

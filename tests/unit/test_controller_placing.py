@@ -143,6 +143,29 @@ async def test_cpu_promised_to_a_lifted_pod_is_not_promised_again() -> None:
     assert cluster.note("two", "reason") == "no node with GPUs can run this pod: too little cpu"
 
 
+async def test_a_pod_counts_where_it_is_promised_then_where_it_is_bound_and_nowhere_else() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "8"})
+
+    def counted() -> tuple[str, int] | None:
+        taken = cluster.worker.picture.taken_for(("default", claim_of("p")))
+        return None if taken is None else (taken[0], taken[1]["cpu"])
+
+    cluster.pod("p", 1, requests={"cpu": "6"})
+    cluster.deliver()
+    assert counted() is None, "a gated pod without a promise takes nothing"
+    await cluster.settle()
+    assert counted() == ("a", 6000)
+    cluster.node("b", allocatable={"cpu": "8"})
+    pod = cluster.get_pod("p")
+    cluster.put(PODS, pod | {"spec": pod["spec"] | {"nodeName": "b"}})
+    cluster.deliver()
+    assert counted() == ("b", 6000)
+    cluster.put(PODS, cluster.get_pod("p") | {"status": {"phase": "Failed"}})
+    cluster.deliver()
+    assert counted() is None
+
+
 async def test_the_reason_names_why_nodes_were_left_out() -> None:
     cluster = GpuCluster()
     cluster.node("a", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])

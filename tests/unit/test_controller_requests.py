@@ -5,11 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import names
 from dradriver.api.objects import (
     Affinity,
     Container,
-    Gate,
     Metadata,
     NodeAffinity,
     NodeRequirement,
@@ -17,11 +15,10 @@ from dradriver.api.objects import (
     NodeSelectorTerm,
     Pod,
     PodSpec,
-    PodStatus,
     ResourceRequirements,
     Toleration,
 )
-from dradriver.controller.nodes import Ask, ask_of, node_of, request_of
+from dradriver.controller.nodes import Ask, ask_of, request_of
 from dradriver.controller.nodes.ask import MOST, OVERSIZE
 
 
@@ -33,23 +30,15 @@ def container(restart_policy: str | None = None, **requests: str) -> Container:
 def pod(
     *containers: Container,
     init: list[Container] | None = None,
-    node: str = "",
-    phase: str = "Running",
     overhead: dict[str, str] | None = None,
-    gated: bool = False,
-    promised: str | None = None,
 ) -> Pod:
-    ours = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.NODE: promised}} if promised else {}
     return Pod(
-        metadata=Metadata(name="p", **ours),  # type: ignore[arg-type]
+        metadata=Metadata(name="p"),
         spec=PodSpec(
-            node_name=node,
             containers=list(containers),
             init_containers=init or [],
             overhead=overhead or {},
-            scheduling_gates=[Gate(name=names.GATE)] if gated else [],
         ),
-        status=PodStatus(phase=phase),
     )
 
 
@@ -76,14 +65,6 @@ def test_what_a_pod_requests_as_a_whole_counts_instead_of_its_containers() -> No
     whole = ResourceRequirements(requests={"cpu": "6"})
     asked = request_of(msgspec.structs.replace(several, spec=msgspec.structs.replace(several.spec, resources=whole)))
     assert asked == {"cpu": 6250, "memory": 2**30, "rdma/hca": 1, "pods": 1}
-
-
-def test_a_lifted_pod_counts_on_the_node_it_was_promised_and_a_gated_one_nowhere() -> None:
-    assert node_of(pod(promised="n")) == "n"
-    assert node_of(pod(promised="n", node="m")) == "m"
-    assert node_of(pod(promised="n", gated=True)) == ""
-    assert node_of(pod(promised="n", phase="Failed")) == ""
-    assert node_of(pod()) == ""
 
 
 def test_a_quantity_that_is_none_counts_as_nothing_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

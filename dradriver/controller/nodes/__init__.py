@@ -12,8 +12,8 @@ table       NodeTable, which joins them and knows when trying again may help
 """
 
 from dradriver.controller.nodes.ask import Ask, Constraints, ask_of
-from dradriver.controller.nodes.requests import Amounts, node_of, request_of
+from dradriver.controller.nodes.requests import Amounts, request_of
 from dradriver.controller.nodes.rules import why_not
 from dradriver.controller.nodes.table import NodeTable
 
-__all__ = ["Amounts", "Ask", "Constraints", "NodeTable", "ask_of", "node_of", "request_of", "why_not"]
+__all__ = ["Amounts", "Ask", "Constraints", "NodeTable", "ask_of", "request_of", "why_not"]

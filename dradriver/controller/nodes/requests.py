@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api import names, quantity
+from dradriver.api import quantity
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 
@@ -74,16 +74,3 @@ def request_of(pod: Pod) -> Amounts:
 def _add(total: Amounts, more: Amounts) -> None:
     for resource, amount in more.items():
         total[resource] = total.get(resource, 0) + amount
-
-
-def node_of(pod: Pod) -> str:
-    """Return the node whose resources a pod takes, or an empty text.
-
-    A pod that was lifted but is not bound yet takes those of the node it was promised to: the scheduler has not counted
-    it anywhere, and the next pod must not be promised the same CPU.
-    """
-    if pod.finished:
-        return ""
-    if pod.spec.node_name or pod.gated or not pod.placed:
-        return pod.spec.node_name
-    return pod.metadata.annotations.get(names.NODE, "")
