@@ -17,16 +17,16 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
-from dradriver.node import sockets
+from dradriver.node.claims.prepare import Preparer
+from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.watch import MachineWatch
-from dradriver.node.plugin import CHECK_S, Plugin
-from dradriver.node.prepare import Preparer
-from dradriver.node.publisher import Publisher
-from dradriver.node.reconcile import INTERVAL_S, Reconciler
-from dradriver.node.service import DraService
+from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.plugin import CHECK_S, Plugin
+from dradriver.node.kubelet.service import DraService
+from dradriver.node.publishing.publisher import Publisher
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import msgspec
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
-from dradriver.node.prepare import Preparer
+from dradriver.node.claims.prepare import Preparer
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, Object, machine, typed
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dradriver.api.objects import ResourceClaim
-from dradriver.node import cdi, checkpoint, files
-from dradriver.node.checkpoint import PreparedClaim
+from dradriver.node import files
+from dradriver.node.claims import cdi, checkpoint
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.prepare import Preparer
 from dradriver.node.errors import DeviceBusyError
-from dradriver.node.prepare import Preparer
 from tests.fakes.node import NODE, claim, machine, typed, uuid
 
 CLAIMS: dict[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (0, 1), "d": (1, 2), "e": (2,), "f": (3, 0)}

@@ -14,8 +14,8 @@ import pytest
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.node import sockets
 from dradriver.node.errors import SetupError
+from dradriver.node.kubelet import sockets
 from dradriver.topology.machine import Machine
 from tests.fakes.kubelet import dial
 from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine

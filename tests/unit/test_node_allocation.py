@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dradriver.api.errors import WordError
-from dradriver.node.allocation import plan
-from dradriver.node.checkpoint import PreparedClaim
+from dradriver.node.claims.allocation import plan
+from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from tests.fakes.node import NODE, claim, device, machine, parameters, result, typed, uuid
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.node import cdi
-from dradriver.node.cdi import CdiFolder
-from dradriver.node.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims import cdi
+from dradriver.node.claims.cdi import CdiFolder
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 
 UID = "0b0b0b0b-1111-2222-3333-444444444444"
 

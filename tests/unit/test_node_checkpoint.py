@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dradriver.node import metrics
-from dradriver.node.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
+from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
 from dradriver.node.errors import ClaimError, SetupError
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.api import slices
-from dradriver.node.allocation import plan
+from dradriver.node.claims.allocation import plan
 from dradriver.node.errors import DeviceMissingError
 from dradriver.topology import codec
 from dradriver.topology.machine import MigDevice

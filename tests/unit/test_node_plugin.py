@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
-from dradriver.node import sockets
-from dradriver.node.plugin import Plugin
-from dradriver.node.service import DraService
-from dradriver.node.sockets import SocketPaths
+from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.plugin import Plugin
+from dradriver.node.kubelet.service import DraService
+from dradriver.node.kubelet.sockets import SocketPaths
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.node import eventually, short_folder
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.node import pool
 from dradriver.node.discovery.simulated import without
+from dradriver.node.publishing import pool
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, Object, machine
 

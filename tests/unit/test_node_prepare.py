@@ -13,11 +13,11 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import files
-from dradriver.node.checkpoint import PreparedClaim
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.lock import locked
+from dradriver.node.claims.prepare import BUDGET_S
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, NotYetError
-from dradriver.node.lock import locked
-from dradriver.node.prepare import BUDGET_S
 from tests.fakes.node import NODE, claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 

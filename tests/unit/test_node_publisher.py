@@ -13,9 +13,9 @@ import pytest
 from dradriver.api import slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node import publisher as module
 from dradriver.node.discovery.simulated import without
-from dradriver.node.publisher import Publisher
+from dradriver.node.publishing import publisher as module
+from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import NODE, Object, eventually, machine

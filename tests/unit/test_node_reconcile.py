@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node.reconcile import Reconciler
+from dradriver.node.claims.reconcile import Reconciler
 from tests.fakes.node import NODE, claim, device, result
 from tests.fakes.preparing import World
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.node.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.prepare import Preparer
 from dradriver.node.errors import ClaimError, DeviceBusyError
-from dradriver.node.prepare import Preparer
+from dradriver.node.kubelet.service import DraService
 from dradriver.node.protos.dra.v1 import dra_pb2
-from dradriver.node.service import DraService
 
 
 class FakePreparer:

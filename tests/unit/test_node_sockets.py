@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node import sockets
 from dradriver.node.errors import SetupError
-from dradriver.node.sockets import SocketPaths
+from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.sockets import SocketPaths
 from tests.fakes.node import short_folder
 
 pytestmark = pytest.mark.looptime

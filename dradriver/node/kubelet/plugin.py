@@ -15,13 +15,14 @@ from typing import Any, Final
 import grpc.aio
 
 from dradriver.api import names
-from dradriver.node import metrics, sockets
+from dradriver.node import metrics
 from dradriver.node.errors import SetupError
+from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.service import DraService
+from dradriver.node.kubelet.sockets import SocketPaths
 from dradriver.node.protos.dra.v1 import dra_pb2_grpc
 from dradriver.node.protos.pluginregistration import pluginregistration_pb2 as registration_pb2
 from dradriver.node.protos.pluginregistration import pluginregistration_pb2_grpc as registration_pb2_grpc
-from dradriver.node.service import DraService
-from dradriver.node.sockets import SocketPaths
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from typing import Final
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
-from dradriver.node.allocation import plan
-from dradriver.node.cdi import CdiFolder
-from dradriver.node.checkpoint import Checkpoint, Entry, PreparedClaim, checked_uid
+from dradriver.node.claims.allocation import plan
+from dradriver.node.claims.cdi import CdiFolder
+from dradriver.node.claims.checkpoint import Checkpoint, Entry, PreparedClaim, checked_uid
+from dradriver.node.claims.lock import locked
 from dradriver.node.errors import ClaimError, DeviceBusyError, NotYetError
-from dradriver.node.lock import locked
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.node import files
-from dradriver.node.checkpoint import PreparedClaim, PreparedDevice, checked_uid
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
 
 VERSION: Final = "0.5.0"
 KIND: Final = f"{names.DRIVER}/claim"

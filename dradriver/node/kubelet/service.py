@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, Final, TypeVar
 
 from dradriver.errors import DriverError
-from dradriver.node import cdi, metrics
-from dradriver.node.checkpoint import PreparedClaim
-from dradriver.node.prepare import Preparer
+from dradriver.node import metrics
+from dradriver.node.claims import cdi
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.prepare import Preparer
 from dradriver.node.protos.dra.v1 import dra_pb2
 
 logger = logging.getLogger(__name__)

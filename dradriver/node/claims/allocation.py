@@ -9,7 +9,7 @@ from typing import Final
 from dradriver.api import config, names, slices
 from dradriver.api.config import ClaimConfig
 from dradriver.api.objects import AllocationResult, DeviceConfig, ResourceClaim
-from dradriver.node.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.discovery import toolkit
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine

@@ -9,9 +9,9 @@ from typing import Final
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
-from dradriver.node.checkpoint import Entry, PreparedClaim
+from dradriver.node.claims.checkpoint import Entry, PreparedClaim
+from dradriver.node.claims.prepare import GET_S, GetClaim, Preparer
 from dradriver.node.errors import ClaimError
-from dradriver.node.prepare import GET_S, GetClaim, Preparer
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node import metrics, pool
-from dradriver.node.beside import OTHER_DRIVERS, other_owner
+from dradriver.node import metrics
+from dradriver.node.publishing import pool
+from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)

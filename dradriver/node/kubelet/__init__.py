@@ -1,0 +1,6 @@
+"""What the kubelet sees of the agent.
+
+plugin   the gRPC servers, and whether the kubelet has the plugin registered
+service  the DRA calls of the kubelet
+sockets  where their sockets lie, and whether they are still ours
+"""
