@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim
@@ -15,6 +16,8 @@ from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
+
+MOST: Final = 16  # deleted at once, one of each namespace
 
 
 class Collector:
@@ -34,13 +37,26 @@ class Collector:
         now = asyncio.get_running_loop().time()
         orphans = [claim for claim in list(self._picture.claims.values()) if self._orphaned(claim)]
         self._orphans = {claim.uid: self._orphans.get(claim.uid, now) for claim in orphans}
+        due: dict[str, list[ClaimRecord]] = {}
         for claim in orphans:
-            if now - self._orphans[claim.uid] < self._grace_s:
-                continue
+            if now - self._orphans[claim.uid] >= self._grace_s:
+                due.setdefault(claim.metadata.namespace, []).append(claim)
+        slots = asyncio.Semaphore(MOST)
+        results = await asyncio.gather(
+            *(self._collect(claims, slots) for claims in due.values()), return_exceptions=True
+        )
+        for error in results:
+            if error is not None:
+                raise error
+
+    async def _collect(self, claims: list[ClaimRecord], slots: asyncio.Semaphore) -> None:
+        """Delete the orphans of a namespace one after another: a webhook there may hold each of them up."""
+        for claim in claims:
             try:
-                if await self._wanted(claim):
-                    continue
-                await self._writer.withdraw(claim)
+                async with slots:
+                    if await self._wanted(claim):
+                        continue
+                    await self._writer.withdraw(claim)
             except MovedOnError:
                 continue  # the next sweep sees what became of it
             except ApiError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dradriver.api import affinity, claims, names
@@ -30,6 +30,12 @@ class MovedOnError(DriverError):
     reason = "MovedOn"
 
 
+class PausedError(DriverError):
+    """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
+
+    reason = "Paused"
+
+
 class UnsureError(DriverError):
     """The answer to a claim's creation was lost: it may be there."""
 
@@ -37,17 +43,23 @@ class UnsureError(DriverError):
 
 
 class Writer:
-    """Writes decisions to the API server, and into the live picture at once."""
+    """Writes decisions to the API server, and into the live picture at once.
 
-    def __init__(self, client: Client, picture: Picture) -> None:
+    What takes several writes stops between two of them while the server wants a pause.
+    """
+
+    def __init__(self, client: Client, picture: Picture, *, paused: Callable[[], bool]) -> None:
+        """``paused`` says whether the server wants a pause now."""
         self._client = client
         self._picture = picture
+        self._paused = paused
 
     async def place(self, pod: Pod, wish: Wish, placement: Placement) -> None:
         """Create a gated pod's claim and lift its gate.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
             UnsureError: The claim may be there; ask the server before anything else.
             ApiError: The server refuses; the claim is gone again where it was made.
             Unreachable: No answer; the same.
@@ -58,6 +70,7 @@ class Writer:
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        self._go_on()
         try:
             await self.lift(pod, placement)
         except MovedOnError:
@@ -72,6 +85,7 @@ class Writer:
 
         Raises:
             MovedOnError: There is one already, or the pod is another by now.
+            PausedError: Nothing was created yet.
             UnsureError: The claim may be there.
             ApiError: The server refuses.
             Unreachable: No answer; nothing was created.
@@ -79,9 +93,15 @@ class Writer:
         # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
         if await self.look(wish.claim) is not None:
             raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
+        self._go_on()
         # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
         await self.annotate(pod, placement.texts)
+        self._go_on()
         await self._create(pod, wish, placement)
+
+    def _go_on(self) -> None:
+        if self._paused():
+            raise PausedError("the API server wants a pause")
 
     async def look(self, key: Key) -> ClaimRecord | None:
         """Ask the server for a claim and bring it into the picture; None where it has none."""

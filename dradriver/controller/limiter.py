@@ -55,9 +55,13 @@ class Limiter:
         """Whether no write is under way but slow ones."""
         return not self._fast
 
+    def paused(self) -> bool:
+        """Return whether the server is in trouble, or has asked for a pause, that is not over yet."""
+        return asyncio.get_running_loop().time() < self._paused_until
+
     def room(self) -> bool:
         """Return whether another write may begin now."""
-        return self._fast < int(self._limit) and asyncio.get_running_loop().time() >= self._paused_until
+        return self._fast < int(self._limit) and not self.paused()
 
     def clogged(self, namespace: str) -> bool:
         """Return whether so many writes in a namespace are slow that its next ones must wait."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Amount, Device, Key, claim_key
@@ -14,6 +16,8 @@ from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
 from dradriver.kube.reflector import Change
+
+_ENDED: Final = 4096  # claims that go within the half minute that an answer may take
 
 
 class Picture:
@@ -47,6 +51,7 @@ class Picture:
         self.assumed_claims: dict[Key, float] = {}
         self._assumed_pods: set[Key] = set()
         self._deleted: dict[Key, str] = {}  # uids of claims that we deleted; reflectors and late answers may show them
+        self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
@@ -77,6 +82,10 @@ class Picture:
     def claim_changed(self, change: Change[ClaimRecord]) -> None:
         """Take in what the claims' reflector saw."""
         key, new = change.key, change.new
+        if new is None and change.old is not None:
+            self._ended[change.old.uid] = None
+            if len(self._ended) > _ENDED:
+                self._ended.popitem(last=False)
         gone = self._deleted.get(key)
         if gone is not None:
             if new is not None and new.uid == gone:
@@ -139,7 +148,8 @@ class Picture:
         """Count a claim, as the API server returned it, before the reflector shows it."""
         self._intended.pop(claim.key, None)
         known = self.claims.get(claim.key)
-        if self._deleted.get(claim.key) == claim.uid:
+        if claim.uid in self._ended or self._deleted.get(claim.key) == claim.uid:
+            self._rehold(claim.key)
             return
         if known is not None and known.uid == claim.uid:
             self._set_claim(claim.key, known if _older(claim, known) else claim)

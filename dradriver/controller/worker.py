@@ -74,7 +74,7 @@ class Worker:
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._limiter = Limiter(self._woken.set)
-        writer = Writer(client, self.picture)
+        writer = Writer(client, self.picture, paused=self._limiter.paused)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
         self._newest = ""
         self._writers = Writers(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.causes import Cause
-from dradriver.controller.commit import MovedOnError, UnsureError, Writer
+from dradriver.controller.commit import MovedOnError, PausedError, UnsureError, Writer
 from dradriver.controller.entries import Entry
 from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.picture import Picture
@@ -141,6 +141,8 @@ class Writers:
             if entry.moved or not entry.pod.gated:
                 entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
             entry.moved += 1
+        except PausedError as error:
+            logger.info("pod %s/%s: %s; going on after it", *entry.key, error)
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
             entry.unsure = True

@@ -73,10 +73,12 @@ class Invariants:
 
     def answered(self, call: Call, error: Exception | None) -> None:
         self._under_way.pop(id(call), None)
-        if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
-            self._answers[call.key] = self._clock()
-            after_s = 0.0 if error is None or isinstance(error, ApiError) else UNSURE_S
-            self._world.loop.call_later(after_s, self._certain, call)
+        if call.plural == RESOURCE_CLAIMS.plural and call.verb in ("create", "get"):
+            known = error is None or isinstance(error, ApiError)
+            if known:
+                self._answers[call.key] = self._clock()
+            if call.verb == "create":
+                self._world.loop.call_later(0.0 if known else UNSURE_S, self._certain, call)
         if error is None or self.replicas is None or self.replicas.find(call.replica) is None:
             return
         self._world.trace("controller %d is answered: %s: %.150s", call.replica, call, error)
@@ -160,7 +162,7 @@ class Invariants:
                     )
 
     def _answered_before(self, uid: str, time_s: float) -> bool:
-        """Return whether the creation of a claim was answered by then: until that a slow one holds up nobody."""
+        """Return whether the server had said by then that a claim is there: until that a slow one holds up nobody."""
         claims = self._world.server.all(RESOURCE_CLAIMS)
         keys = [(c["metadata"]["namespace"], c["metadata"]["name"]) for c in claims if c["metadata"]["uid"] == uid]
         return any(self._answers.get(key, time_s + 1) <= time_s for key in keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -237,3 +239,25 @@ async def test_an_allocated_claim_is_never_deleted_however_old_our_picture_of_it
     cluster.restart()
     await cluster.settle()
     assert cluster.claim("p") == before
+
+
+async def test_a_claim_that_went_before_its_creation_was_answered_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    create = cluster.client.create
+
+    async def answered_late(*args: Any, **kwargs: Any) -> Any:
+        answer = await create(*args, **kwargs)
+        cluster.remove(PODS, "p", "default")
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        cluster.deliver()
+        return answer
+
+    monkeypatch.setattr(cluster.client, "create", answered_late)
+    cluster.deliver()
+    await cluster.worker.rest()
+    assert len(cluster.worker.picture.inventory.fleet.free("a")) == 8
+    assert [verb for verb, _ in cluster.client.writes] == ["create"]

@@ -1,0 +1,55 @@
+"""A controller that works by itself, and what can go wrong with the writes of one namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.fakes.gpucluster import GpuCluster
+
+WEBHOOK = 'Internal error occurred: failed calling webhook "x.example.com": connection refused'
+
+
+@asynccontextmanager
+async def working(cluster: GpuCluster) -> AsyncIterator[None]:
+    """Let the controller work by itself, and see everything at once."""
+
+    async def see() -> None:
+        while True:
+            cluster.deliver()
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(cluster.worker.run()), asyncio.create_task(see())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def refuse(
+    cluster: GpuCluster, namespace: str, answer: Callable[[], Any], *, verbs: tuple[str, ...] = ("create", "patch")
+) -> None:
+    """Let every write in a namespace end in what ``answer`` raises, or after what it awaits."""
+    client = cluster.client
+    for verb in verbs:
+        original = getattr(client, verb)
+
+        async def write(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            if kwargs.get("namespace") == namespace:
+                waited = answer()
+                if waited is not None:
+                    await waited
+            return await original(*args, **kwargs)
+
+        setattr(client, verb, write)
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    def answer() -> None:
+        raise error
+
+    return answer

@@ -1,0 +1,155 @@
+"""A promise ends by itself, whatever keeps it from being kept, and says what it gives."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.client import Unreachable
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.apirules import Object
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.troubles import working
+
+
+@pytest.mark.looptime
+async def test_the_answer_to_a_creation_that_was_lost_is_found_out() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    original = cluster.client.create
+
+    async def create(*args: Any, **kwargs: Any) -> Any:
+        cluster.client.create = original  # type: ignore[method-assign]
+        await original(*args, **kwargs)
+        raise Unreachable("POST: connection reset")
+
+    cluster.client.create = create  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(3)
+        assert cluster.gpus("p")[0] == "a"
+        assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+        assert [verb for verb, _ in cluster.client.writes] == ["create", "patch"]
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 2)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.schedule()
+        await asyncio.sleep(1)
+        true = cluster.note("p", "allocated")
+        pod = cluster.get_pod("p")
+        pod["metadata"]["annotations"][names.ALLOCATED] = "GPU-of-somebody-else"
+        cluster.put(PODS, pod)
+        await asyncio.sleep(1)
+        assert cluster.note("p", "allocated") == true
+
+
+@pytest.mark.looptime
+async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8, schedulerName="nobody")
+    async with working(cluster):
+        await asyncio.sleep(1)
+        assert cluster.claim("p") is not None
+        pod = cluster.get_pod("p")
+        del pod["metadata"]["labels"]
+        cluster.put(PODS, pod)
+        await asyncio.sleep(30)
+        assert cluster.claim("p") is None
+
+
+@pytest.mark.looptime
+async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for number in range(7):
+        cluster.pod(f"bad{number}", 8, schedulerName="nobody")
+    cluster.pod("good", 8)
+    async with working(cluster):
+        for _ in range(8 * 31):
+            await asyncio.sleep(1)
+            if cluster.claim("good") is not None:
+                return
+    raise AssertionError("the youngest never had its turn")
+
+
+@pytest.mark.looptime
+async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namespace_only() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for number in range(40):
+        cluster.node(f"n{number}", "dgx-h100")
+    for number in range(300):
+        cluster.pod(f"silent{number}", 1, namespace="silent")
+    cluster.pod("good", 1)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.claim("good") is not None
+        told = [pod["metadata"]["annotations"].get(names.REASON, "") for pod in cluster.all(PODS)]
+        assert any("until its scheduler has bound" in text for text in told)
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_is_being_deleted_for_ever_holds_nothing() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8, schedulerName="nobody")
+    async with working(cluster):
+        await asyncio.sleep(1)
+        claim: Object = cluster.claim("p") or {}
+        claim["metadata"]["finalizers"] = ["example.com/mine"]
+        cluster.put(RESOURCE_CLAIMS, claim)
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        cluster.pod("q", 8)
+        await asyncio.sleep(2)
+        assert cluster.gpus("q")[0] == "a"
+
+
+async def test_a_new_leader_asks_for_the_claim_before_it_says_anything_else_of_a_lifted_pod() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 4)
+    await cluster.settle()
+    said, gpus = cluster.note("p", "allocated"), cluster.gpus("p")
+    cluster.restart()
+    cluster.deliver(PODS, NODES, RESOURCE_SLICES)
+    await cluster.worker.rest()
+    assert cluster.client.writes == []
+    assert (cluster.note("p", "allocated"), cluster.gpus("p")) == (said, gpus)
+
+
+async def test_a_lifted_pod_says_what_it_gets_before_its_claim_is_there() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 2)
+    await cluster.settle()
+    cluster.rival("rival", "a", cluster.gpus("p")[1])
+    cluster.client.writes.clear()
+    await cluster.settle()
+    assert [verb for verb, _ in cluster.client.writes] == ["delete", "patch", "create"]
+
+
+@pytest.mark.looptime
+async def test_a_claim_with_our_label_and_no_requests_holds_nothing() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    forged: Object = cluster.claim("p") or {}
+    cluster.remove(PODS, "p", "default")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    forged["metadata"] |= {"name": "gpus-forged"}
+    del forged["metadata"]["uid"]
+    forged["spec"]["devices"]["requests"] = []
+    cluster.put(RESOURCE_CLAIMS, forged)
+    cluster.pod("q", 8)
+    await cluster.settle()
+    assert cluster.gpus("q")[0] == "a"

@@ -1,0 +1,83 @@
+"""What a waiting pod says: the truth, seldom, and never ahead of placements."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.troubles import refuse, working
+
+
+@pytest.mark.looptime
+async def test_one_pod_among_three_hundred_that_wait_costs_its_own_two_writes() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("first", 8)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.schedule()
+        for number in range(300):
+            cluster.pod(f"w{number}", 8 - number % 4, wishes={"policy": "nvlink"})
+        await asyncio.sleep(60)
+        before = len(cluster.client.writes)
+        assert all(cluster.note(f"w{number}", "reason") for number in range(300))
+        cluster.node("b", "rtx4090-x8", labels={"only": "new"})
+        cluster.pod("new", 4, nodeSelector={"only": "new"})
+        await asyncio.sleep(1)
+        cluster.schedule()
+        await asyncio.sleep(60)
+        assert cluster.gpus("new")[0] == "b"
+        assert len(cluster.client.writes) - before <= 2
+
+
+@pytest.mark.looptime
+async def test_a_reason_that_changes_is_written_every_thirty_seconds_at_most() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8, requests={"cpu": "1"})
+    async with working(cluster):
+        for turn in range(60):
+            cluster.node("a", None, ready="False" if turn % 2 else "True", allocatable={"cpu": "0"})
+            await asyncio.sleep(1)
+    assert 1 <= len([verb for verb, _ in cluster.client.writes if verb == "patch"]) <= 3
+
+
+@pytest.mark.looptime
+async def test_a_reason_becomes_true_again_without_any_event_about_its_pod() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "0"})
+    cluster.pod("p", 9, requests={"cpu": "1"})
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.note("p", "reason") == "no node with GPUs can run this pod: too little cpu"
+        cluster.node("a", None)
+        await asyncio.sleep(60)
+        assert "no node of this cluster has such a set" in (cluster.note("p", "reason") or "")
+
+
+@pytest.mark.looptime
+async def test_an_extended_resource_that_a_device_class_serves_keeps_no_pod_waiting() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", requests={"example.com/nic": "1"})
+    async with working(cluster):
+        await asyncio.sleep(2)
+        assert cluster.claim("p") is None
+        cluster.device_class("nic", "example.com/nic")
+        await asyncio.sleep(1)
+        assert cluster.gpus("p")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_reasons_of_others_do_not_wait_for_a_namespace_that_hangs() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for number in range(100):
+        cluster.pod(f"slow{number}", 9, namespace="slow")
+    cluster.pod("good", 10)
+    refuse(cluster, "slow", lambda: asyncio.sleep(30))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.note("good", "reason")
