@@ -77,6 +77,7 @@ class Writer:
             raise
         except (ApiError, Unreachable) as error:
             if not of_server(error):  # it would meet the same trouble, and be tried again as soon as that is over
+                self._go_on()
                 await self.withdraw(claim)  # a pod that cannot be lifted keeps nothing from others
             raise
 

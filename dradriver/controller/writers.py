@@ -190,6 +190,8 @@ class Writers:
             await self._writer.withdraw(claim)
         except DriverError as error:
             logger.warning("claim %s/%s, whose pod cannot be lifted for long, is still there: %s", *claim.key, error)
+            if of_server(error):
+                self._limiter.failed(error)
 
     async def _place(self, entry: Entry, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()

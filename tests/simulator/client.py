@@ -63,7 +63,11 @@ class SimClient:
             self._feed.seen[resource.plural] = self._server.version
             return found, str(self._server.version)
 
-        found, version = await self._send(self._call("list", resource, namespace, ""), act)
+        try:
+            found, version = await self._send(self._call("list", resource, namespace, ""), act)
+        except (ApiError, Unreachable):
+            self._feed.missed(resource)
+            raise
         items = [_typed(obj, type) for obj in found]
         return [item for item in items if item is not None], version
 
@@ -134,7 +138,11 @@ class SimClient:
         self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
     ) -> AsyncIterator[Watch]:
         call = self._call("watch", resource, namespace, "")
-        watch: Watch = await self._send(call, lambda: self._feed.watch(resource, namespace, params, silence_s))
+        try:
+            watch: Watch = await self._send(call, lambda: self._feed.watch(resource, namespace, params, silence_s))
+        except (ApiError, Unreachable):
+            self._feed.missed(resource)
+            raise
         try:
             yield watch
         finally:

@@ -47,7 +47,7 @@ class Invariants:
         self._under_way: dict[int, tuple[float, Call]] = {}
         self._sent: dict[tuple[object, ...], collections.deque[float]] = {}
         self._not_before: dict[tuple[int, str, str], float] = {}
-        self._answers: dict[tuple[str, str], float] = {}
+        self._answers: dict[tuple[int, tuple[str, str]], float] = {}
         self._told: dict[tuple[int, str], float] = {}
         world.server.listeners.append(self._happened)
 
@@ -66,7 +66,7 @@ class Invariants:
             self._count((call.replica, seconds), seconds, most, call)
         self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
         if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
-            self._answers.pop(call.key, None)
+            self._answers.pop((call.replica, call.key), None)
             self._world.truth.asked(id(call), call.key, frozenset(self._pinned(call.body)))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
@@ -76,7 +76,7 @@ class Invariants:
         if call.plural == RESOURCE_CLAIMS.plural and call.verb in ("create", "get"):
             known = error is None or isinstance(error, ApiError)
             if known:
-                self._answers[call.key] = self._clock()
+                self._answers[call.replica, call.key] = self._clock()
             if call.verb == "create":
                 self._world.loop.call_later(0.0 if known else UNSURE_S, self._certain, call)
         if error is None or self.replicas is None or self.replicas.find(call.replica) is None:
@@ -162,10 +162,11 @@ class Invariants:
                     )
 
     def _answered_before(self, uid: str, time_s: float) -> bool:
-        """Return whether the server had said by then that a claim is there: until that a slow one holds up nobody."""
+        """Return whether a claim's maker had been told by then that it is there: until that, it holds up nobody."""
         claims = self._world.server.all(RESOURCE_CLAIMS)
         keys = [(c["metadata"]["namespace"], c["metadata"]["name"]) for c in claims if c["metadata"]["uid"] == uid]
-        return any(self._answers.get(key, time_s + 1) <= time_s for key in keys)
+        replica = self._world.truth.made[uid].replica
+        return any(self._answers.get((replica, key), time_s + 1) <= time_s for key in keys)
 
     def _pinned(self, claim: Object) -> list[Device]:
         homes = {

@@ -65,6 +65,11 @@ class Feed:
             self._open.remove(watch)
             self.away_since[watch.plural] = self.loop.now
 
+    def missed(self, resource: Resource) -> None:
+        """Note that an attempt to watch a kind, or to read it anew, failed: the next one comes after a pause."""
+        if resource.plural in self.away_since:
+            self.away_since[resource.plural] = self.loop.now
+
     def freeze(self, plural: str, until: float) -> None:
         self.frozen[plural] = max(self.frozen.get(plural, 0.0), until)
 
