@@ -116,6 +116,21 @@ class Writer:
         self._picture.assume_claim(found)
         return found
 
+    async def lifted(self, pod: Pod) -> bool:
+        """Ask the server whether a pod is there without our gate.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        try:
+            now = await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return now.metadata.uid == pod.metadata.uid and not now.gated
+
     async def withdraw(self, claim: ClaimRecord) -> None:
         """Delete a claim as it was seen.
 

@@ -71,7 +71,7 @@ class Limiter:
         # Once some are slow, the next ones are likely to be: few are tried at a time.
         return bool(slow) and self._under_way[namespace] >= MOST_SLOW
 
-    def take(self, namespace: str, on_slow: Callable[[], None]) -> Callable[[], None]:
+    def take(self, namespace: str, on_slow: Callable[[], object]) -> Callable[[], None]:
         """Take a slot for the writes of one entry, from now on; ask ``room`` and ``clogged`` first.
 
         Args:

@@ -12,11 +12,10 @@ from dradriver.controller import metrics
 from dradriver.controller.causes import Cause
 from dradriver.controller.commit import MovedOnError, PausedError, UnsureError, Writer
 from dradriver.controller.entries import Entry
-from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.limiter import SLOW_S, Limiter, of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
-from dradriver.controller.records import ClaimRecord
 from dradriver.controller.review import Withdraw
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
@@ -27,6 +26,7 @@ SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
+QUICK_S: Final = 0.2  # a server that answers a read so fast is not what holds up a write for a second
 OWN_ERROR: Final = "an error in the controller, see its log"
 
 Action = Coroutine[Any, Any, None]
@@ -123,11 +123,15 @@ class Writers:
     def _start(self, entry: Entry, action: Action) -> None:
         entry.busy = True
         # At once: when the task begins, the next one may have been decided on.
-        give_back = self._limiter.take(entry.key[0], lambda: self._slow(entry))
-        task = asyncio.get_running_loop().create_task(self._run(entry, action))
+        give_back = self._limiter.take(entry.key[0], lambda: self._spawn(self._let_go(entry, while_=task)))
+        task = self._spawn(self._run(entry, action))
         task.add_done_callback(lambda _: give_back())
+
+    def _spawn(self, action: Action) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(action)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self, entry: Entry, action: Action) -> None:
         try:
@@ -168,8 +172,29 @@ class Writers:
             entry.busy = False
             self._touch(entry.key)
 
-    def _slow(self, entry: Entry) -> None:
-        """Keep for nobody what an entry is to have whose writes hang: somebody's webhook may hold them up for long."""
+    async def _let_go(self, entry: Entry, *, while_: asyncio.Task[None]) -> None:
+        """Keep for nobody what an entry is to have whose writes hang: somebody's webhook may hold them up for long.
+
+        Unless it is the server that is slow, for all: then nobody else could have it sooner, and a pod that is lifted
+        after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.
+        """
+        clock = asyncio.get_running_loop().time
+        while not while_.done():
+            began = clock()
+            try:
+                lifted = await self._writer.lifted(entry.pod)
+                if lifted and entry.pod.gated:
+                    return  # only the answer is late
+                if clock() - began < QUICK_S and not (while_.done() or self._limiter.paused()):
+                    await self._take_back(entry)
+                    return
+            except DriverError as error:
+                logger.warning("pod %s/%s: a write hangs, and %s", *entry.key, error)
+                if of_server(error):
+                    self._limiter.failed(error)
+            await asyncio.sleep(SLOW_S)
+
+    async def _take_back(self, entry: Entry) -> None:
         if (key := claim_key(entry.pod)) is None:
             return
         self._picture.release(key)
@@ -181,17 +206,7 @@ class Writers:
             and claim.devices is None
             and not claim.deleting
         ):
-            task = asyncio.get_running_loop().create_task(self._take_back(claim))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _take_back(self, claim: ClaimRecord) -> None:
-        try:
             await self._writer.withdraw(claim)
-        except DriverError as error:
-            logger.warning("claim %s/%s, whose pod cannot be lifted for long, is still there: %s", *claim.key, error)
-            if of_server(error):
-                self._limiter.failed(error)
 
     async def _place(self, entry: Entry, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()

@@ -203,3 +203,34 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
     assert [claim["metadata"]["namespace"] for claim in cluster.all(RESOURCE_CLAIMS)] == ["slow"]
     await sweep
     assert not cluster.all(RESOURCE_CLAIMS)
+
+
+@pytest.mark.looptime
+async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_chosen() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8)
+    refuse(cluster, "default", lambda: asyncio.sleep(0.8), verbs=("get", "create"))
+    refuse(cluster, "default", lambda: asyncio.sleep(3), verbs=("patch",))
+    async with working(cluster):
+        await asyncio.sleep(10)
+        assert cluster.client.writes == [("create", claim_of("p")), ("patch", "p")]
+        assert not cluster.get_pod("p")["spec"]["schedulingGates"]
+
+
+@pytest.mark.looptime
+async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8)
+    patch = cluster.client.patch
+
+    async def late(*args: Any, **kwargs: Any) -> Any:
+        answer = await patch(*args, **kwargs)
+        await asyncio.sleep(10)
+        return answer
+
+    monkeypatch.setattr(cluster.client, "patch", late)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.gpus("p")[0] == "a"
