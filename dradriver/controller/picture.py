@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Amount, Device, Key, claim_key
 from dradriver.controller.inventory import Inventory
@@ -50,7 +52,6 @@ class Picture:
         self.inventory = Inventory(self.nodes)
         self.assumed_claims: dict[Key, float] = {}
         self._assumed_pods: set[Key] = set()
-        self._deleted: dict[Key, str] = {}  # uids of claims that we deleted; reflectors and late answers may show them
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
@@ -86,12 +87,6 @@ class Picture:
             self._ended[change.old.uid] = None
             if len(self._ended) > _ENDED:
                 self._ended.popitem(last=False)
-        gone = self._deleted.get(key)
-        if gone is not None:
-            if new is not None and new.uid == gone:
-                return  # from before we deleted it
-            if new is None and change.old is not None and change.old.uid == gone:
-                return  # another has taken its name since, or none
         if key in self.assumed_claims:
             known = self.claims[key].uid
             seen = new if new is not None else change.old
@@ -99,7 +94,7 @@ class Picture:
                 return  # the end of an earlier claim of that name
             del self.assumed_claims[key]
         before = self.claims.get(key)
-        if new is not None and before is not None and before.uid == new.uid and _older(new, before):
+        if new is not None and before is not None and _outdated(new, before):
             return  # the server told us more already
         self._set_claim(key, new)
         self._tell()
@@ -148,24 +143,23 @@ class Picture:
         """Count a claim, as the API server returned it, before the reflector shows it."""
         self._intended.pop(claim.key, None)
         known = self.claims.get(claim.key)
-        if claim.uid in self._ended or self._deleted.get(claim.key) == claim.uid:
+        if claim.uid in self._ended:
             self._rehold(claim.key)
             return
         if known is not None and known.uid == claim.uid:
-            self._set_claim(claim.key, known if _older(claim, known) else claim)
+            self._set_claim(claim.key, known if _outdated(claim, known) else claim)
             return
         self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
         self._set_claim(claim.key, claim)
         self._tell()
 
     def assume_deleted(self, claim: ClaimRecord) -> None:
-        """Count a claim as gone before the reflector shows it."""
+        """Count a claim as on its way out before the reflector shows it: it holds nothing any more."""
         known = self.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             return
-        self.assumed_claims.pop(claim.key, None)
-        self._deleted[claim.key] = claim.uid
-        self._set_claim(claim.key, None)
+        metadata = msgspec.structs.replace(known.metadata, deletion_timestamp="now")
+        self._set_claim(claim.key, msgspec.structs.replace(known, metadata=metadata))
         self._tell()
 
     def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
@@ -202,9 +196,9 @@ class Picture:
         )
 
     def has(self, claim: ClaimRecord) -> bool:
-        """Return whether a claim is there still."""
+        """Return whether a claim is there still, and is not on its way out."""
         known = self.claims.get(claim.key)
-        return known is not None and known.uid == claim.uid
+        return known is not None and known.uid == claim.uid and not known.deleting
 
     def overtaken(self, claim: Key, placement: Placement) -> bool:
         """Return whether another claim has come by a device of a placement since it was decided."""
@@ -234,7 +228,6 @@ class Picture:
                 self._claimed_by[claim] = key
             elif self._claimed_by.get(claim) == key:
                 del self._claimed_by[claim]
-                self._deleted.pop(claim, None)
             self._rehold(claim)
         self._recount(key)
         self._touch(key)
@@ -303,7 +296,8 @@ class Picture:
             return ""
         claim, intended = self.claims.get(key), self._intended.get(key)
         if claim is not None:
-            return claim.pin.choice.node if claim.pin is not None and claim.owned_by(pod.metadata.uid) else ""
+            promised = claim.pin is not None and claim.owned_by(pod.metadata.uid) and not claim.deleting
+            return claim.pin.choice.node if claim.pin is not None and promised else ""
         return "" if intended is None else intended.node
 
     def _tell(self) -> None:
@@ -312,6 +306,11 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
+    """Return whether a state of a claim is from before another; from a deletion none comes back."""
+    return one.uid == other.uid and (_older(one, other) or (other.deleting and not one.deleting))
 
 
 def _older(one: Pod | ClaimRecord, other: Pod | ClaimRecord) -> bool:

@@ -139,6 +139,7 @@ class GpuCluster:
 
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
+        self._let_go()
         for source in SOURCES:
             if resources and source.resource not in resources:
                 continue
@@ -155,6 +156,13 @@ class GpuCluster:
                 old, new = (None if obj is None else source.read(_raw(obj)) for obj in (before, after))
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
+
+    def _let_go(self) -> None:
+        """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
+        for claim in self.all(RESOURCE_CLAIMS):
+            kept = [name for name in claim["metadata"].get("finalizers", ()) if name != names.FINALIZER]
+            if "deletionTimestamp" in claim["metadata"] and not claim.get("status", {}).get("reservedFor"):
+                self.put(RESOURCE_CLAIMS, claim | {"metadata": claim["metadata"] | {"finalizers": kept}, "status": {}})
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""
@@ -251,7 +259,7 @@ class GpuCluster:
                     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
                     self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
                     continue
-                claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+                claim["metadata"]["finalizers"] = [names.FINALIZER]
                 claim["status"] = {
                     "allocation": {"devices": {"results": [_result(node, uuid) for uuid in pins(claim)]}},
                     "reservedFor": [

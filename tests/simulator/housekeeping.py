@@ -78,7 +78,7 @@ class Housekeeping:
         owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or ()]
         going = "deletionTimestamp" in claim["metadata"]
         if len(staying) < len(users) or (going and not staying and claim["metadata"].get("finalizers")):
-            status = claim["status"] | {"reservedFor": staying}
+            status = claim.get("status", {}) | {"reservedFor": staying}
             if not staying:
                 status.pop("allocation", None)
             metadata = claim["metadata"] if staying else claim["metadata"] | {"finalizers": []}

@@ -137,15 +137,15 @@ class Liveness:
 
     def _waiting(self, key: Key, pod: Object) -> Iterator[State]:
         world, gates, uid = self._world, fit.gates(pod), pod["metadata"]["uid"]
-        promised = any(
-            world.truth.live(claim)
-            for name in fit.claim_names(pod)
-            if (claim := world.server.find(RESOURCE_CLAIMS, name, key[0])) is not None
-        )
+        found = (world.server.find(RESOURCE_CLAIMS, name, key[0]) for name in fit.claim_names(pod))
+        claims = [claim for claim in found if claim is not None]
+        promised = any(map(world.truth.live, claims))
         if not (promised and not gates) and not fit.notes_of(pod).get(names.REASON) and self._told(key):
             yield State("every waiting pod has a reason", uid, REASON_S, f"pod {key} waits and says nothing", key)
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return
+        if any("deletionTimestamp" in claim["metadata"] for claim in claims):
+            return  # until the claim controller has cleared it away there is no other of its name
         feasible = world.scheduler.feasible
         if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
             return

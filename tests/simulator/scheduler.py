@@ -16,7 +16,6 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Device, Truth
 
 OURS: Final = ("", "default-scheduler")
-FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 AGAIN_S: Final = 5.0  # unschedulable pods are tried again at the latest
 
 
@@ -138,7 +137,7 @@ class Scheduler:
             self._server.put(
                 RESOURCE_CLAIMS,
                 now
-                | {"metadata": now["metadata"] | {"finalizers": [FINALIZER]}}
+                | {"metadata": now["metadata"] | {"finalizers": [names.FINALIZER]}}
                 | {"status": status | {"allocation": allocation, "reservedFor": [*users, consumer]}},
             )
             self._trace("scheduler: claim %s gets %s on %s", claim["metadata"]["name"], len(results), node)

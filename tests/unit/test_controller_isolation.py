@@ -200,8 +200,10 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
     refuse(cluster, "slow", lambda: asyncio.sleep(10), verbs=("delete",))
     sweep = asyncio.create_task(cluster.worker.sweep())
     await asyncio.sleep(1)
+    cluster.deliver()
     assert [claim["metadata"]["namespace"] for claim in cluster.all(RESOURCE_CLAIMS)] == ["slow"]
     await sweep
+    cluster.deliver()
     assert not cluster.all(RESOURCE_CLAIMS)
 
 

@@ -97,7 +97,8 @@ async def test_a_claim_left_by_a_crash_is_replaced_before_its_pod_is_lifted() ->
     cluster.rival("rival", "a", cluster.gpus("p")[1])
     cluster.restart()
     await cluster.settle()
-    assert [verb for verb, _ in cluster.client.writes] == ["delete", "create", "patch"]
+    reason = "patch"
+    assert [verb for verb, _ in cluster.client.writes] == ["delete", reason, "create", "patch"]
 
 
 async def test_a_claim_left_by_a_crash_is_replaced_when_the_same_gpus_go_to_other_containers() -> None:

@@ -164,8 +164,7 @@ async def test_a_claim_that_the_scheduler_is_allocating_is_not_deleted() -> None
     cluster.deliver()
     claim = cluster.claim("p")
     assert claim is not None
-    claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
-    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}})
     await cluster.worker.rest()
     assert ("delete", claim_of("p")) in cluster.client.writes
     now = cluster.claim("p")
@@ -190,6 +189,7 @@ async def test_an_allocated_claim_is_never_renewed() -> None:
 async def test_somebody_elses_claim_under_a_lifted_pods_name_is_not_touched() -> None:
     cluster = await lifted("a")
     cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    cluster.deliver()
     theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
     await cluster.settle()
     assert cluster.claim("p") == theirs
