@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,16 +20,23 @@ from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
+from dradriver.node.devices import workshop
+from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
-from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.discovery.watch import MachineWatch, beside
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
 
 logger = logging.getLogger(__name__)
+
+
+PROCESSES_S: Final = 10.0  # a driver that hangs does not say which processes are on its GPUs
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +89,12 @@ async def run(
     async def get_claim(namespace: str, name: str) -> ResourceClaim:
         return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
 
+    async def processes(gpus: Sequence[str]) -> Mapping[str, int]:
+        if not discovery.slow:
+            return discovery.processes(gpus)
+        async with asyncio.timeout(PROCESSES_S):
+            return await beside(lambda: discovery.processes(gpus))
+
     def machine_changed() -> None:
         publisher.poke()
         preparer.poke()
@@ -95,7 +109,8 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        host_path=discovery.host_path,
+        workshop=_workshop(options, discovery),
+        boot=boot_id(),
     )
     plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
@@ -105,7 +120,7 @@ async def run(
         registered=lambda: plugin.registered,
         beside_device_plugin=options.beside_device_plugin,
     )
-    reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
+    reconciler = Reconciler(preparer, get_claim, node=options.node, processes=processes, interval_s=reconcile_s)
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
         serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
@@ -123,4 +138,15 @@ def _discovery(options: Options) -> Discovery:
         cdi = (options.cdi_root, options.host_root / "etc/cdi")
         return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
-    return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")
+    return Simulated(source, node=options.node, folder=_simulated_dir(options))
+
+
+def _simulated_dir(options: Options) -> Path:
+    return options.simulated_dir or options.state_dir / "simulated"
+
+
+def _workshop(options: Options, discovery: Discovery) -> Workshop:
+    kinds = [Whole(discovery.edits)]
+    if options.discovery == "simulated":
+        return workshop.simulated(kinds, _simulated_dir(options))
+    return Workshop(kinds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,27 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    _sync(path.parent)
+
+
+def touch(path: Path) -> os.stat_result:
+    """Return the file's status, whose time of change is now: it tells other processes that the file was used.
+
+    Raises:
+        OSError: There is no such file, or it cannot be changed.
+    """
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+    return path.stat()
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file another name in its folder, for good; what had that name is replaced.
+
+    Raises:
+        OSError: It keeps its name.
+    """
+    os.replace(path, to)
     _sync(path.parent)
 
 

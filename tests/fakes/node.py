@@ -17,14 +17,28 @@ from dradriver.api import names, slices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.topology import profiles
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import Claim, FakeKubelet
 
 NODE = "node-a"
+BOOT = "boot-1"
 PROFILE = "dgx1-v100"
 Object = dict[str, Any]
+
+
+def edits(gpu: Gpu) -> Edits:
+    """What a container is given of a simulated GPU."""
+    return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
+
+
+def workshop() -> Workshop:
+    """The kinds of devices of a node with whole GPUs alone."""
+    return Workshop([Whole(edits)])
 
 
 @functools.cache

@@ -17,14 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.node import files
-from dradriver.node.claims import cdi, checkpoint
+from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.errors import DeviceBusyError
-from tests.fakes.node import NODE, claim, machine, typed, uuid
+from tests.fakes.node import BOOT, NODE, claim, machine, typed, uuid, workshop
 
 CLAIMS: dict[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (0, 1), "d": (1, 2), "e": (2,), "f": (3, 0)}
-CHANGING = {"open", "write", "fsync", "close", "replace", "unlink"}
+CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 CRASH = st.one_of(st.none(), st.integers(0, 25))
 
 
@@ -81,14 +81,15 @@ class Crashes(RuleBasedStateMachine):
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
             machine=machine,
-            host_path="/dev/null",
+            workshop=workshop(),
+            boot=BOOT,
             budget_s=0.0,
         )
 
     def run(self, work: Any, lives: int | None) -> Any:
         """Run one call of an instance that may be killed in it."""
         mortal = MortalOs(lives)
-        with mock.patch.object(files, "os", mortal), mock.patch.object(checkpoint, "os", mortal):
+        with mock.patch.object(files, "os", mortal):
             return self.runner.run(self.guarded(work))
 
     @staticmethod
@@ -111,7 +112,7 @@ class Crashes(RuleBasedStateMachine):
     def there(self) -> dict[str, PreparedClaim]:
         """The claims in the checkpoint by name."""
         found = self.runner.run(self.instances[0].prepared())
-        return {entry.claim.name: entry.claim for entry in found.values()}
+        return {entry.value.name: entry.value for entry in found.values()}
 
     @initialize()
     def start(self) -> None:

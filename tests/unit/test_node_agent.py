@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
@@ -14,11 +15,12 @@ import pytest
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.node.edits import Edits
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, edits, eventually, machine
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -277,10 +279,15 @@ class Hanging:
     """A driver that does not answer until it is released."""
 
     slow = True
-    host_path = "/dev/null"
 
     def __init__(self) -> None:
         self.released = threading.Event()
+
+    def edits(self, gpu: Gpu) -> Edits:
+        return edits(gpu)
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        raise NotImplementedError
 
     def read(self) -> Machine:
         self.released.wait(timeout=60)

@@ -29,6 +29,10 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def paths(prepared: PreparedClaim) -> list[str]:
+    return [node.path for device in prepared.devices for node in device.edits.nodes]
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -273,7 +277,7 @@ async def test_a_gpu_that_comes_back_during_the_call_is_waited_for(world: World)
     world.machine = machine()
     preparer.poke()
     began = now()
-    assert [d.path for d in (await waiting).devices] == ["/dev/nvidia2", "/dev/nvidia3"]
+    assert paths(await waiting) == ["/dev/nvidia2", "/dev/nvidia3"]
     assert now() - began < 0.5
 
 
@@ -292,15 +296,56 @@ async def test_a_gpu_that_vanished_and_came_back_has_still_one_owner(world: Worl
     with pytest.raises(DeviceBusyError):
         await preparer.prepare(*world.put(claim("same", results=[result("gpu", device(3))])))
     world.machine = machine()
-    assert (await preparer.prepare(*world.put(claim("other", [2])))).devices[0].path == "/dev/nvidia2"
+    assert paths(await preparer.prepare(*world.put(claim("other", [2])))) == ["/dev/nvidia2"]
+
+
+async def test_a_claim_that_is_prepared_is_answered_at_once_without_a_question(world: World) -> None:
+    preparer = world.preparer()
+    asked = world.put(claim("c", [2, 3]))
+    first = await preparer.prepare(*asked)
+    count, began = world.asked, now()
+    world.machine = without(machine(), {"2"})  # lost meanwhile: the pod may run on without it
+    world.trouble = [Unreachable("no route")] * 100
+    assert await preparer.prepare(*asked) == first
+    assert (world.asked, now() - began) == (count, 0.0)
+
+
+async def test_another_instance_answers_what_it_finds_once_it_knows_that_it_still_holds(world: World) -> None:
+    asked = world.put(claim("c", [2, 3]))
+    first = await world.preparer().prepare(*asked)
+    world.machine = without(machine(), {"2"})
+    other, count = world.preparer(), world.asked
+    assert [await other.prepare(*asked) for _ in range(3)] == [first] * 3
+    assert world.asked == count + 1
+    world.trouble = [Unreachable("no route")]
+    assert await world.preparer().prepare(*asked) == first
+
+
+async def test_another_instance_waits_two_seconds_for_an_api_server_that_hangs(world: World) -> None:
+    async def never(*_: str) -> ResourceClaim:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    asked = world.put(claim("c", [0]))
+    first = await world.preparer().prepare(*asked)
+    began = now()
+    assert await world.preparer(never).prepare(*asked) == first
+    assert now() - began <= 2.5
 
 
 async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(world: World) -> None:
+    await world.preparer().prepare(*world.put(claim("c", [0])))
     preparer = world.preparer()
-    await preparer.prepare(*world.put(claim("c", [0])))
     assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]
     await preparer.prepare(*world.put(claim("other", [0])))
     assert world.checkpoint == ["uid-c.json", "uid-other.json"]
+
+
+async def test_a_claim_that_is_doubted_is_compared_with_the_api_again(world: World) -> None:
+    preparer = world.preparer()
+    await preparer.prepare(*world.put(claim("c", [0])))
+    preparer.doubt("uid-c")
+    assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]
 
 
 async def test_two_instances_never_change_the_state_at_the_same_time(world: World) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from dradriver.api import config, names, slices
+import msgspec
+
+from dradriver.api import config, names
 from dradriver.api.config import ClaimConfig
 from dradriver.api.objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.discovery import toolkit
+from dradriver.node.devices.made import Made
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import Edits
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
 
@@ -22,16 +26,40 @@ _ORDER: Final = "CUDA_DEVICE_ORDER"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
-def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | None = None) -> PreparedClaim:
-    """Return what preparing the claim on this machine means: its devices in the allocation's order, its variables.
+class Plan(NamedTuple):
+    """What preparing a claim means.
+
+    Attributes:
+        claim: What the kubelet will be answered; devices that have to be made lack what they bring.
+        gpus: The GPU of each of the claim's devices.
+        intents: What has to be made before, in the devices' order.
+    """
+
+    claim: PreparedClaim
+    gpus: tuple[Gpu, ...]
+    intents: tuple[Made, ...] = ()
+
+    def complete(self, made: Sequence[Made], workshop: Workshop) -> PreparedClaim:
+        """Return the claim with what the devices bring that were made for it."""
+        by_number = {one.number: one for one in made}
+        devices = list(self.claim.devices)
+        for number, one in by_number.items():
+            own = workshop.edits(one.kind, self.gpus[number], one)
+            devices[number] = msgspec.structs.replace(devices[number], edits=own + devices[number].edits)
+        return msgspec.structs.replace(self.claim, devices=tuple(devices))
+
+
+def plan(claim: ResourceClaim, machine: Machine, workshop: Workshop, *, node: str, boot: str) -> Plan:
+    """Return what preparing the claim on this machine means, its devices in the allocation's order.
 
     Only this driver's results count; a claim without any gives a plan without devices.
 
     Args:
         claim: The claim as the API server has it.
         machine: The machine as it is now.
+        workshop: Knows the kinds of devices.
         node: The node's name, which is also its pool's.
-        host_path: What stands behind every device node; None where NVIDIA's own CDI specification brings the nodes.
+        boot: Id of this boot.
 
     Raises:
         ClaimError: The claim is not allocated, or to another node's device.
@@ -40,39 +68,56 @@ def plan(claim: ResourceClaim, machine: Machine, *, node: str, host_path: str | 
     """
     if claim.status.allocation is None:
         raise ClaimError("the claim is not allocated")
-    gpus = {slices.device_name(gpu.uuid): gpu for gpu in machine.gpus if gpu.mig is None}
+    known = workshop.find(machine)
+    gpus: list[Gpu] = []
     devices: list[PreparedDevice] = []
+    intents: list[Made] = []
     by_request: dict[str, list[Gpu]] = {}
     configs: dict[str, ClaimConfig | None] = {}
-    for result in claim.results:
+    for number, result in enumerate(claim.results):
         if result.pool != node:
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
-        gpu = gpus.get(result.device)
-        if gpu is None:
+        if result.device not in known:
             raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
+        kind, gpu = known[result.device]
         request = result.request.split("/", 1)[0]
-        devices.append(
-            PreparedDevice(
-                request=request,
-                pool=result.pool,
+        device = PreparedDevice(
+            request=request,
+            pool=result.pool,
+            device=result.device,
+            uuid=gpu.uuid,
+            share_id=result.share_id,
+            admin=bool(result.admin_access),
+        )
+        if kind.makes:
+            intent = Made(
+                owner=claim.metadata.uid,
+                number=number,
+                boot=boot,
+                kind=kind.name,
                 device=result.device,
                 uuid=gpu.uuid,
-                path=f"/dev/nvidia{gpu.minor}",
-                host_path=host_path or "",
-                cdi=() if host_path else (toolkit.cdi_id(gpu.uuid),),
                 share_id=result.share_id,
-                admin=bool(result.admin_access),
             )
-        )
+            intents.append(intent)
+            device = msgspec.structs.replace(device, made=intent.key)
+        else:
+            device = msgspec.structs.replace(device, edits=kind.edits(gpu, None))
+        gpus.append(gpu)
+        devices.append(device)
         by_request.setdefault(request, []).append(gpu)
         configs.setdefault(request, _config_for(result, claim.status.allocation.devices.config))
-    return PreparedClaim(
+    for request, on in by_request.items():
+        first = next(n for n, device in enumerate(devices) if device.request == request)
+        told = Edits(env=_env(request, on, configs[request]))
+        devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + told)
+    planned = PreparedClaim(
         uid=claim.metadata.uid,
         namespace=claim.metadata.namespace,
         name=claim.metadata.name,
         devices=tuple(devices),
-        env={request: _env(request, on, configs[request]) for request, on in by_request.items()},
     )
+    return Plan(planned, tuple(gpus), tuple(intents))
 
 
 def _config_for(result: AllocationResult, configs: Sequence[DeviceConfig]) -> ClaimConfig | None:
