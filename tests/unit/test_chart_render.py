@@ -276,7 +276,8 @@ def test_a_node_agent_of_real_gpus_sees_the_driver_its_devices_and_the_hosts_sys
         if mount["name"] in paths and mount.get("readOnly")
     }
     assert seen == {"/driver": host, "/host/dev": "/dev", "/host/sys": "/sys", "/host/etc/cdi": "/etc/cdi"}
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert not {"hostNetwork", "hostIPC"} & set(spec)
+    assert spec["hostPID"] is True  # else NVML names no process
 
 
 def test_host_folders_are_mounted_at_the_same_path() -> None:

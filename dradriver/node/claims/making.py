@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
@@ -61,7 +63,7 @@ class Making:
             DriverError: It could not be made, and nothing of it is left, or will be.
             OSError: A file could not be written.
         """
-        return await self._shielded(plan.claim.uid, self._prepare(plan))
+        return await self._shielded(plan.claim.uid, lambda: self._prepare(plan))
 
     async def unprepare(self, uid: str) -> None:
         """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
@@ -70,7 +72,7 @@ class Making:
             DriverError: Something could not be undone, and the claim is prepared still.
             OSError: A file could not be removed.
         """
-        await self._shielded(uid, self._unprepare(uid))
+        await self._shielded(uid, lambda: self._unprepare(uid))
 
     async def clean(self) -> None:
         """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
@@ -78,12 +80,12 @@ class Making:
             async with locked(self._lock):
                 left = self._ledgers.left()
             if left:
-                await self._shielded("", self._clean())
+                await self._shielded("", self._clean)
         except (DriverError, OSError) as error:
             logger.error("what was made for claims that are not prepared cannot be undone now: %s", error)
 
-    async def _shielded(self, uid: str, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.create_task(work)
+    async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        task = asyncio.create_task(work())
         self._tasks[uid] = task
 
         def ended(done: asyncio.Task[T]) -> None:
@@ -123,6 +125,8 @@ class Making:
             async with locked(self._lock):
                 self._ledgers.cdi.remove(uid)
                 made = self._ledgers.made.of(uid)
+                for one in made:  # from now on the claim is not whole
+                    self._ledgers.made.write(msgspec.structs.replace(one, done=None))
             await self._undo(made)
             async with locked(self._lock):
                 self._ledgers.drop(uid)

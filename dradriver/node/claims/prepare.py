@@ -11,13 +11,13 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
 from dradriver.node.claims import rebuild
-from dradriver.node.claims.allocation import plan
+from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
@@ -36,8 +36,6 @@ _LEAST_GET_S: Final = 1.0
 _LEAST_MAKE_S: Final = 3.0
 _DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
 GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
-
-T = TypeVar("T")
 
 GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
 
@@ -223,7 +221,7 @@ class Preparer:
             await self._give_back(uid, entry.stamp)
         try:
             if planned.intents:
-                done = await self._patiently(uid, self._making.prepare(planned), until=until)
+                done = await self._made(planned, until=until)
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
@@ -252,12 +250,12 @@ class Preparer:
             self._sure[uid] = entry.stamp
         return entry, sure
 
-    async def _patiently(self, uid: str, work: Awaitable[T], *, until: float) -> T:
+    async def _made(self, planned: Plan, *, until: float) -> Entry[PreparedClaim]:
         try:
             async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
-                return await work
+                return await self._making.prepare(planned)
         except TimeoutError as error:
-            raise NotYetError(f"the devices of claim {uid} are still being made") from error
+            raise NotYetError("the claim's devices are still being made") from error
 
     def _same(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
         """Return whether the claim is still allocated to what was prepared for it."""

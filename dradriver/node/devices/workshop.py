@@ -26,16 +26,17 @@ PATIENCE_S: Final = 30.0  # making a MIG instance takes a second
 class Workshop:
     """All kinds of devices of this node."""
 
-    def __init__(self, kinds: Sequence[Kind], control: Control | None = None) -> None:
+    def __init__(self, kinds: Sequence[Kind], control: Control | None = None, *, thread: Thread | None = None) -> None:
         """Keep what is needed.
 
         Args:
             kinds: A device's kind is the first that publishes its name.
             control: What changes hardware; None where nothing can be made.
+            thread: Where it does; one of its own by default.
         """
         self._kinds = {kind.name: kind for kind in kinds}
         self._control = control
-        self._thread = Thread("hardware")
+        self._thread = thread or Thread("hardware")
 
     def find(self, machine: Machine) -> Mapping[str, tuple[Kind, Gpu]]:
         """Return kind and GPU of every device that the machine has, by its published name."""
