@@ -7,19 +7,22 @@ import logging
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.objects import Node, ResourceClaim
 from dradriver.kube import config as kube_config
-from dradriver.kube.client import Client
+from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import RESOURCE_CLAIMS
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
+from dradriver.node.claims.below import Below
+from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
+from dradriver.node.claims.status import Statuses
 from dradriver.node.devices import workshop
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.whole import Whole
@@ -36,6 +39,8 @@ from dradriver.node.publishing.publisher import Publisher
 logger = logging.getLogger(__name__)
 
 
+FIELD_MANAGER: Final = "gpu-topology-node"
+NODE_S: Final = 5.0
 PROCESSES_S: Final = 10.0  # a driver that hangs does not say which processes are on its GPUs
 
 
@@ -56,6 +61,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     simulated_dir: Path | None = None
     rediscover_s: float = 10.0
     beside_device_plugin: bool = False
+    nccl_tuning: str = ""
+    nccl_servers: dict[str, str] = {}
     kubeconfig: Path | None = None
 
 
@@ -103,6 +110,23 @@ async def run(
         publisher.registration_changed()
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed)
+
+    async def get_node() -> Node:
+        async with asyncio.timeout(NODE_S):
+            return await client.get(NODES, options.node, type=Node)
+
+    async def apply_status(namespace: str, name: str, body: dict[str, Any]) -> None:
+        await client.patch(
+            RESOURCE_CLAIMS,
+            name,
+            body,
+            kind=PatchKind.APPLY,
+            namespace=namespace,
+            subresource="status",
+            field_manager=FIELD_MANAGER,
+        )
+
+    statuses = Statuses(apply_status)
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
@@ -111,6 +135,9 @@ async def run(
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
         boot=boot_id(),
+        nccl=Nccl(profile=options.nccl_tuning),
+        below=Below(options.nccl_servers, get_node).find,
+        on_prepared=statuses.put,
     )
     plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
@@ -129,7 +156,7 @@ async def run(
         await preparer.recover()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
-            for work in (machines.run, plugin.run, publisher.run, reconciler.run):
+            for work in (machines.run, plugin.run, publisher.run, reconciler.run, statuses.run):
                 group.create_task(work())
 
 

@@ -46,6 +46,9 @@ CHECKPOINT_REBUILT: Final = Counter(
 ORPHANS: Final = Counter(
     "gpu_topology_node_orphans_total", "Prepared claims that were given back because nobody uses them."
 )
+STATUS_LOST: Final = Counter(
+    "gpu_topology_node_claim_status_lost_total", "Prepared claims whose status was not written."
+)
 GPUS_HELD: Final = Gauge(
     "gpu_topology_node_gpus_held", "GPUs of claims that nobody uses which are kept, because processes are on them."
 )

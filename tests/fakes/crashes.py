@@ -232,7 +232,12 @@ class Node:
         # Nothing left: specs, files and instances are those of the claims that are there, and no other.
         specs = [msgspec.json.decode(path.read_bytes()) for path in sorted((self.folder / "cdi").glob("*"))]
         assert specs == [cdi.spec(one) for _, one in sorted(self.whole.items())]
-        assert {path.suffix for path in (self.folder / "state").glob("*/*")} <= {".json"}
+        assert {path.suffix for path in (self.folder / "state").rglob("*") if path.is_file()} <= {".json", ".lock"}
+        mounted = {str(path) for path in (self.folder / "state" / "files").glob("*/*")}
+        assert mounted == {mount.host_path for one in there.values() for d in one.devices for mount in d.edits.mounts}
+        assert {path.name for path in (self.folder / "state" / "files").glob("*")} == {
+            one.uid for one in there.values()
+        }
         assert made.keys() <= {d.made for one in there.values() for d in one.devices}
         instances = {(gpu, start) for gpu in (4, 5) for _, start in self.gpus.gpu_instances(uuid(gpu)).values()}
         noted = {key: (4 if one.uuid == uuid(4) else 5, int(one.device[-1])) for key, one in made.items()}

@@ -275,6 +275,32 @@ async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
         assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
 
 
+async def test_the_claims_status_says_what_it_has_and_others_entries_stay() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        obj = claim("c", [0, 3])
+        nic = {"request": "nic", "driver": "nic.example.com", "pool": "p", "device": "nic0"}
+        obj["status"]["allocation"]["devices"]["results"].append(nic)
+        theirs = {"driver": "nic.example.com", "pool": "p", "device": "nic0", "data": {"speed": 1}}
+        obj["status"]["devices"] = [theirs]
+        asked = node.put_claim(obj)
+        await node.kubelet.prepare(asked)
+
+        def devices() -> list[Any]:
+            found = node.api.find(RESOURCE_CLAIMS, "c", "default")
+            return found["status"]["devices"] if found else []
+
+        await eventually(lambda: len(devices()) == 3)
+        assert devices()[0] == theirs
+        assert [(d["device"], d["conditions"][0]["type"]) for d in devices()[1:]] == [
+            (device(0), "Ready"),
+            (device(3), "Ready"),
+        ]
+        (patch,) = [r for r in node.api.requests if r.method == "PATCH"]
+        assert patch.path.endswith("/resourceclaims/c/status")
+        assert patch.query == {"fieldManager": "gpu-topology-node", "force": "true"}
+
+
 class Hanging:
     """A driver that does not answer until it is released."""
 

@@ -13,11 +13,11 @@ from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.errors import ClaimError, DeviceMissingError
-from tests.fakes.node import BOOT, NODE, claim, device, machine, parameters, result, typed, uuid, workshop
+from tests.fakes.node import BOOT, NODE, claim, device, machine, parameters, result, teller, typed, uuid, workshop
 
 
 def planned(**claim_of: Any) -> PreparedClaim:
-    return plan(typed(claim("c", **claim_of)), machine(), workshop(), node=NODE, boot=BOOT).claim
+    return plan(typed(claim("c", **claim_of)), machine(), workshop(), teller(), node=NODE, boot=BOOT).claim
 
 
 def paths(done: PreparedClaim) -> list[str]:
@@ -34,12 +34,14 @@ def test_devices_come_in_the_allocations_order_with_their_own_nodes() -> None:
 def test_the_device_node_is_the_gpus_minor_number_not_its_index() -> None:
     gpu = msgspec.structs.replace(machine().gpus[0], minor=42)
     odd = msgspec.structs.replace(machine(), gpus=(gpu, *machine().gpus[1:]))
-    assert paths(plan(typed(claim("c", [0])), odd, workshop(), node=NODE, boot=BOOT).claim) == ["/dev/nvidia42"]
+    assert paths(plan(typed(claim("c", [0])), odd, workshop(), teller(), node=NODE, boot=BOOT).claim) == [
+        "/dev/nvidia42"
+    ]
 
 
 def test_on_real_hardware_a_device_is_that_of_nvidias_own_specification(tmp_path: Path) -> None:
     real = Workshop([Whole(Hardware(host_root=tmp_path).edits)])
-    done = plan(typed(claim("c", [0])), machine(), real, node=NODE, boot=BOOT).claim
+    done = plan(typed(claim("c", [0])), machine(), real, teller(), node=NODE, boot=BOOT).claim
     assert (done.devices[0].edits.nodes, done.devices[0].edits.cdi) == ((), (f"nvidia.com/gpu={uuid(0)}",))
 
 
@@ -59,7 +61,7 @@ def test_a_claim_that_is_not_allocated_is_refused() -> None:
     bare = claim("c")
     del bare["status"]
     with pytest.raises(ClaimError, match="not allocated"):
-        plan(typed(bare), machine(), workshop(), node=NODE, boot=BOOT)
+        plan(typed(bare), machine(), workshop(), teller(), node=NODE, boot=BOOT)
 
 
 def test_a_device_that_is_not_here_may_come_back_but_one_of_another_node_never_will() -> None:

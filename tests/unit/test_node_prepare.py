@@ -45,7 +45,7 @@ async def test_prepare_is_idempotent_also_for_another_instance(world: World) -> 
     assert (len(world.specs), len(world.checkpoint)) == (1, 1)
 
 
-async def test_the_checkpoint_is_written_before_the_spec_and_removed_after_it(
+async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_removed_the_other_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[str, str]] = []
@@ -64,7 +64,10 @@ async def test_the_checkpoint_is_written_before_the_spec_and_removed_after_it(
     preparer = world.preparer()
     await preparer.prepare(*world.put(claim("c", [0])))
     await preparer.unprepare("uid-c")
-    assert steps == [("write", "claims"), ("write", "cdi"), ("remove", "cdi"), ("remove", "claims")]
+    assert steps == [
+        *[("write", folder) for folder in ("uid-c", "claims", "cdi")],
+        *[("remove", folder) for folder in ("cdi", "claims", "uid-c")],
+    ]
 
 
 async def test_trap_1_what_can_come_right_by_itself_is_retried_inside_the_call(world: World) -> None:

@@ -2,6 +2,12 @@
 
 prepare     preparing and unpreparing claims
 allocation  from an allocated claim to what is prepared
+telling     what a container is told of its devices
+metadata    device metadata, a file that it can read
+nccl        what NCCL is told
+below       the server below a virtual machine
+status      what a claim's status says of its devices
+mounted     the files of a claim
 making      what has to be made on the hardware for that
 ledgers     all that is kept on disk of claims
 checkpoint  what the kubelet was answered

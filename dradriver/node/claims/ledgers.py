@@ -1,17 +1,20 @@
 """All that the agent keeps on disk of the node's claims, changed in steps that may be cut off between any two.
 
-A claim's entry is written before its CDI spec and removed after it; what was made on the hardware for it is noted
-before and forgotten after both. What a kill leaves in between is put right by ``recover``.
+A claim's files are written before its entry and removed after it; its CDI spec is written after the entry and removed
+before it; what was made on the hardware for it is noted before and forgotten in between. What a kill leaves is put
+right by ``recover``.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from dradriver.node import metrics
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
+from dradriver.node.claims.mounted import Mounted
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.errors import DeviceBusyError
 from dradriver.node.records import Entry
@@ -20,18 +23,20 @@ logger = logging.getLogger(__name__)
 
 
 class Ledgers:
-    """The two ledgers, and the CDI specs that follow from the first. The caller holds the node's lock.
+    """The two ledgers, and the CDI specs and mounted files of the first's claims. The caller holds the node's lock.
 
     Attributes:
         claims: What the kubelet was answered.
         made: What was changed on hardware.
         cdi: The specs.
+        mounted: The files that the specs mount.
     """
 
     def __init__(self, state_dir: Path, cdi_root: Path, *, boot: str) -> None:
         self.claims = Checkpoint(state_dir / "claims")
         self.made = MadeLedger(state_dir / "made")
         self.cdi = CdiFolder(cdi_root)
+        self.mounted = Mounted(state_dir / "files")
         self._boot = boot
 
     def recover(self) -> None:
@@ -51,6 +56,7 @@ class Ledgers:
                 self.cdi.write(entry.value)
         whole = {uid for uid, entry in entries.items() if self.whole(entry.value)}
         gone = self.cdi.sweep(keep=whole | self.claims.kept())
+        self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
         logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
 
@@ -77,12 +83,13 @@ class Ledgers:
         made = [self.made.get(device.made) for device in claim.devices if device.made]
         return all(one is not None and one.value.done is not None and one.value.boot == self._boot for one in made)
 
-    def put(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
-        """Make the claim prepared and return its entry.
+    def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
+        """Make the claim prepared, with these files mounted, and return its entry.
 
         Raises:
             OSError: It may be prepared or not.
         """
+        self.mounted.write(claim.uid, content or {})
         self.claims.write(claim)
         self.cdi.write(claim)
         metrics.CLAIMS_PREPARED.set(len(self.claims))
@@ -98,6 +105,7 @@ class Ledgers:
         for made in self.made.of(uid):
             self.made.remove(made.key)
         self.claims.remove(uid)
+        self.mounted.remove(uid)
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
     def left(self) -> list[Made]:

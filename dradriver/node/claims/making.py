@@ -114,7 +114,7 @@ class Making:
                 async with locked(self._lock):
                     for one in made:
                         self._ledgers.made.write(one)
-                    return self._ledgers.put(plan.complete(made, self._workshop))
+                    return self._ledgers.put(plan.complete(made, self._workshop), plan.files)
             except (DriverError, OSError):
                 with contextlib.suppress(NotYetError):  # then the intents stay, and the next try begins with them
                     await self._undo(plan.intents)

@@ -22,6 +22,8 @@ from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
 from dradriver.node.claims.making import Making
+from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.telling import Teller
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.records import Entry, Stamp
@@ -38,6 +40,7 @@ _DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API se
 GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
 
 GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
+Below = Callable[[], Awaitable[Machine | None]]
 
 
 class Preparer:
@@ -56,6 +59,9 @@ class Preparer:
         machine: Callable[[], Machine | None],
         workshop: Workshop,
         boot: str,
+        nccl: Nccl | None = None,
+        below: Below | None = None,
+        on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         budget_s: float = BUDGET_S,
     ) -> None:
         """Keep what is needed; no file is touched.
@@ -68,6 +74,9 @@ class Preparer:
             machine: Gives the machine as it is now; None until it was read.
             workshop: The kinds of devices, and what makes them.
             boot: Id of this boot.
+            nccl: What NCCL is told.
+            below: Gives the server below a virtual machine.
+            on_prepared: Called when a claim was made ready anew.
             budget_s: How long a prepare goes on trying.
         """
         self._node = node
@@ -75,6 +84,9 @@ class Preparer:
         self._lock = state_dir / "serialize.lock"
         self._ledgers = Ledgers(state_dir, cdi_root, boot=boot)
         self._workshop = workshop
+        self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
+        self._below = below
+        self._on_prepared = on_prepared
         self._making = Making(state_dir, self._lock, self._ledgers, workshop)
         self._get_claim = get_claim
         self._machine = machine
@@ -214,7 +226,8 @@ class Preparer:
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
-        planned = plan(claim, machine, self._workshop, node=self._node, boot=self._boot)
+        below = await self._below() if self._below is not None and machine.virtual else None
+        planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
         if not planned.claim.devices:
             return planned.claim
         if entry is not None:  # allocated anew since
@@ -225,10 +238,11 @@ class Preparer:
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
-                    done = self._ledgers.put(planned.claim)
+                    done = self._ledgers.put(planned.claim, planned.files)
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
         self._sure[uid] = done.stamp
+        self._on_prepared(claim, done.value)
         return done.value
 
     async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
