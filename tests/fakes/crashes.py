@@ -169,7 +169,8 @@ class Node:
         else:
             assert not _overlap(taken, CLAIMS[name])
             assert [one.uuid for one in answer.devices] == [uuid(gpu) for gpu, _ in _wholes(CLAIMS[name])]
-            assert self.told.setdefault(name, answer) == answer
+            assert self.told.setdefault(name, answer) == msgspec.structs.replace(answer, boot=self.told[name].boot)
+            self.told[name] = answer
             self.unsure.discard(name)
             assert name in self.whole
 

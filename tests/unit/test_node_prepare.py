@@ -51,13 +51,13 @@ async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_r
     steps: list[tuple[str, str]] = []
     write, remove = files.write, files.remove
 
-    def note_write(path: Path, data: bytes) -> None:
+    def note_write(path: Path, data: bytes, **how: Any) -> None:
         steps.append(("write", path.parent.name))
-        write(path, data)
+        write(path, data, **how)
 
-    def note_remove(path: Path) -> None:
+    def note_remove(path: Path, **how: Any) -> None:
         steps.append(("remove", path.parent.name))
-        remove(path)
+        remove(path, **how)
 
     monkeypatch.setattr(files, "write", note_write)
     monkeypatch.setattr(files, "remove", note_remove)
@@ -244,6 +244,22 @@ async def test_trap_5_the_spec_is_written_again_at_every_prepare_and_at_start(wo
         (world.folder / "cdi").rmdir()  # a reboot: /var/run is a tmpfs
         await again()
         assert world.specs == specs
+
+
+async def test_after_a_reboot_files_that_a_power_cut_may_have_damaged_are_written_anew(world: World) -> None:
+    asked = world.put(claim("c", [0]))
+    await world.preparer().prepare(*asked)
+    ((path, text),) = [(path, path.read_bytes()) for path in (world.folder / "state" / "files").rglob("*.json")]
+    path.write_bytes(b"")
+    world.boot = "boot-2"
+    preparer = world.preparer()
+    await preparer.recover()
+    assert len(world.specs) == 1  # nobody starts a container of it before it is prepared again
+    done = await preparer.prepare(*asked)
+    assert (done.boot, path.read_bytes()) == ("boot-2", text)
+    count = world.asked
+    assert await preparer.prepare(*asked) == done
+    assert world.asked == count
 
 
 async def test_start_needs_no_api_server_and_removes_what_no_claim_owns(world: World) -> None:

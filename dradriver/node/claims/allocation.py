@@ -119,6 +119,7 @@ def plan(
         uid=claim.metadata.uid,
         namespace=claim.metadata.namespace,
         name=claim.metadata.name,
+        boot=boot,
         devices=tuple(devices),
     )
     return Plan(planned, tuple(gpus), tuple(intents), files)

@@ -53,11 +53,20 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A prepared claim: its identity and its devices, in the allocation's order."""
+    """A prepared claim.
+
+    Attributes:
+        uid: The claim's.
+        namespace: The claim's.
+        name: The claim's.
+        boot: Id of the boot in which it was prepared; empty in entries of agents that did not say.
+        devices: Its devices, in the allocation's order.
+    """
 
     uid: str
     namespace: str
     name: str
+    boot: str = ""
     devices: tuple[PreparedDevice, ...]
 
     def first(self, device: PreparedDevice) -> bool:

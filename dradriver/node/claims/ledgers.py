@@ -61,13 +61,19 @@ class Ledgers:
         logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
-        """Return the entry of a claim that is prepared; None where it is not, or something made for it is missing.
+        """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.
+
+        So it has where something made for it is missing, and after a reboot where it has files: only the ledgers are
+        sure to have survived a power cut.
 
         Raises:
             OSError: A file cannot be read.
         """
         entry = self.claims.get(uid)
-        return entry if entry is not None and self.whole(entry.value) else None
+        if entry is None or not self.whole(entry.value):
+            return None
+        files = any(device.edits.mounts for device in entry.value.devices)
+        return None if files and entry.value.boot != self._boot else entry
 
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
         """Return the entry of a prepared claim with a new stamp, its spec written where it is missing.

@@ -1,7 +1,8 @@
 """The files of a claim that its containers read: one folder a claim, below the agent's own state.
 
-The state survives a reboot, so that what a spec mounts is there as long as the claim's entry is. It is mounted into the
-agent's pod at the host's own path, which is what the container runtime needs.
+The state is mounted into the agent's pod at the host's own path, which is what the container runtime needs. The files
+are not waited for until a disk has them: they serve containers of this boot, and a claim of an earlier boot is prepared
+anew before a container of it starts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Mounted:
         """
         for name, data in content.items():
             self._of(uid).mkdir(parents=True, exist_ok=True)
-            files.write(self._of(uid) / name, data)
+            files.write(self._of(uid) / name, data, durable=False)
 
     def remove(self, uid: str) -> None:
         """Make the claim have none.
@@ -46,7 +47,7 @@ class Mounted:
         """
         folder = self._of(uid)
         for path in folder.glob("*"):
-            files.remove(path)
+            files.remove(path, durable=False)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
@@ -57,7 +58,7 @@ class Mounted:
             OSError: One is still there.
         """
         for path in self._folder.glob(f"*/*{files.TEMPORARY}"):
-            files.remove(path)
+            files.remove(path, durable=False)
         for folder in self._folder.glob("*"):
             if folder.name not in keep:
                 self.remove(folder.name)

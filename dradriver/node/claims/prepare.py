@@ -200,7 +200,11 @@ class Preparer:
     def _rebuild(self, claim: ResourceClaim, machine: Machine) -> None:
         uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
         edits = self._ledgers.cdi.read(uid)
-        found = None if edits is None else rebuild.rebuilt(claim, edits, machine, self._workshop, node=self._node)
+        found = (
+            None
+            if edits is None
+            else rebuild.rebuilt(claim, edits, machine, self._workshop, node=self._node, boot=self._boot)
+        )
         if found is None:
             logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
         elif uid in self._ledgers.claims.kept():

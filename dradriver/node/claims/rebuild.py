@@ -41,7 +41,7 @@ def identity(text: bytes, uid: str) -> Identity | None:
 
 
 def rebuilt(
-    claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine, workshop: Workshop, *, node: str
+    claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine, workshop: Workshop, *, node: str, boot: str
 ) -> PreparedClaim | None:
     """Return what was prepared for the claim; None where its spec says what this agent would lose.
 
@@ -51,12 +51,12 @@ def rebuilt(
         machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
         workshop: Knows what others' specifications bring.
         node: This node's pool.
+        boot: Id of this boot.
     """
     known = workshop.find(machine)
     left = dict(edits)
-    bare = PreparedClaim(
-        uid=claim.metadata.uid, namespace=claim.metadata.namespace, name=claim.metadata.name, devices=()
-    )
+    meta = claim.metadata
+    bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=())
     devices = []
     for result in claim.results:
         kind, gpu = known.get(result.device, (None, None))
