@@ -72,6 +72,8 @@ class Records(Generic[T]):
         self._version = version
         self._key = key
         self._older = dict(older or {})
+        self._opened_ns = time.time_ns()
+        self._foreign: set[str] = set()  # entries of a newer agent that runs beside this one
         self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
 
     def read(self) -> dict[str, Entry[T]]:
@@ -103,28 +105,38 @@ class Records(Generic[T]):
                 return known
             data = path.read_bytes()
         except FileNotFoundError:
+            self._foreign.discard(key)
             return None
         try:
             value = self._decode(data, key)
         except _NewerError as newer:
-            self._set_aside(path, f"newer-{newer.version}", f"of version {newer.version}, newer than {self._version}")
-            metrics.CHECKPOINT_NEWER.inc()
+            self._newer(path, stamp, newer.version)
             return None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             self._set_aside(path, f"corrupt-{int(time.time())}", f"damaged ({error})")
             metrics.CHECKPOINT_CORRUPT.inc()
             return None
+        self._foreign.discard(key)
         self._read[key] = Entry(value, stamp)
         return self._read[key]
+
+    def has(self, key: str, stamp: Stamp) -> bool:
+        """Return whether the entry still is the one that had this stamp.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        entry = self.get(key)
+        return entry is not None and entry.stamp == stamp
 
     def __len__(self) -> int:
         """Return the number of entries, those included that cannot be read."""
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def kept(self) -> set[str]:
-        """Return the keys of what was set aside and has no entry: it may still be in use, until it is removed."""
+        """Return the keys of what cannot be read and has no entry: it may still be in use, until it is removed."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._folder.glob(f"*{_SUFFIX}.*-*")}
-        return {key for key in aside if not self._path(key).exists()}
+        return {key for key in aside if not self._path(key).exists()} | self._foreign
 
     def newer(self) -> dict[str, bytes]:
         """Return the text of each newer agent's file that was set aside and has no entry, by key."""
@@ -172,6 +184,7 @@ class Records(Generic[T]):
             files.remove(aside)
         files.remove(path)
         self._read.pop(key, None)
+        self._foreign.discard(key)
 
     def sweep(self) -> None:
         """Remove what a killed writer left, and take back what an older agent had set aside and this one can read.
@@ -209,6 +222,18 @@ class Records(Generic[T]):
         if self._key(value) != key:
             raise msgspec.DecodeError(f"it is the entry of {self._key(value)[:64]!r}")
         return value
+
+    def _newer(self, path: Path, stamp: Stamp, version: int) -> None:
+        """Set a newer agent's file aside, unless it was written since this process started.
+
+        Then that agent runs, and this one is about to be replaced by it.
+        """
+        if stamp[0] < self._opened_ns:
+            self._set_aside(path, f"newer-{version}", f"of version {version}, newer than {self._version}")
+            metrics.CHECKPOINT_NEWER.inc()
+        elif path.stem not in self._foreign:
+            self._foreign.add(path.stem)
+            logger.warning("%s was just written by a newer agent (version %d); it is left alone", path, version)
 
     def _set_aside(self, path: Path, suffix: str, why: str) -> None:
         aside = path.with_name(f"{path.name}.{suffix}")

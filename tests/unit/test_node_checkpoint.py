@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -101,6 +103,7 @@ def test_what_an_older_agent_wrote_gives_the_same_spec(tmp_path: Path, version: 
 def newer(path: Path) -> bytes:
     text = path.read_bytes().replace(f'"version":{VERSION}'.encode(), b'"version":9')
     path.write_bytes(text)
+    os.utime(path, (time.time() - 60,) * 2)
     return text
 
 

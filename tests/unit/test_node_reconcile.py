@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +141,7 @@ async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplo
     await passes(one, 5)
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
     assert list(one.held) == [uuid(1)]
-    assert caplog.text.count("1 processes are still on it; end them, or restart the node") == 1
+    assert caplog.text.count("processes still on it: 1; end them, or restart the node") == 1
     with pytest.raises(DeviceBusyError):
         await world.preparer().prepare(*world.put(claim("new", [1])))
     world.processes = {}
@@ -176,10 +178,11 @@ async def test_a_claim_that_looked_unused_is_compared_with_the_api_before_it_is_
     assert [d.uuid for d in (await preparer.prepare(*asked)).devices] == [uuid(4)]
 
 
-def newer(world: World, name: str = "c") -> None:
-    """A claim's file as an agent of a later version leaves it."""
-    path = world.folder / "state" / "claims" / f"uid-{name}.json"
+def newer(world: World, *, written_s: float = -60) -> None:
+    """The claim's file as an agent of a later version left it, so long ago."""
+    path = world.folder / "state" / "claims" / "uid-c.json"
     path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":4'))
+    os.utime(path, (time.time() + written_s,) * 2)
 
 
 async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(world: World) -> None:
@@ -252,5 +255,20 @@ async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_
 async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World) -> None:
     path = world.folder / "state" / "claims" / "uid-c.json"
     path.write_bytes(b'{"version":4,"all":"new"}')
+    os.utime(path, (time.time() - 60,) * 2)
     await passes(reconciler(world), 2)
     assert (await world.preparer().prepared(), len(world.specs)) == ({}, 1)
+
+
+async def test_a_newer_agents_claim_is_its_own_while_it_takes_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    preparer = world.preparer()
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    newer(world, written_s=1)  # after this agent started: by the one that replaces it
+    await passes(one, 3)
+    await preparer.recover()
+    assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
+    assert caplog.text.count("just written by a newer agent (version 4); it is left alone") == 1
+    await preparer.unprepare("uid-c")
+    assert (world.specs, world.checkpoint) == ({}, [])

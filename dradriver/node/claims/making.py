@@ -25,7 +25,7 @@ from dradriver.node.claims.lock import locked
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import NotYetError
-from dradriver.node.records import Entry
+from dradriver.node.records import Entry, Stamp
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +65,16 @@ class Making:
         """
         return await self._shielded(plan.claim.uid, lambda: self._prepare(plan))
 
-    async def unprepare(self, uid: str) -> None:
+    async def unprepare(self, uid: str, stamp: Stamp | None = None) -> bool:
         """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
+
+        Returns whether it was: not so where its entry has another stamp than the one given.
 
         Raises:
             DriverError: Something could not be undone, and the claim is prepared still.
             OSError: A file could not be removed.
         """
-        await self._shielded(uid, lambda: self._unprepare(uid))
+        return await self._shielded(uid, lambda: self._unprepare(uid, stamp))
 
     async def clean(self) -> None:
         """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
@@ -120,9 +122,11 @@ class Making:
                     await self._undo(plan.intents)
                 raise
 
-    async def _unprepare(self, uid: str) -> None:
+    async def _unprepare(self, uid: str, stamp: Stamp | None) -> bool:
         async with locked(self._hardware, patience_s=_PATIENCE_S):
             async with locked(self._lock):
+                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
+                    return False
                 self._ledgers.cdi.remove(uid)
                 made = self._ledgers.made.of(uid)
                 for one in made:  # from now on the claim is not whole
@@ -130,6 +134,7 @@ class Making:
             await self._undo(made)
             async with locked(self._lock):
                 self._ledgers.drop(uid)
+            return True
 
     async def _clean(self) -> None:
         async with locked(self._hardware, patience_s=_PATIENCE_S):

@@ -295,15 +295,13 @@ class Preparer:
     async def _give_back(self, uid: str, stamp: Stamp | None = None) -> bool:
         try:
             async with locked(self._lock):
-                if stamp is not None:
-                    entry = self._ledgers.claims.get(uid)
-                    if entry is None or entry.stamp != stamp:
-                        return False
+                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
+                    return False
                 made = bool(self._ledgers.made.of(uid)) or self._making.busy(uid)
                 if not made:
                     self._ledgers.drop(uid)
-            if made:
-                await self._making.unprepare(uid)
+            if made and not await self._making.unprepare(uid, stamp):
+                return False
         except OSError as error:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
         self._sure.pop(uid, None)

@@ -118,7 +118,7 @@ class Reconciler:
             said = str(error) or "no answer"
             return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {said}")
         return {
-            uuid: f"{what}: {counts[uuid]} processes are still on it; end them, or restart the node if they cannot end"
+            uuid: f"{what}: processes still on it: {counts[uuid]}; end them, or restart the node if they cannot end"
             for uuid in owned
             if counts.get(uuid)
         }
