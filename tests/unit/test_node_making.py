@@ -188,6 +188,8 @@ async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(w
     with pytest.raises(DeviceBusyError, match="being made or undone"):
         await patient(world).prepare(*world.halves("other", (0, 4)))
     await world.preparer().recover()
+    assert list(world.made) == ["uid-c.0"]  # the start of an agent waits for no driver
+    await world.preparer().clean()
     assert world.nothing()
 
 
@@ -218,12 +220,12 @@ async def test_two_instances_change_hardware_one_after_the_other(world: Sliced) 
     world.gpus.go_on.clear()
     first = asyncio.create_task(world.preparer().prepare(*world.halves("a", (0, 0))))
     await eventually(world.gpus.working.is_set)
-    starting = asyncio.create_task(world.preparer().recover())  # does not undo what is being made
+    cleaning = asyncio.create_task(world.preparer().clean())  # does not undo what is being made
     second = asyncio.create_task(world.preparer().prepare(*world.halves("b", (1, 0))))
     await eventually(lambda: "uid-a.0" in world.made)
     assert "uid-b.0" not in world.made
     world.gpus.go_on.set()
-    await asyncio.gather(first, second, starting)
+    await asyncio.gather(first, second, cleaning)
     assert world.instances == {0: [0], 1: [0]}
 
 
@@ -232,7 +234,7 @@ async def test_a_kind_that_this_agent_does_not_know_is_left_alone(
 ) -> None:
     await left_by_a_kill(world, boot=world.boot, done=True)
     world.workshop = Workshop([Whole(edits)])
-    await world.preparer().recover()
+    await world.preparer().clean()
     assert "this agent knows no devices of kind 'half'" in caplog.text
     assert (world.instances, list(world.made)) == ({0: [4]}, ["uid-c.0"])
 

@@ -97,12 +97,14 @@ class Preparer:
     async def recover(self) -> None:
         """Put right what a crash or a reboot left: every prepared claim has its CDI spec, and no other has one.
 
+        What it left on the hardware is for ``clean``, which may have to wait for a driver.
+
         Raises:
+            DriverError: Another instance does not let go of the lock.
             OSError: A file cannot be read, written or removed.
         """
         async with locked(self._lock):
             self._ledgers.recover()
-        await self._making.clean()
 
     def poke(self) -> None:
         """Let every prepare that waits try again now: a device came free, or the machine changed."""
