@@ -84,6 +84,18 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
     return Request(containers=tuple(counts.values()), **fields)
 
 
+def nccl(annotations: Mapping[str, str]) -> str:
+    """Return what NCCL is to be told, ``auto`` where no word says it: nothing that the choice of GPUs depends on.
+
+    Raises:
+        WordError: An unknown key, or a value that ``parse`` refuses.
+    """
+    text = _words(annotations).get(names.NCCL, values.NCCL_AUTO)
+    if values.nccl(text) is None:
+        raise messages.not_one_of(names.NCCL, text, values.NCCL)
+    return text
+
+
 def check_words(annotations: Mapping[str, str]) -> None:
     """Return if every word can be read, however many GPUs the pod has.
 
@@ -129,6 +141,9 @@ def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
             fields["prefer_same_numa"] = _flag(key, text)
         elif key == names.GPUS:
             gpus = gpu_number(key, text)
+        elif key == names.NCCL:
+            if values.nccl(text) is None:
+                raise messages.not_one_of(key, text, values.NCCL)
         elif key == names.STRATEGY:
             strategy = values.strategy(text)
             if strategy is None:

@@ -13,6 +13,7 @@ from dradriver.api import config, names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod, ResourceClaim
+from dradriver.api.values import NCCL_AUTO
 
 
 def pinned(
@@ -21,6 +22,7 @@ def pinned(
     *,
     uuids: Mapping[str, Sequence[str]],
     keep_env: Sequence[str] = (),
+    nccl: str = NCCL_AUTO,
     ledger: Ledger = OURS,
 ) -> dict[str, Any]:
     """Return the claim of a pod: one ``exactly`` request for each GPU container, pinned to the chosen GPUs.
@@ -36,10 +38,11 @@ def pinned(
         choice: The chosen set.
         uuids: The chosen GPUs by container's name, in the order of ``choice.containers``.
         keep_env: Variables of the author's that no edit may replace.
+        nccl: What NCCL is told.
         ledger: Whose devices they are.
     """
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
-    opaque = config.make(order={name: list(part) for name, part in uuids.items()}, keep_env=list(keep_env))
+    opaque = config.make(order={name: list(part) for name, part in uuids.items()}, keep_env=list(keep_env), nccl=nccl)
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

@@ -6,8 +6,9 @@ import re
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import names, values
 from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
 from dradriver.topology.check import is_identity
 
 _NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
@@ -21,20 +22,26 @@ class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         kind: ``ClaimConfig``.
         order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
         keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
+        nccl: What NCCL is told: ``auto``, ``file``, ``env`` or ``off``.
     """
 
     api_version: str
     kind: str
     order: dict[str, list[str]] = {}
     keep_env: list[str] = []
+    nccl: str = values.NCCL_AUTO
 
 
-def make(order: dict[str, list[str]], keep_env: list[str]) -> dict[str, object]:
+def make(order: dict[str, list[str]], keep_env: list[str], nccl: str = values.NCCL_AUTO) -> dict[str, object]:
     """Return the configuration as it stands in ``opaque.parameters``."""
-    config = ClaimConfig(api_version=names.CONFIG_API_VERSION, kind=names.CONFIG_KIND, order=order, keep_env=keep_env)
-    built = msgspec.to_builtins(config)
-    assert isinstance(built, dict)
-    return built
+    built: dict[str, object] = {
+        "apiVersion": names.CONFIG_API_VERSION,
+        "kind": names.CONFIG_KIND,
+        "order": order,
+        "keepEnv": keep_env,
+    }
+    # An agent of before this field takes no claim that has it.
+    return built if nccl == values.NCCL_AUTO else built | {"nccl": nccl}
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
@@ -55,6 +62,8 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
             f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
             f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}"
         )
+    if values.nccl(config.nccl) is None:
+        raise WordError(f"opaque parameters: nccl: {shown(config.nccl)}; write one of {', '.join(values.NCCL)}")
     for request, uuids in config.order.items():
         for uuid in uuids:
             if not is_identity(uuid) or _NUMBER.fullmatch(uuid):

@@ -15,7 +15,7 @@ import msgspec
 
 from dradriver.allocator.request import Constraint, Request, Weights
 from dradriver.api import names, values
-from dradriver.api.annotations import parse
+from dradriver.api.annotations import nccl, parse
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.values import MOST_GPUS
@@ -31,11 +31,13 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         version: Of this note's form.
         containers: GPUs of each container that wants any, by name in pod order.
         request: What the allocator is asked; its ``containers`` are the values of the above.
+        nccl: What NCCL is told; unset where the author does not say.
     """
 
     version: int = VERSION
     containers: dict[str, int]
     request: Request
+    nccl: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -44,7 +46,12 @@ _DECODER: Final = msgspec.json.Decoder(Resolved)
 
 def resolve(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Resolved:
     """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``."""
-    return Resolved(containers=dict(counts), request=parse(annotations, counts))
+    told = nccl(annotations)
+    return Resolved(
+        containers=dict(counts),
+        request=parse(annotations, counts),
+        nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
+    )
 
 
 def write(resolved: Resolved) -> str:
@@ -91,5 +98,7 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has an architecture that is none")
     if max(len(request.required), len(request.preferred)) > len(Constraint):
         raise WordError("it has a constraint twice")
+    if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
+        raise WordError("it has something for NCCL that is none")
     if request.include or request.exclude or request.weights != Weights():
         raise WordError("it has something that no word says")

@@ -63,6 +63,13 @@ def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]
     ]
 
 
+def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the attributes of each device that the machine's slice has, by the device's name."""
+    groups = group(machine)
+    found = (_device(machine, groups, i) for i, gpu in enumerate(machine.gpus) if gpu.mig is None)
+    return {device["name"]: device["attributes"] for device in found}
+
+
 def slice_name(index: int, node: str) -> str:
     """Return the name of a node's slice: the hex index leads, because the scheduler reads slices by name."""
     name = f"{index:05x}-{names.DRIVER}-{node}"

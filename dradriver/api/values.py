@@ -15,6 +15,8 @@ MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe 
 
 CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain": Constraint.NVLINK}
 STRATEGIES: Final = {word.value: word for word in Strategy}
+NCCL_AUTO: Final = "auto"
+NCCL: Final = (NCCL_AUTO, "file", "env", "off")
 FLAGS: Final = {"true": True, "false": False}
 
 _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII)
@@ -42,6 +44,11 @@ def strategy(text: str) -> Strategy | None:
 def flag(text: str) -> bool | None:
     """Return ``true`` or ``false``."""
     return FLAGS.get(text)
+
+
+def nccl(text: str) -> str | None:
+    """Return what NCCL is told: ``auto``, ``file``, ``env`` or ``off``."""
+    return text if text in NCCL else None
 
 
 def rate_gbps(text: str) -> float | None:

@@ -11,6 +11,7 @@ from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
+from dradriver.api.values import NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
@@ -24,6 +25,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         containers: Names of the containers that the GPUs are split over.
         claim: The claim that will hold them.
         keep_env: Variables of the author's that no edit may replace.
+        nccl: What NCCL is told.
         ask: What it asks of a node.
     """
 
@@ -31,6 +33,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[str, ...]
     claim: Key
     keep_env: tuple[str, ...]
+    nccl: str
     ask: Ask
 
     @property
@@ -58,6 +61,7 @@ def read_wish(pod: Pod) -> Wish:
         containers=containers,
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(containers))),
+        nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
     )
 

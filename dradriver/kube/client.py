@@ -44,6 +44,7 @@ class PatchKind(enum.Enum):
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
+    APPLY = "application/apply-patch+yaml"  # JSON is YAML
 
 
 class _TooLongError(Exception):
@@ -180,12 +181,26 @@ class Client:
         *,
         kind: PatchKind,
         namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object and return it as stored."""
+        """Change an object and return it as stored.
+
+        Args:
+            resource: The object's kind.
+            name: Its name.
+            body: The patch; of ``APPLY`` all that the manager wants of the object.
+            kind: How to read it.
+            namespace: The object's.
+            subresource: What of the object is changed: ``status``.
+            field_manager: Who applies; what others have applied of the same fields is overwritten.
+            type: What the answer is read as.
+        """
         content = body.ops if isinstance(body, Patch) else body
-        path = resource.path(namespace, name)
-        return _decode(await self._request("PATCH", path, body=content, content_type=kind.value), type)
+        path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")
+        params = {"fieldManager": field_manager, "force": "true"} if field_manager else {}
+        return _decode(await self._request("PATCH", path, params=params, body=content, content_type=kind.value), type)
 
     async def delete(
         self,

@@ -6,6 +6,9 @@ discovery   reading the machine
 publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared
+devices     kinds of devices, and making them
+records     a ledger on disk
+edits       what a container is given
 files       files that are all there or not at all
 metrics     what the agent counts
 errors      errors that end up in a pod's events

@@ -5,30 +5,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.objects import Node, ResourceClaim
 from dradriver.kube import config as kube_config
-from dradriver.kube.client import Client
+from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import RESOURCE_CLAIMS
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
+from dradriver.node.claims.below import Below
+from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
+from dradriver.node.claims.status import Statuses
+from dradriver.node.devices import workshop
+from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
-from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.discovery.watch import MachineWatch, beside
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
 
 logger = logging.getLogger(__name__)
+
+
+FIELD_MANAGER: Final = "gpu-topology-node"
+NODE_S: Final = 5.0
+PROCESSES_S: Final = 10.0  # a driver that hangs does not say which processes are on its GPUs
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +61,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     simulated_dir: Path | None = None
     rediscover_s: float = 10.0
     beside_device_plugin: bool = False
+    nccl_tuning: str = ""
+    nccl_servers: dict[str, str] = {}
     kubeconfig: Path | None = None
 
 
@@ -81,6 +96,12 @@ async def run(
     async def get_claim(namespace: str, name: str) -> ResourceClaim:
         return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
 
+    async def processes(gpus: Sequence[str]) -> Mapping[str, int]:
+        if not discovery.slow:
+            return discovery.processes(gpus)
+        async with asyncio.timeout(PROCESSES_S):
+            return await beside(lambda: discovery.processes(gpus))
+
     def machine_changed() -> None:
         publisher.poke()
         preparer.poke()
@@ -89,13 +110,34 @@ async def run(
         publisher.registration_changed()
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed)
+
+    async def get_node() -> Node:
+        async with asyncio.timeout(NODE_S):
+            return await client.get(NODES, options.node, type=Node)
+
+    async def apply_status(namespace: str, name: str, body: dict[str, Any]) -> None:
+        await client.patch(
+            RESOURCE_CLAIMS,
+            name,
+            body,
+            kind=PatchKind.APPLY,
+            namespace=namespace,
+            subresource="status",
+            field_manager=FIELD_MANAGER,
+        )
+
+    statuses = Statuses(apply_status)
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        host_path=discovery.host_path,
+        workshop=_workshop(options, discovery),
+        boot=boot_id(),
+        nccl=Nccl(profile=options.nccl_tuning),
+        below=Below(options.nccl_servers, get_node).find,
+        on_prepared=statuses.put,
     )
     plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
@@ -105,7 +147,7 @@ async def run(
         registered=lambda: plugin.registered,
         beside_device_plugin=options.beside_device_plugin,
     )
-    reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
+    reconciler = Reconciler(preparer, get_claim, node=options.node, processes=processes, interval_s=reconcile_s)
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
         serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
@@ -114,7 +156,7 @@ async def run(
         await preparer.recover()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
-            for work in (machines.run, plugin.run, publisher.run, reconciler.run):
+            for work in (machines.run, plugin.run, publisher.run, reconciler.run, statuses.run):
                 group.create_task(work())
 
 
@@ -123,4 +165,15 @@ def _discovery(options: Options) -> Discovery:
         cdi = (options.cdi_root, options.host_root / "etc/cdi")
         return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
-    return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")
+    return Simulated(source, node=options.node, folder=_simulated_dir(options))
+
+
+def _simulated_dir(options: Options) -> Path:
+    return options.simulated_dir or options.state_dir / "simulated"
+
+
+def _workshop(options: Options, discovery: Discovery) -> Workshop:
+    kinds = [Whole(discovery.edits)]
+    if options.discovery == "simulated":
+        return workshop.simulated(kinds, _simulated_dir(options))
+    return Workshop(kinds)

@@ -45,3 +45,17 @@ class DeviceMissingError(NotYetError):
     """The device is not on this machine now."""
 
     reason = "DeviceMissing"
+
+
+class HardwareError(NotYetError):
+    """The hardware refused a change; another try may succeed.
+
+    Attributes:
+        code: NVML's return value.
+    """
+
+    reason = "HardwareRefused"
+
+    def __init__(self, call: str, code: int, said: str) -> None:
+        super().__init__(f"{call}: {said} ({code})")
+        self.code = code

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every such file of the CDI folder
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Make ``path`` hold exactly ``data``; a reader, or a crash, meets the old content or the new one, never a part.
+
+    What is not ``durable`` may be damaged after a power cut, and costs no wait for a disk.
 
     Raises:
         OSError: The content is not written; the old file stands.
@@ -23,7 +26,8 @@ def write(path: Path, data: bytes) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
@@ -31,18 +35,41 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    if durable:
+        _sync(path.parent)
+
+
+def touch(path: Path) -> os.stat_result:
+    """Return the file's status, whose time of change is now: it tells other processes that the file was used.
+
+    Raises:
+        OSError: There is no such file, or it cannot be changed.
+    """
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+    return path.stat()
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file another name in its folder, for good; what had that name is replaced.
+
+    Raises:
+        OSError: It keeps its name.
+    """
+    os.replace(path, to)
     _sync(path.parent)
 
 
-def remove(path: Path) -> None:
-    """Make ``path`` be gone for good; a file that is already gone is fine.
+def remove(path: Path, *, durable: bool = True) -> None:
+    """Make ``path`` be gone, for good if ``durable``; a file that is already gone is fine.
 
     Raises:
         OSError: The file is still there.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-        _sync(path.parent)
+        if durable:
+            _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:

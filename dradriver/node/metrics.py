@@ -19,6 +19,7 @@ _ERRORS: Final = (
     errors.NotYetError,
     errors.DeviceBusyError,
     errors.DeviceMissingError,
+    errors.HardwareError,
     errors.SetupError,
     WordError,
 )
@@ -36,8 +37,20 @@ CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that
 CHECKPOINT_CORRUPT: Final = Counter(
     "gpu_topology_node_checkpoint_corrupt_total", "Damaged checkpoint files that were set aside."
 )
+CHECKPOINT_NEWER: Final = Counter(
+    "gpu_topology_node_checkpoint_newer_total", "Checkpoint files of a newer agent that were set aside."
+)
+CHECKPOINT_REBUILT: Final = Counter(
+    "gpu_topology_node_checkpoint_rebuilt_total", "Claims whose entry was written anew from the API and the CDI spec."
+)
 ORPHANS: Final = Counter(
     "gpu_topology_node_orphans_total", "Prepared claims that were given back because nobody uses them."
+)
+STATUS_LOST: Final = Counter(
+    "gpu_topology_node_claim_status_lost_total", "Prepared claims whose status was not written."
+)
+GPUS_HELD: Final = Gauge(
+    "gpu_topology_node_gpus_held", "GPUs of claims that nobody uses which are kept, because processes are on them."
 )
 CALLS: Final = Labelled(
     functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dradriver.api.jsonpatch import Patch
+from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
 
@@ -56,3 +57,38 @@ async def test_a_pods_status_is_written_apart_too(server: Server) -> None:
 
     pod = await server.get(PODS, "p")
     assert pod["status"]["phase"] == "Failed"
+
+
+async def test_a_drivers_entries_are_applied_beside_others(server: Server) -> None:
+    created = (await server.claim())["metadata"]
+    other = RESULT | {"driver": "other.example.com", "request": "main"}
+    await server.patch_status(
+        RESOURCE_CLAIMS, "c", {"status": {"allocation": {"devices": {"results": [RESULT, other]}}}}
+    )
+
+    async def apply(manager: str, entry: Object, uid: str = created["uid"]) -> Object:
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": server.namespace, "uid": uid},
+            "status": {"devices": [entry]},
+        }
+        return await server.client.patch(
+            RESOURCE_CLAIMS,
+            "c",
+            body,
+            kind=PatchKind.APPLY,
+            namespace=server.namespace,
+            subresource="status",
+            field_manager=manager,
+        )
+
+    key = {"driver": "example.com", "pool": "n1", "device": "gpu-0"}
+    theirs = key | {"driver": "other.example.com", "data": {"speed": 1}}
+    await apply("other", theirs)
+    for level in ("nvlink", "pcie"):
+        ours = key | {"data": {"level": level}}
+        applied = await apply("ours", ours)
+        assert sorted(applied["status"]["devices"], key=lambda one: str(one["driver"])) == [ours, theirs]
+    assert (await refused(apply("ours", key | {"device": "gpu-1"}))).invalid
+    assert (await refused(apply("ours", ours, uid="11111111-2222-3333-4444-555555555555"))).conflict

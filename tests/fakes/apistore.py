@@ -199,7 +199,27 @@ def _patched(obj: Object, content_type: str, body: Any) -> Object:
         return result
     if content_type == "application/merge-patch+json":
         return dict(merged(obj, body))
+    if content_type == "application/apply-patch+yaml":
+        return _applied(obj, body)
     raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}")
+
+
+def _applied(obj: Object, body: Object) -> Object:
+    """Return a claim with a server-side apply of its ``status.devices``, a list by driver, pool, device and share."""
+    allocated = obj.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+    devices = {_device_key(entry): entry for entry in obj.get("status", {}).get("devices", [])}
+    for entry in body["status"]["devices"]:
+        if _device_key(entry) not in map(_device_key, allocated):
+            raise Refused(422, "Invalid", "status.devices[0]: Invalid value: must be an allocated device in the claim")
+        devices[_device_key(entry)] = entry
+    uid = body["metadata"].get("uid", obj["metadata"]["uid"])
+    if uid != obj["metadata"]["uid"]:
+        raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
+    return obj | {"status": obj["status"] | {"devices": list(devices.values())}}
+
+
+def _device_key(entry: Object) -> tuple[str, str, str, str]:
+    return entry["driver"], entry["pool"], entry["device"], entry.get("shareID", "")
 
 
 def merged(old: Any, new: Any) -> Any:

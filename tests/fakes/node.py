@@ -17,14 +17,35 @@ from dradriver.api import names, slices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
+from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.telling import Teller
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.topology import profiles
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import Claim, FakeKubelet
 
 NODE = "node-a"
+BOOT = "boot-1"
 PROFILE = "dgx1-v100"
 Object = dict[str, Any]
+
+
+def edits(gpu: Gpu) -> Edits:
+    """What a container is given of a simulated GPU."""
+    return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
+
+
+def workshop() -> Workshop:
+    """The kinds of devices of a node with whole GPUs alone."""
+    return Workshop([Whole(edits)])
+
+
+def teller(**nccl: Any) -> Teller:
+    """What containers are told, with their files in a folder that is not there."""
+    return Teller(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(**nccl))
 
 
 @functools.cache
@@ -79,15 +100,21 @@ def typed(obj: Object) -> ResourceClaim:
 
 
 def parameters(
-    order: dict[str, list[str]] | None = None, keep_env: Sequence[str] = (), *, source: str = "FromClaim", **more: Any
+    order: dict[str, list[str]] | None = None,
+    keep_env: Sequence[str] = (),
+    *,
+    source: str = "FromClaim",
+    nccl: str | None = None,
+    **more: Any,
 ) -> Object:
     """An entry of ``allocation.devices.config`` with our opaque configuration."""
-    opaque = {
+    opaque: Object = {
         "apiVersion": names.CONFIG_API_VERSION,
         "kind": names.CONFIG_KIND,
         "order": order or {},
         "keepEnv": list(keep_env),
     }
+    opaque |= {} if nccl is None else {"nccl": nccl}
     return {"source": source, "opaque": {"driver": names.DRIVER, "parameters": opaque}, **more}
 
 

@@ -384,4 +384,28 @@ int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned slot, st
     return handle(name, out);
 }
 
+struct process {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned gpu_instance, compute_instance;
+};
+
+int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *wanted, struct process *out)
+{
+    const char *value = NULL;
+    char *next;
+    unsigned room = *wanted;
+    int code = of(device, "nvmlDeviceGetComputeRunningProcesses_v3", "", &value);
+    if (code != OK)
+        return code;
+    for (*wanted = 0;; value = next, ++*wanted) { /* pids with blanks between them */
+        unsigned pid = (unsigned)strtoul(value, &next, 10);
+        if (next == value)
+            break;
+        if (*wanted < room)
+            out[*wanted] = (struct process){pid, 0, ~0u, ~0u};
+    }
+    return *wanted > room ? 7 : OK; /* NVML_ERROR_INSUFFICIENT_SIZE */
+}
+
 #endif

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.prepare import Preparer
 from dradriver.topology.machine import Machine
-from tests.fakes.node import NODE, Object, machine, typed
+from tests.fakes.node import BOOT, NODE, Object, machine, typed, workshop
 
 
 class World:
@@ -26,6 +26,9 @@ class World:
         self.trouble: list[DriverError] = []
         self.asked = 0
         self.machine: Machine = machine()
+        self.workshop = workshop()
+        self.boot = BOOT
+        self.processes: dict[str, int] | DriverError = {}
 
     async def get_claim(self, namespace: str, name: str) -> ResourceClaim:
         self.asked += 1
@@ -47,8 +50,14 @@ class World:
             cdi_root=self.folder / "cdi",
             get_claim=get_claim or self.get_claim,
             machine=lambda: self.machine,
-            host_path="/dev/null",
+            workshop=self.workshop,
+            boot=self.boot,
         )
+
+    async def count(self, gpus: Sequence[str]) -> dict[str, int]:
+        if isinstance(self.processes, DriverError):
+            raise self.processes
+        return {gpu: self.processes.get(gpu, 0) for gpu in gpus}
 
     @property
     def specs(self) -> dict[str, Any]:

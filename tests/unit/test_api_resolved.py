@@ -27,6 +27,19 @@ def test_a_note_is_plain_json_with_its_version() -> None:
     assert plain["request"]["required"] == ["nvlink"]
 
 
+@pytest.mark.parametrize(("words", "said"), [({}, None), ({names.NCCL: "auto"}, None), ({names.NCCL: "off"}, "off")])
+def test_what_nccl_is_told_is_noted_where_the_author_says_it(words: dict[str, str], said: str | None) -> None:
+    note = resolved.write(resolved.resolve(words, {"main": 1}))
+    assert msgspec.json.decode(note).get("nccl") == said
+    assert resolved.read({names.REQUEST: note}).nccl == (said or msgspec.UNSET)
+
+
+def test_a_note_with_something_else_for_nccl_is_refused() -> None:
+    note = resolved.write(GOOD).replace('"version":1', '"version":1,"nccl":"x\\n"')
+    with pytest.raises(WordError, match="it has something for NCCL that is none"):
+        resolved.read({names.REQUEST: note})
+
+
 def test_a_missing_note_is_said() -> None:
     with pytest.raises(WordError, match="missing; create the pod anew"):
         resolved.read({})

@@ -45,6 +45,12 @@ def test_config_round_trip() -> None:
     for form in (made, json.dumps(made).encode(), msgspec.Raw(json.dumps(made).encode())):
         assert config.read(form).order == {"trainer": [UUID]}
         assert config.read(form).keep_env == ["NCCL_ALGO"]
+        assert config.read(form).nccl == "auto"
+
+
+def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it() -> None:
+    assert "nccl" not in config.make({}, [])  # agents of before that field take what has it for a mistake
+    assert config.read(config.make({}, [], "env")).nccl == "env"
 
 
 @pytest.mark.parametrize(
@@ -56,6 +62,7 @@ def test_config_round_trip() -> None:
         ({"order": {"a": ["0"]}}, "write the devices' uuid attributes"),
         ({"order": {"a": ["GPU 0"]}}, "write the devices' uuid attributes"),
         ({"order": 3}, "order"),
+        ({"nccl": "on"}, "nccl: 'on'; write one of auto, file, env, off"),
     ],
 )
 def test_config_refused(change: dict[str, Any], message: str) -> None:

@@ -196,6 +196,8 @@ def test_least_privilege_of_the_node_agent() -> None:
             {"get", "list", "watch", "create", "update", "delete"},
         ),
         ("resource.k8s.io", "resourceclaims", (), {"get"}),
+        ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
+        ("resource.k8s.io", "resourceclaims/driver", ("gpu.topology",), {"associated-node:patch"}),
         ("", "nodes", (), {"get", "list", "watch"}),
     ]
 
@@ -276,7 +278,15 @@ def test_a_node_agent_of_real_gpus_sees_the_driver_its_devices_and_the_hosts_sys
         if mount["name"] in paths and mount.get("readOnly")
     }
     assert seen == {"/driver": host, "/host/dev": "/dev", "/host/sys": "/sys", "/host/etc/cdi": "/etc/cdi"}
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert not {"hostNetwork", "hostIPC"} & set(spec)
+    assert spec["hostPID"] is True  # else NVML names no process
+
+
+def test_what_nccl_is_told_reaches_the_node_agent() -> None:
+    own = {"--nccl-server", "--nccl-tuning"}
+    assert not own & {word.partition("=")[0] for word in container("node")["args"]}
+    told = container("node", "nccl.servers.p5\\.48xlarge=hgx-h100", "nccl.tuning=auto")["args"]
+    assert {"--nccl-server=p5.48xlarge=hgx-h100", "--nccl-tuning=auto"} <= set(told)
 
 
 def test_host_folders_are_mounted_at_the_same_path() -> None:

@@ -407,6 +407,20 @@ async def test_variables_of_the_authors_are_noted_in_the_claim() -> None:
     assert claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["keepEnv"] == ["NCCL_ALGO"]
 
 
+async def test_what_nccl_is_told_is_noted_in_the_claim() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", wishes={"nccl": "off"})
+    cluster.pod("q")
+    await cluster.settle()
+    told = []
+    for name in ("p", "q"):
+        claim = cluster.claim(name)
+        assert claim is not None
+        told.append(claim["spec"]["devices"]["config"][0]["opaque"]["parameters"].get("nccl"))
+    assert told == ["off", None]
+
+
 async def test_a_node_that_goes_takes_its_gpus_along() -> None:
     cluster = GpuCluster()
     cluster.node("a")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
@@ -14,11 +15,12 @@ import pytest
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.node.edits import Edits
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, edits, eventually, machine
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -273,14 +275,45 @@ async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
         assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
 
 
+async def test_the_claims_status_says_what_it_has_and_others_entries_stay() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        obj = claim("c", [0, 3])
+        nic = {"request": "nic", "driver": "nic.example.com", "pool": "p", "device": "nic0"}
+        obj["status"]["allocation"]["devices"]["results"].append(nic)
+        theirs = {"driver": "nic.example.com", "pool": "p", "device": "nic0", "data": {"speed": 1}}
+        obj["status"]["devices"] = [theirs]
+        asked = node.put_claim(obj)
+        await node.kubelet.prepare(asked)
+
+        def devices() -> list[Any]:
+            found = node.api.find(RESOURCE_CLAIMS, "c", "default")
+            return found["status"]["devices"] if found else []
+
+        await eventually(lambda: len(devices()) == 3)
+        assert devices()[0] == theirs
+        assert [(d["device"], d["conditions"][0]["type"]) for d in devices()[1:]] == [
+            (device(0), "Ready"),
+            (device(3), "Ready"),
+        ]
+        (patch,) = [r for r in node.api.requests if r.method == "PATCH"]
+        assert patch.path.endswith("/resourceclaims/c/status")
+        assert patch.query == {"fieldManager": "gpu-topology-node", "force": "true"}
+
+
 class Hanging:
     """A driver that does not answer until it is released."""
 
     slow = True
-    host_path = "/dev/null"
 
     def __init__(self) -> None:
         self.released = threading.Event()
+
+    def edits(self, gpu: Gpu) -> Edits:
+        return edits(gpu)
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        raise NotImplementedError
 
     def read(self) -> Machine:
         self.released.wait(timeout=60)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,41 +9,46 @@ import pytest
 from dradriver.api.errors import WordError
 from dradriver.node.claims.allocation import plan
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.errors import ClaimError, DeviceMissingError
-from tests.fakes.node import NODE, claim, device, machine, parameters, result, typed, uuid
+from tests.fakes.node import BOOT, NODE, claim, device, machine, parameters, result, teller, typed, uuid, workshop
 
 
 def planned(**claim_of: Any) -> PreparedClaim:
-    return plan(typed(claim("c", **claim_of)), machine(), node=NODE, host_path="/dev/null")
+    return plan(typed(claim("c", **claim_of)), machine(), workshop(), teller(), node=NODE, boot=BOOT).claim
+
+
+def paths(done: PreparedClaim) -> list[str]:
+    return [node.path for device in done.devices for node in device.edits.nodes]
 
 
 def test_devices_come_in_the_allocations_order_with_their_own_nodes() -> None:
     done = planned(gpus={"b": [5, 4], "a": [0]})
-    assert [(d.request, d.uuid, d.path) for d in done.devices] == [
-        ("b", uuid(5), "/dev/nvidia5"),
-        ("b", uuid(4), "/dev/nvidia4"),
-        ("a", uuid(0), "/dev/nvidia0"),
-    ]
-    assert {d.host_path for d in done.devices} == {"/dev/null"}
+    assert [(d.request, d.uuid) for d in done.devices] == [("b", uuid(5)), ("b", uuid(4)), ("a", uuid(0))]
+    assert paths(done) == ["/dev/nvidia5", "/dev/nvidia4", "/dev/nvidia0"]
     assert (done.uid, done.namespace, done.name) == ("uid-c", "default", "c")
 
 
 def test_the_device_node_is_the_gpus_minor_number_not_its_index() -> None:
     gpu = msgspec.structs.replace(machine().gpus[0], minor=42)
     odd = msgspec.structs.replace(machine(), gpus=(gpu, *machine().gpus[1:]))
-    done = plan(typed(claim("c", [0])), odd, node=NODE, host_path="/dev/null")
-    assert (done.devices[0].path, done.devices[0].cdi) == ("/dev/nvidia42", ())
+    assert paths(plan(typed(claim("c", [0])), odd, workshop(), teller(), node=NODE, boot=BOOT).claim) == [
+        "/dev/nvidia42"
+    ]
 
 
-def test_on_real_hardware_a_device_is_that_of_nvidias_own_specification() -> None:
-    done = plan(typed(claim("c", [0])), machine(), node=NODE)
-    assert (done.devices[0].host_path, done.devices[0].cdi) == ("", (f"nvidia.com/gpu={uuid(0)}",))
+def test_on_real_hardware_a_device_is_that_of_nvidias_own_specification(tmp_path: Path) -> None:
+    real = Workshop([Whole(Hardware(host_root=tmp_path).edits)])
+    done = plan(typed(claim("c", [0])), machine(), real, teller(), node=NODE, boot=BOOT).claim
+    assert (done.devices[0].edits.nodes, done.devices[0].edits.cdi) == ((), (f"nvidia.com/gpu={uuid(0)}",))
 
 
 def test_a_subrequest_is_answered_under_its_request() -> None:
     done = planned(results=[result("gpus/nvlink", device(0)), result("gpus/nvlink", device(1))])
     assert {d.request for d in done.devices} == {"gpus"}
-    assert list(done.env) == ["gpus"]
+    assert [bool(d.edits.env) for d in done.devices] == [True, False]
 
 
 def test_other_drivers_results_are_none_of_ours() -> None:
@@ -55,7 +61,7 @@ def test_a_claim_that_is_not_allocated_is_refused() -> None:
     bare = claim("c")
     del bare["status"]
     with pytest.raises(ClaimError, match="not allocated"):
-        plan(typed(bare), machine(), node=NODE)
+        plan(typed(bare), machine(), workshop(), teller(), node=NODE, boot=BOOT)
 
 
 def test_a_device_that_is_not_here_may_come_back_but_one_of_another_node_never_will() -> None:
@@ -75,7 +81,11 @@ def test_access_for_an_administrator_owns_nothing() -> None:
 
 
 def env(config: list[dict[str, Any]], gpus: dict[str, list[int]] | None = None) -> dict[str, tuple[str, ...]]:
-    return dict(planned(gpus=gpus or {"gpu": [0, 3, 2, 1]}, config=config).env)
+    return told(planned(gpus=gpus or {"gpu": [0, 3, 2, 1]}, config=config))
+
+
+def told(done: PreparedClaim) -> dict[str, tuple[str, ...]]:
+    return {device.request: device.edits.env for device in done.devices if done.first(device)}
 
 
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
@@ -131,7 +141,7 @@ def test_a_configuration_counts_for_its_requests_only() -> None:
     assert env([keep], {"a": [0], "b": [1]}) == {"a": (), "b": (VOID,)}
     sub = parameters(keep_env=["NVIDIA_VISIBLE_DEVICES"], requests=["a/best"])
     results = [result("a/best", device(0)), result("b/best", device(1))]
-    assert planned(results=results, config=[sub]).env == {"a": (), "b": (VOID,)}
+    assert told(planned(results=results, config=[sub])) == {"a": (), "b": (VOID,)}
 
 
 def test_other_drivers_configuration_is_not_read() -> None:

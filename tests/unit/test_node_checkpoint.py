@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dradriver.node import metrics
-from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
-from dradriver.node.errors import ClaimError, SetupError
+from dradriver.node.claims import cdi
+from dradriver.node.claims.checkpoint import VERSION, Checkpoint, PreparedClaim, PreparedDevice
+from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.errors import ClaimError
+
+EDITS = Edits(nodes=(DeviceNode("/dev/nvidia0", "/dev/null"),), env=("A=1",))
 
 
 def prepared(uid: str = "u-1", gpu: str = "GPU-a", share: str | None = None, *, admin: bool = False) -> PreparedClaim:
     device = PreparedDevice(
-        request="r", pool="n", device=gpu.lower(), uuid=gpu, path="/dev/nvidia0", host_path="/dev/null",
-        share_id=share, admin=admin,
-    )  # fmt: skip
-    return PreparedClaim(uid=uid, namespace="ns", name="c", devices=(device,), env={"r": ("A=1",)})
+        request="r", pool="n", device=gpu.lower(), uuid=gpu, edits=EDITS, share_id=share, admin=admin
+    )
+    return PreparedClaim(uid=uid, namespace="ns", name="c", devices=(device,))
 
 
 def test_what_is_written_is_read_again_by_another_instance(tmp_path: Path) -> None:
@@ -24,7 +30,7 @@ def test_what_is_written_is_read_again_by_another_instance(tmp_path: Path) -> No
     Checkpoint(tmp_path).write(prepared("u-1"))
     read = Checkpoint(tmp_path).read()
     assert list(read) == ["u-1", "u-2"]
-    assert read["u-2"].claim == prepared("u-2")
+    assert read["u-2"].value == prepared("u-2")
 
 
 def test_writing_the_same_again_gives_another_stamp(tmp_path: Path) -> None:
@@ -43,8 +49,8 @@ def test_a_folder_that_is_not_there_holds_no_claims(tmp_path: Path) -> None:
 
 
 def damages() -> list[bytes]:
-    whole = msgspec.json.encode({"version": 1, "checksum": "0" * 64, "claim": {}})
-    return [b"", whole[:-5], b"\x00" * 40, b"[]", whole, b'{"version": 1}', b"\xff\xfe"]
+    whole = msgspec.json.encode({"version": VERSION, "checksum": "0" * 64, "entry": {}})
+    return [b"", whole[:-5], b"\x00" * 40, b"[]", whole, b'{"version": 1}', b'{"version": 0}', b"\xff\xfe"]
 
 
 @pytest.mark.parametrize("damage", damages())
@@ -75,27 +81,70 @@ def test_a_flipped_bit_and_a_renamed_file_are_damage(tmp_path: Path) -> None:
     assert checkpoint.kept() == {"u-1", "u-2"}
 
 
-def test_what_an_older_agent_would_forget_has_a_version_that_it_refuses(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path)
-    checkpoint.write(prepared())
-    assert b'"version":1' in (tmp_path / "u-1.json").read_bytes()
-    (device,) = prepared().devices
-    real = msgspec.structs.replace(device, host_path="", cdi=("nvidia.com/gpu=GPU-1",))
-    claim = msgspec.structs.replace(prepared(), devices=(real,))
-    checkpoint.write(claim)
-    assert b'"version":2' in (tmp_path / "u-1.json").read_bytes()
-    assert checkpoint.read()["u-1"].claim == claim
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_an_older_agent_wrote_gives_the_same_spec(tmp_path: Path, version: int) -> None:
+    old = {"request": "r", "pool": "n", "device": "gpu-a", "uuid": "GPU-a", "path": "/dev/nvidia0"}
+    devices = [
+        old | {"host_path": "/dev/null"},
+        old | {"device": "gpu-b", "host_path": "", "cdi": ["nvidia.com/gpu=b"]},
+    ]
+    claim = {"uid": "u-1", "namespace": "ns", "name": "c", "devices": devices, "env": {"r": ["A=1"]}}
+    body = msgspec.json.encode(claim)
+    file = {"version": version, "checksum": hashlib.sha256(body).hexdigest(), "claim": msgspec.Raw(body)}
+    (tmp_path / "u-1.json").write_bytes(msgspec.json.encode(file))
+    read = Checkpoint(tmp_path).read()["u-1"].value
+    assert [device.edits for device in read.devices] == [EDITS, Edits(cdi=("nvidia.com/gpu=b",))]
+    assert [cdi.device_ids(read, device) for device in read.devices] == [
+        ["gpu.topology/claim=u-1-r-gpu-a"],
+        ["nvidia.com/gpu=b"],
+    ]
 
 
-def test_a_newer_agents_file_is_not_touched_and_stops_this_one(tmp_path: Path) -> None:
+def newer(path: Path) -> bytes:
+    text = path.read_bytes().replace(f'"version":{VERSION}'.encode(), b'"version":9')
+    path.write_bytes(text)
+    os.utime(path, (time.time() - 60,) * 2)
+    return text
+
+
+def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = Checkpoint(tmp_path)
-    checkpoint.write(prepared())
-    path = tmp_path / "u-1.json"
-    newer = path.read_bytes().replace(b'"version":1', b'"version":3')
-    path.write_bytes(newer)
-    with pytest.raises(SetupError, match=r"version 3; this agent knows versions up to 2.*drain the node"):
-        checkpoint.read()
-    assert path.read_bytes() == newer
+    checkpoint.write(prepared("u-1"))
+    checkpoint.write(prepared("u-2"))
+    text = newer(tmp_path / "u-1.json")
+    count = metrics.CHECKPOINT_NEWER._value.get()
+    assert list(checkpoint.read()) == ["u-2"]
+    assert metrics.CHECKPOINT_NEWER._value.get() == count + 1
+    assert "of version 9, newer than 3; kept as u-1.json.newer-9" in caplog.text
+    assert (checkpoint.kept(), checkpoint.newer()) == ({"u-1"}, {"u-1": text})
+    checkpoint.sweep()
+    checkpoint.remove("u-2")
+    assert checkpoint.kept() == {"u-1"}
+    checkpoint.remove("u-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_entry_that_was_rebuilt_counts_and_the_newer_one_is_kept_beside_it(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(prepared("u-1"))
+    newer(tmp_path / "u-1.json")
+    checkpoint.read()
+    checkpoint.write(prepared("u-1"))
+    assert (list(checkpoint.read()), checkpoint.kept(), checkpoint.newer()) == (["u-1"], set(), {})
+
+
+def test_the_newer_agent_that_comes_back_takes_its_own_again(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    for uid in ("u-1", "u-2"):
+        checkpoint.write(prepared(uid))
+        (tmp_path / f"{uid}.json").rename(tmp_path / f"{uid}.json.newer-{VERSION}")  # as an older one does
+    checkpoint.write(prepared("u-2", gpu="GPU-rebuilt"))
+    checkpoint.sweep()
+    assert {uid: entry.value for uid, entry in checkpoint.read().items()} == {
+        "u-1": prepared("u-1"),
+        "u-2": prepared("u-2", gpu="GPU-rebuilt"),
+    }
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["u-1.json", "u-2.json"]
 
 
 @pytest.mark.parametrize("uid", ["", "../x", "a/b", ".", "a" * 65, "a.b", "ü", "a\n"])

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import Simulated, source_for, without
 from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.edits import Edits
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology import codec
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
 from tests.paths import REPO
 
@@ -71,11 +73,16 @@ def test_an_unknown_profile_is_refused_at_start(tmp_path: Path) -> None:
 class Scripted:
     """A discovery that gives one answer after the other, and the last for ever."""
 
-    host_path = None
     slow = False
 
     def __init__(self, *answers: Machine | DriverError) -> None:
         self.answers = list(answers)
+
+    def edits(self, gpu: Gpu) -> Edits:
+        raise NotImplementedError
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        raise NotImplementedError
 
     def read(self) -> Machine:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -172,7 +179,7 @@ from dradriver.kube.process import run
 from dradriver.node.discovery.watch import MachineWatch
 
 class Hanging:
-    slow, host_path = True, None
+    slow = True
     def read(self):
         print("hangs", flush=True)
         time.sleep(60)

@@ -115,7 +115,8 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_ow
             f"nvidia.com/gpu={dgx1.machine.gpus[2].uuid}",
             f"gpu.topology/claim={ours['name']}",
         ]
-        assert ours["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+        assert ours["containerEdits"].keys() == {"env", "mounts"}
+        assert ours["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
         dgx1.table["lost 2"] = "0"
         dgx1.environment()
         await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)

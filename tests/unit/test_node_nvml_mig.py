@@ -14,7 +14,7 @@ from dradriver.node.errors import DeviceMissingError
 from dradriver.topology import codec
 from dradriver.topology.machine import MigDevice
 from tests.fakes.hardware import Server, said, without
-from tests.fakes.node import NODE, claim, result, typed
+from tests.fakes.node import BOOT, NODE, claim, result, teller, typed, workshop
 
 CLUSTER = "000102030405060708090a0b0c0d0e0f"
 CLIQUE = "00010203-0405-0607-0809-0a0b0c0d0e0f.7"
@@ -112,7 +112,7 @@ def test_a_gpu_in_mig_mode_is_not_handed_out_as_a_whole(sliced: Server) -> None:
     assert [device["attributes"]["index"]["int"] for device in by_index(published)] == [0, 1, 3, 4, 5, 6, 7]
     name = slices.device_name(machine.gpus[2].uuid)
     with pytest.raises(DeviceMissingError):
-        plan(typed(claim("c", results=[result("gpu", name)])), machine, node=NODE)
+        plan(typed(claim("c", results=[result("gpu", name)])), machine, workshop(), teller(), node=NODE, boot=BOOT)
 
 
 def test_a_mode_that_waits_for_a_reset_is_told_of(sliced: Server) -> None:

@@ -29,6 +29,10 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def paths(prepared: PreparedClaim) -> list[str]:
+    return [node.path for device in prepared.devices for node in device.edits.nodes]
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -41,26 +45,29 @@ async def test_prepare_is_idempotent_also_for_another_instance(world: World) -> 
     assert (len(world.specs), len(world.checkpoint)) == (1, 1)
 
 
-async def test_the_checkpoint_is_written_before_the_spec_and_removed_after_it(
+async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_removed_the_other_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[str, str]] = []
     write, remove = files.write, files.remove
 
-    def note_write(path: Path, data: bytes) -> None:
+    def note_write(path: Path, data: bytes, **how: Any) -> None:
         steps.append(("write", path.parent.name))
-        write(path, data)
+        write(path, data, **how)
 
-    def note_remove(path: Path) -> None:
+    def note_remove(path: Path, **how: Any) -> None:
         steps.append(("remove", path.parent.name))
-        remove(path)
+        remove(path, **how)
 
     monkeypatch.setattr(files, "write", note_write)
     monkeypatch.setattr(files, "remove", note_remove)
     preparer = world.preparer()
     await preparer.prepare(*world.put(claim("c", [0])))
     await preparer.unprepare("uid-c")
-    assert steps == [("write", "claims"), ("write", "cdi"), ("remove", "cdi"), ("remove", "claims")]
+    assert steps == [
+        *[("write", folder) for folder in ("uid-c", "claims", "cdi")],
+        *[("remove", folder) for folder in ("cdi", "claims", "uid-c")],
+    ]
 
 
 async def test_trap_1_what_can_come_right_by_itself_is_retried_inside_the_call(world: World) -> None:
@@ -239,6 +246,22 @@ async def test_trap_5_the_spec_is_written_again_at_every_prepare_and_at_start(wo
         assert world.specs == specs
 
 
+async def test_after_a_reboot_files_that_a_power_cut_may_have_damaged_are_written_anew(world: World) -> None:
+    asked = world.put(claim("c", [0]))
+    await world.preparer().prepare(*asked)
+    ((path, text),) = [(path, path.read_bytes()) for path in (world.folder / "state" / "files").rglob("*.json")]
+    path.write_bytes(b"")
+    world.boot = "boot-2"
+    preparer = world.preparer()
+    await preparer.recover()
+    assert len(world.specs) == 1  # nobody starts a container of it before it is prepared again
+    done = await preparer.prepare(*asked)
+    assert (done.boot, path.read_bytes()) == ("boot-2", text)
+    count = world.asked
+    assert await preparer.prepare(*asked) == done
+    assert world.asked == count
+
+
 async def test_start_needs_no_api_server_and_removes_what_no_claim_owns(world: World) -> None:
     preparer = world.preparer()
     await preparer.prepare(*world.put(claim("c", [0])))
@@ -273,7 +296,7 @@ async def test_a_gpu_that_comes_back_during_the_call_is_waited_for(world: World)
     world.machine = machine()
     preparer.poke()
     began = now()
-    assert [d.path for d in (await waiting).devices] == ["/dev/nvidia2", "/dev/nvidia3"]
+    assert paths(await waiting) == ["/dev/nvidia2", "/dev/nvidia3"]
     assert now() - began < 0.5
 
 
@@ -292,15 +315,56 @@ async def test_a_gpu_that_vanished_and_came_back_has_still_one_owner(world: Worl
     with pytest.raises(DeviceBusyError):
         await preparer.prepare(*world.put(claim("same", results=[result("gpu", device(3))])))
     world.machine = machine()
-    assert (await preparer.prepare(*world.put(claim("other", [2])))).devices[0].path == "/dev/nvidia2"
+    assert paths(await preparer.prepare(*world.put(claim("other", [2])))) == ["/dev/nvidia2"]
+
+
+async def test_a_claim_that_is_prepared_is_answered_at_once_without_a_question(world: World) -> None:
+    preparer = world.preparer()
+    asked = world.put(claim("c", [2, 3]))
+    first = await preparer.prepare(*asked)
+    count, began = world.asked, now()
+    world.machine = without(machine(), {"2"})  # lost meanwhile: the pod may run on without it
+    world.trouble = [Unreachable("no route")] * 100
+    assert await preparer.prepare(*asked) == first
+    assert (world.asked, now() - began) == (count, 0.0)
+
+
+async def test_another_instance_answers_what_it_finds_once_it_knows_that_it_still_holds(world: World) -> None:
+    asked = world.put(claim("c", [2, 3]))
+    first = await world.preparer().prepare(*asked)
+    world.machine = without(machine(), {"2"})
+    other, count = world.preparer(), world.asked
+    assert [await other.prepare(*asked) for _ in range(3)] == [first] * 3
+    assert world.asked == count + 1
+    world.trouble = [Unreachable("no route")]
+    assert await world.preparer().prepare(*asked) == first
+
+
+async def test_another_instance_waits_two_seconds_for_an_api_server_that_hangs(world: World) -> None:
+    async def never(*_: str) -> ResourceClaim:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    asked = world.put(claim("c", [0]))
+    first = await world.preparer().prepare(*asked)
+    began = now()
+    assert await world.preparer(never).prepare(*asked) == first
+    assert now() - began <= 2.5
 
 
 async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(world: World) -> None:
+    await world.preparer().prepare(*world.put(claim("c", [0])))
     preparer = world.preparer()
-    await preparer.prepare(*world.put(claim("c", [0])))
     assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]
     await preparer.prepare(*world.put(claim("other", [0])))
     assert world.checkpoint == ["uid-c.json", "uid-other.json"]
+
+
+async def test_a_claim_that_is_doubted_is_compared_with_the_api_again(world: World) -> None:
+    preparer = world.preparer()
+    await preparer.prepare(*world.put(claim("c", [0])))
+    preparer.doubt("uid-c")
+    assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]
 
 
 async def test_two_instances_never_change_the_state_at_the_same_time(world: World) -> None:

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node.claims.reconcile import Reconciler
-from tests.fakes.node import NODE, claim, device, result
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.discovery.nvml import NvmlError
+from dradriver.node.discovery.simulated import without
+from dradriver.node.errors import DeviceBusyError, SetupError
+from tests.fakes.node import NODE, claim, device, machine, result, uuid
 from tests.fakes.preparing import World
 
 pytestmark = pytest.mark.looptime
@@ -22,7 +31,7 @@ async def world(tmp_path: Path) -> World:
 
 
 def reconciler(world: World) -> Reconciler:
-    return Reconciler(world.preparer(), world.get_claim, node=NODE)
+    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.count)
 
 
 async def passes(one: Reconciler, count: int) -> None:
@@ -98,7 +107,7 @@ async def test_a_prepare_during_the_pass_wins(world: World) -> None:
             await preparer.prepare(*asked)
         return found
 
-    one = Reconciler(preparer, get_claim, node=NODE)
+    one = Reconciler(preparer, get_claim, node=NODE, processes=world.count)
     await one.once()
     second = True
     await one.once()
@@ -107,7 +116,7 @@ async def test_a_prepare_during_the_pass_wins(world: World) -> None:
 
 async def test_what_is_given_back_lets_a_waiting_claim_in(world: World) -> None:
     preparer = world.preparer()
-    one = Reconciler(preparer, world.get_claim, node=NODE)
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
     world.claims.clear()
     waiting = asyncio.create_task(preparer.prepare(*world.put(claim("new", [1]))))
     await asyncio.sleep(2)
@@ -125,17 +134,141 @@ async def test_it_looks_at_start_and_every_minute(world: World) -> None:
     task.cancel()
 
 
-async def test_a_checkpoint_that_cannot_be_read_is_said_and_tried_again(
+async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.claims.clear()  # deleted by force, and its process hangs in the driver
+    world.processes = {uuid(1): 1}
+    one = reconciler(world)
+    await passes(one, 5)
+    assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
+    assert list(one.held) == [uuid(1)]
+    assert caplog.text.count("processes still on it: 1; end them, or restart the node") == 1
+    with pytest.raises(DeviceBusyError):
+        await world.preparer().prepare(*world.put(claim("new", [1])))
+    world.processes = {}
+    await passes(one, 1)
+    assert (world.specs, world.checkpoint, one.held) == ({}, [], {})
+
+
+@pytest.mark.parametrize("error", [NvmlError("nvmlInit", 999, "Unknown Error"), SetupError("x")])
+async def test_a_driver_that_does_not_say_whether_a_gpu_is_in_use_keeps_it(world: World, error: DriverError) -> None:
+    world.claims.clear()
+    world.processes = error
+    one = reconciler(world)
+    await passes(one, 3)
+    assert (world.checkpoint, sorted(one.held)) == (["uid-c.json"], sorted([uuid(0), uuid(1)]))
+
+
+async def test_a_looker_on_leaves_without_a_question(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.preparer().prepare(*world.put(claim("a", results=[result("gpu", device(0), adminAccess=True)])))
+    world.claims.clear()
+    world.processes = {uuid(0): 3}
+    await passes(reconciler(world), 2)
+    assert world.checkpoint == []
+
+
+async def test_a_claim_that_looked_unused_is_compared_with_the_api_before_it_is_answered(world: World) -> None:
+    preparer = world.preparer()
+    asked = world.put(claim("c", [0, 1]))
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    await preparer.prepare(*asked)
+    world.put(claim("c", [4], used=False))
+    await one.once()
+    world.put(claim("c", [4]))
+    assert [d.uuid for d in (await preparer.prepare(*asked)).devices] == [uuid(4)]
+
+
+def newer(world: World, *, written_s: float = -60) -> None:
+    """The claim's file as an agent of a later version left it, so long ago."""
+    path = world.folder / "state" / "claims" / "uid-c.json"
+    path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":4'))
+    os.utime(path, (time.time() + written_s,) * 2)
+
+
+async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(world: World) -> None:
+    before = (await world.preparer().prepared())["uid-c"].value
+    specs = world.specs
+    await world.preparer().prepare(*world.put(claim("other", [5])))
+    newer(world)
+    preparer = world.preparer()  # after a rollback
+    await preparer.recover()
+    await preparer.unprepare("uid-other")
+    assert world.specs == specs
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    world.trouble = [Unreachable("not yet")]
+    await one.once()
+    assert "uid-c" not in await preparer.prepared()
+    await one.once()
+    assert (await preparer.prepared())["uid-c"].value == before
+    assert world.specs == specs
+    with pytest.raises(DeviceBusyError):
+        await preparer.prepare(*world.put(claim("new", [1])))
+    await preparer.unprepare("uid-c")
+    assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_on_real_hardware_nvidias_ids_are_rebuilt_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.workshop = Workshop([Whole(Hardware(host_root=tmp_path).edits)])
+    before = await world.preparer().prepare(*world.put(claim("c", [0, 1])))
+    newer(world)
+    await passes(reconciler(world), 1)
+    assert (await world.preparer().prepared())["uid-c"].value == before
+
+
+async def test_a_newer_claim_whose_gpu_is_lost_now_keeps_its_gpu(world: World) -> None:
+    before = (await world.preparer().prepared())["uid-c"].value
+    newer(world)
+    world.machine = without(machine(), {"0"})
+    await passes(reconciler(world), 1)
+    assert (await world.preparer().prepared())["uid-c"].value == before
+
+
+@pytest.mark.parametrize("why", ["gone", "another of its name", "allocated on another node"])
+async def test_what_a_newer_agent_prepared_and_nobody_knows_stays_until_it_is_given_back(
+    world: World, why: str
+) -> None:
+    newer(world)
+    world.claims.clear()
+    if (obj := UNUSED[why]) is not None:
+        world.put(obj)
+    await passes(reconciler(world), 3)
+    assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json.newer-4"])
+    await world.preparer().unprepare("uid-c")
+    assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_is(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = world.folder / "state" / "claims" / "uid-c.json"
+    (path,) = (world.folder / "cdi").iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"env"', b'"hooks":[],"env"', 1))
     text = path.read_bytes()
-    path.write_bytes(text.replace(b'"version":1', b'"version":3'))
-    world.claims.clear()
-    task = asyncio.create_task(reconciler(world).run())
-    await asyncio.sleep(61)
-    assert "version 3" in caplog.text
-    path.write_bytes(text)
-    await asyncio.sleep(121)
-    assert world.checkpoint == []
-    task.cancel()
+    newer(world)
+    await world.preparer().recover()
+    await passes(reconciler(world), 2)
+    assert path.read_bytes() == text
+    assert "which this one cannot copy; its pod goes on" in caplog.text
+    assert await world.preparer().prepared() == {}
+
+
+async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World) -> None:
+    path = world.folder / "state" / "claims" / "uid-c.json"
+    path.write_bytes(b'{"version":4,"all":"new"}')
+    os.utime(path, (time.time() - 60,) * 2)
+    await passes(reconciler(world), 2)
+    assert (await world.preparer().prepared(), len(world.specs)) == ({}, 1)
+
+
+async def test_a_newer_agents_claim_is_its_own_while_it_takes_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    preparer = world.preparer()
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    newer(world, written_s=1)  # after this agent started: by the one that replaces it
+    await passes(one, 3)
+    await preparer.recover()
+    assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
+    assert caplog.text.count("just written by a newer agent (version 4); it is left alone") == 1
+    await preparer.unprepare("uid-c")
+    assert (world.specs, world.checkpoint) == ({}, [])

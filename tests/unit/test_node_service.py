@@ -8,6 +8,7 @@ from prometheus_client import REGISTRY
 
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.prepare import Preparer
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import ClaimError, DeviceBusyError
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.protos.dra.v1 import dra_pb2
@@ -29,12 +30,12 @@ class FakePreparer:
             await self.released.wait()
         if name == "releases":
             self.released.set()
-        shared = PreparedDevice(
-            request="a", pool="n", device="d1", uuid="u1", path="/dev/nvidia1", host_path="/dev/null", share_id="s"
-        )
-        whole = PreparedDevice(
-            request="b", pool="n", device="d2", uuid="u2", path="/dev/nvidia2", host_path="/dev/null"
-        )
+
+        def edits(number: int) -> Edits:
+            return Edits(nodes=(DeviceNode(f"/dev/nvidia{number}", "/dev/null"),))
+
+        shared = PreparedDevice(request="a", pool="n", device="d1", uuid="u1", edits=edits(1), share_id="s")
+        whole = PreparedDevice(request="b", pool="n", device="d2", uuid="u2", edits=edits(2))
         return PreparedClaim(uid=uid, namespace=namespace, name=name, devices=(shared, whole))
 
     async def unprepare(self, uid: str) -> None:

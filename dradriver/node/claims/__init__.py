@@ -2,8 +2,17 @@
 
 prepare     preparing and unpreparing claims
 allocation  from an allocated claim to what is prepared
-checkpoint  what is prepared, on disk
+telling     what a container is told of its devices
+metadata    device metadata, a file that it can read
+nccl        what NCCL is told
+below       the server below a virtual machine
+status      what a claim's status says of its devices
+mounted     the files of a claim
+making      what has to be made on the hardware for that
+ledgers     all that is kept on disk of claims
+checkpoint  what the kubelet was answered
 cdi         the same, as the container runtime reads it
 reconcile   gives back what nobody uses
+rebuild     claims that a newer agent prepared
 lock        one lock for two instances of the agent
 """

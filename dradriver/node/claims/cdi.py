@@ -8,6 +8,7 @@ Source: CDI SPEC.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
@@ -17,41 +18,91 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
+from dradriver.node.edits import DeviceNode, Edits, Mount
 
 VERSION: Final = "0.5.0"
 KIND: Final = f"{names.DRIVER}/claim"
+_MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "bind"]
 _PREFIX: Final = f"{names.DRIVER}-claim_"
 
 
 def device_ids(claim: PreparedClaim, device: PreparedDevice) -> list[str]:
     """Return the fully qualified CDI ids that make one device of a claim usable: others' first, then ours."""
-    own = [f"{KIND}={_device_name(claim, device)}"] if _edits(claim, device) else []
-    return [*device.cdi, *own]
+    own = [f"{KIND}={device_name(claim, device)}"] if device.edits.own else []
+    return [*device.edits.cdi, *own]
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
     """Return the claim's CDI spec; a device that it would not edit is not in it, because runtimes refuse such ones.
 
-    A request's variables are edits of its first device: the runtime concatenates the edits of all devices of a
-    container, so they reach every container that uses the request, and no other.
+    What a request brings as a whole are edits of its first device: the runtime concatenates the edits of all devices of
+    a container, so they reach every container that uses the request, and no other.
     """
     devices = [
-        {"name": _device_name(claim, device), "containerEdits": edits}
+        {"name": device_name(claim, device), "containerEdits": _printed(device.edits)}
         for device in claim.devices
-        if (edits := _edits(claim, device))
+        if device.edits.own
     ]
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
 
 
-def _edits(claim: PreparedClaim, device: PreparedDevice) -> dict[str, Any]:
-    edits: dict[str, Any] = {}
-    if device.host_path:
-        node = {"path": device.path, "hostPath": device.host_path, "type": "c", "permissions": "rw"}
-        edits["deviceNodes"] = [node]
-    first = next(one for one in claim.devices if one.request == device.request)
-    if device is first and claim.env.get(device.request):
-        edits["env"] = list(claim.env[device.request])
-    return edits
+def device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
+    """Return the device's name in the claim's spec, which a running pod is known to the runtime by."""
+    share = f"-{device.share_id}" if device.share_id else ""
+    return f"{claim.uid}-{device.request}-{device.device}{share}"
+
+
+def _printed(edits: Edits) -> dict[str, Any]:
+    printed: dict[str, Any] = {}
+    if edits.nodes:
+        printed["deviceNodes"] = [
+            {"path": node.path, "hostPath": node.host_path, "type": "c", "permissions": "rw"} for node in edits.nodes
+        ]
+    if edits.mounts:
+        printed["mounts"] = [
+            {"hostPath": mount.host_path, "containerPath": mount.path, "options": _MOUNT_OPTIONS}
+            for mount in edits.mounts
+        ]
+    if edits.env:
+        printed["env"] = list(edits.env)
+    return printed
+
+
+class _Node(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    path: str
+    host_path: str = ""
+    type: str = "c"
+    permissions: str = "rw"
+
+
+class _Mount(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+
+
+class _ContainerEdits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    device_nodes: tuple[_Node, ...] = ()
+    mounts: tuple[_Mount, ...] = ()
+    env: tuple[str, ...] = ()
+
+    def read(self) -> Edits:
+        return Edits(
+            nodes=tuple(DeviceNode(one.path, one.host_path or one.path) for one in self.device_nodes),
+            mounts=tuple(Mount(one.host_path, one.container_path) for one in self.mounts),
+            env=self.env,
+        )
+
+
+class _Device(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    name: str
+    container_edits: _ContainerEdits = _ContainerEdits()
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    cdi_version: str = ""
+    kind: str = ""
+    devices: tuple[_Device, ...] = ()
 
 
 class CdiFolder:
@@ -71,8 +122,29 @@ class CdiFolder:
         if not made["devices"]:
             self.remove(claim.uid)
             return
+        path, data = self._path(claim.uid), msgspec.json.encode(made)
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_bytes() == data:
+                return
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(self._path(claim.uid), msgspec.json.encode(made))
+        files.write(path, data)
+
+    def read(self, uid: str) -> dict[str, Edits] | None:
+        """Return what the claim's spec brings to containers, by the devices' names in it; empty where there is none.
+
+        None where it says what this agent does not write.
+
+        Raises:
+            ClaimError: The uid cannot be a file's name.
+            OSError: It cannot be read.
+        """
+        try:
+            found = msgspec.json.decode(self._path(uid).read_bytes(), type=_Spec)
+        except FileNotFoundError:
+            return {}
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None
+        return {device.name: device.container_edits.read() for device in found.devices}
 
     def remove(self, uid: str) -> None:
         """Make the claim's spec be gone; an unknown uid is fine.
@@ -101,8 +173,3 @@ class CdiFolder:
 
     def _path(self, uid: str) -> Path:
         return self._folder / f"{_PREFIX}{checked_uid(uid)}.json"
-
-
-def _device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
-    share = f"-{device.share_id}" if device.share_id else ""
-    return f"{claim.uid}-{device.request}-{device.device}{share}"

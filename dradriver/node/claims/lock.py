@@ -17,11 +17,11 @@ _PATIENCE_S: Final = 10.0
 
 
 @contextlib.asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[None]:
+async def locked(path: Path, *, patience_s: float = _PATIENCE_S) -> AsyncIterator[None]:
     """Hold the lock file during the block, against other tasks and other processes.
 
-    The block must not await: then no cancellation, as the kubelet sends after 45 s, can cut it in two. A process that
-    dies lets go of the lock.
+    A block that awaits must be one that nobody cancels: the kubelet gives up after 45 s, and the block would be cut in
+    two. A process that dies lets go of the lock.
 
     Raises:
         NotYetError: Another process does not let go of it.
@@ -31,7 +31,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 while not _try(descriptor):  # noqa: ASYNC110  # another process's lock sends no event
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError as error:

@@ -1,8 +1,7 @@
 """Preparing and unpreparing claims.
 
-Everything that changes state happens under the node's lock in one piece without an await, so the kubelet's cancellation
-after 45 s finds it undone or done. The checkpoint is written before the CDI spec and removed after it: what a kill
-leaves between the two is put right by ``recover``.
+What changes the ledgers happens under the node's lock in one piece without an await, so the kubelet's cancellation
+after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``making``.
 """
 
 from __future__ import annotations
@@ -10,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
-from dradriver.node.claims.allocation import plan
-from dradriver.node.claims.cdi import CdiFolder
-from dradriver.node.claims.checkpoint import Checkpoint, Entry, PreparedClaim, checked_uid
+from dradriver.node.claims import rebuild
+from dradriver.node.claims.allocation import Plan, plan
+from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
+from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
-from dradriver.node.errors import ClaimError, DeviceBusyError, NotYetError
+from dradriver.node.claims.making import Making
+from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.telling import Teller
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.errors import ClaimError, NotYetError
+from dradriver.node.records import Entry, Stamp
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -30,15 +35,18 @@ BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and an error costs th
 RETRY_S: Final = 1.0
 GET_S: Final = 10.0
 _LEAST_GET_S: Final = 1.0
+_LEAST_MAKE_S: Final = 3.0
+_DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
 GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
 
 GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
+Below = Callable[[], Awaitable[Machine | None]]
 
 
 class Preparer:
     """The prepared claims of this node.
 
-    Two instances of the agent may work on the same folders; nothing is remembered between calls but on disk.
+    Two instances of the agent may work on the same folders: what counts is on disk.
     """
 
     def __init__(
@@ -49,50 +57,63 @@ class Preparer:
         cdi_root: Path,
         get_claim: GetClaim,
         machine: Callable[[], Machine | None],
-        host_path: str | None = None,
+        workshop: Workshop,
+        boot: str,
+        nccl: Nccl | None = None,
+        below: Below | None = None,
+        on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         budget_s: float = BUDGET_S,
     ) -> None:
         """Keep what is needed; no file is touched.
 
         Args:
             node: This node's name.
-            state_dir: Holds the checkpoint and the lock; shared with other instances on this node.
+            state_dir: Holds the ledgers and the locks; shared with other instances on this node.
             cdi_root: The runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
             machine: Gives the machine as it is now; None until it was read.
-            host_path: What stands behind every device node; None where NVIDIA's own CDI specification brings the nodes.
+            workshop: The kinds of devices, and what makes them.
+            boot: Id of this boot.
+            nccl: What NCCL is told.
+            below: Gives the server below a virtual machine.
+            on_prepared: Called when a claim was made ready anew.
             budget_s: How long a prepare goes on trying.
         """
         self._node = node
+        self._boot = boot
         self._lock = state_dir / "serialize.lock"
-        self._checkpoint = Checkpoint(state_dir / "claims")
-        self._cdi = CdiFolder(cdi_root)
+        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot)
+        self._workshop = workshop
+        self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
+        self._below = below
+        self._on_prepared = on_prepared
+        self._making = Making(state_dir, self._lock, self._ledgers, workshop)
         self._get_claim = get_claim
         self._machine = machine
-        self._host_path = host_path
         self._budget_s = budget_s
         self._changed = asyncio.Event()
+        self._sure: dict[str, Stamp] = {}  # entries that were compared with the API by this process
 
     async def recover(self) -> None:
         """Put right what a crash or a reboot left: every prepared claim has its CDI spec, and no other has one.
 
+        What it left on the hardware is for ``clean``, which may have to wait for a driver.
+
         Raises:
-            DriverError: A newer version of the agent wrote the checkpoint.
+            DriverError: Another instance does not let go of the lock.
             OSError: A file cannot be read, written or removed.
         """
         async with locked(self._lock):
-            self._checkpoint.sweep()
-            entries = self._checkpoint.read()
-            for entry in entries.values():
-                self._cdi.write(entry.claim)
-            gone = self._cdi.sweep(keep=entries.keys() | self._checkpoint.kept())
-        metrics.CLAIMS_PREPARED.set(len(entries))
-        logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
+            self._ledgers.recover()
 
     def poke(self) -> None:
         """Let every prepare that waits try again now: a device came free, or the machine changed."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def doubt(self, uid: str) -> None:
+        """Have the claim compared with the API again before it is answered from its entry."""
+        self._sure.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
         """Make the claim's devices ready and return them; a claim that is ready already gives the same again.
@@ -126,61 +147,145 @@ class Preparer:
         """Give the claim's devices back; a claim that is not prepared is fine.
 
         Raises:
-            ClaimError: The uid is none, or a file could not be removed.
+            ClaimError: The uid is none, something could not be undone, or a file could not be removed.
         """
         checked_uid(uid)
-        async with locked(self._lock):
-            self._remove(uid)
-        self.poke()
+        await self._give_back(uid)
 
-    async def prepared(self) -> dict[str, Entry]:
+    async def prepared(self) -> dict[str, Entry[PreparedClaim]]:
         """Return all prepared claims by uid.
 
         Raises:
-            DriverError: A newer version of the agent wrote the checkpoint.
+            DriverError: Another instance does not let go of the lock.
+            OSError: A file cannot be read.
         """
         async with locked(self._lock):
-            return self._checkpoint.read()
+            return self._ledgers.claims.read()
 
-    async def unprepare_if(self, uid: str, entry: Entry) -> bool:
-        """Give the claim's devices back unless it was prepared again since ``entry`` was read; return whether it was.
+    async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
+        """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.
 
         Raises:
-            DriverError: A file could not be read or removed.
+            DriverError: A file could not be read or removed, or something not be undone.
+        """
+        return await self._give_back(uid, stamp)
+
+    async def clean(self) -> None:
+        """Undo what a killed agent left on the hardware for claims that are not prepared."""
+        await self._making.clean()
+
+    async def rebuild(self) -> None:
+        """Write anew the entries that a newer agent wrote, from the API and the CDI specs; what cannot be is left.
+
+        Raises:
+            DriverError: Another instance does not let go of the lock.
+            OSError: A file cannot be read or written.
         """
         async with locked(self._lock):
-            found = self._checkpoint.read().get(uid)
-            if found is None or found.stamp != entry.stamp:
-                return False
-            self._remove(uid)
-        self.poke()
-        return True
+            self._ledgers.claims.read()  # sets aside
+            aside = {uid: rebuild.identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
+        for uid, known in aside.items():
+            machine = self._machine()
+            if known is None or machine is None:
+                continue
+            try:
+                claim = await self._read(known.namespace, known.name, until=0, at_most_s=GET_S)
+            except NotYetError as error:
+                logger.warning(
+                    "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
+                )
+                continue
+            if claim.metadata.uid == uid:
+                async with locked(self._lock):
+                    self._rebuild(claim, machine)
+
+    def _rebuild(self, claim: ResourceClaim, machine: Machine) -> None:
+        uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
+        edits = self._ledgers.cdi.read(uid)
+        found = (
+            None
+            if edits is None
+            else rebuild.rebuilt(claim, edits, machine, self._workshop, node=self._node, boot=self._boot)
+        )
+        if found is None:
+            logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
+        elif uid in self._ledgers.claims.kept():
+            self._ledgers.put(found)
+            metrics.CHECKPOINT_REBUILT.inc()
+            logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
     async def _attempt(self, namespace: str, name: str, uid: str, *, until: float) -> PreparedClaim:
-        claim = await self._read(namespace, name, until=until)
+        entry, sure = await self._known(uid)
+        if entry is not None and sure:
+            return entry.value
+        try:
+            claim = await self._read(namespace, name, until=until, at_most_s=GET_S if entry is None else _DOUBT_S)
+        except NotYetError:
+            if entry is None:
+                raise
+            return entry.value  # nobody says otherwise
         if claim.metadata.uid != uid:
             raise ClaimError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
+        if entry is not None and self._same(entry.value, claim):
+            self._sure[uid] = entry.stamp
+            return entry.value
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
-        planned = plan(claim, machine, node=self._node, host_path=self._host_path)
-        if not planned.devices:
-            return planned
+        below = await self._below() if self._below is not None and machine.virtual else None
+        planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
+        if not planned.claim.devices:
+            return planned.claim
+        if entry is not None:  # allocated anew since
+            await self._give_back(uid, entry.stamp)
         try:
-            async with locked(self._lock):
-                entries = self._checkpoint.read()
-                _refuse_taken(planned, entries)
-                self._checkpoint.write(planned)
-                self._cdi.write(planned)
-                metrics.CLAIMS_PREPARED.set(len(entries.keys() | {uid}))
+            if planned.intents:
+                done = await self._made(planned, until=until)
+            else:
+                async with locked(self._lock):
+                    self._ledgers.refuse_taken(planned.claim)
+                    done = self._ledgers.put(planned.claim, planned.files)
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
-        return planned
+        self._sure[uid] = done.stamp
+        self._on_prepared(claim, done.value)
+        return done.value
 
-    async def _read(self, namespace: str, name: str, *, until: float) -> ResourceClaim:
+    async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
+        """Return the entry of a claim that is prepared, and whether it surely is what the claim is allocated to.
+
+        Between two calls the kubelet may have lost its memory and the claim been allocated anew, which only the API
+        can tell: entries of this process's own are sure until the reconciler doubts them.
+        """
+        try:
+            async with locked(self._lock):
+                entry = self._ledgers.find(uid)
+                if entry is None:
+                    return None, False
+                sure = self._sure.get(uid) == entry.stamp
+                entry = self._ledgers.show(entry.value)
+        except OSError as error:
+            raise NotYetError(f"the node cannot read or write what is prepared: {error}") from error
+        if sure:
+            self._sure[uid] = entry.stamp
+        return entry, sure
+
+    async def _made(self, planned: Plan, *, until: float) -> Entry[PreparedClaim]:
+        try:
+            async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
+                return await self._making.prepare(planned)
+        except TimeoutError as error:
+            raise NotYetError("the claim's devices are still being made") from error
+
+    def _same(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
+        """Return whether the claim is still allocated to what was prepared for it."""
+        devices = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
+        return devices == {(r.request.split("/", 1)[0], r.pool, r.device, r.share_id) for r in claim.results}
+
+    async def _read(self, namespace: str, name: str, *, until: float, at_most_s: float) -> ResourceClaim:
         left = until - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(max(min(GET_S, left), _LEAST_GET_S)):
+            async with asyncio.timeout(max(min(at_most_s, left), _LEAST_GET_S)):
                 return await self._get_claim(namespace, name)
         except ApiError as error:
             if error.not_found:
@@ -189,22 +294,18 @@ class Preparer:
         except (Unreachable, TimeoutError) as error:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
 
-    def _remove(self, uid: str) -> None:
+    async def _give_back(self, uid: str, stamp: Stamp | None = None) -> bool:
         try:
-            self._cdi.remove(uid)
-            self._checkpoint.remove(uid)
-            metrics.CLAIMS_PREPARED.set(len(self._checkpoint.read()))
+            async with locked(self._lock):
+                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
+                    return False
+                made = bool(self._ledgers.made.of(uid)) or self._making.busy(uid)
+                if not made:
+                    self._ledgers.drop(uid)
+            if made and not await self._making.unprepare(uid, stamp):
+                return False
         except OSError as error:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
-
-
-def _refuse_taken(planned: PreparedClaim, entries: Mapping[str, Entry]) -> None:
-    for entry in entries.values():
-        if entry.claim.uid == planned.uid:
-            continue
-        for theirs in entry.claim.devices:
-            if any(ours.excludes(theirs) for ours in planned.devices):
-                raise DeviceBusyError(
-                    f"GPU {theirs.device} is still held by claim {entry.claim.namespace}/{entry.claim.name} "
-                    f"(uid {entry.claim.uid})"
-                )
+        self._sure.pop(uid, None)
+        self.poke()
+        return True

@@ -14,22 +14,31 @@ links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
+processes  how many processes are on a GPU
 toolkit    which GPUs NVIDIA's CDI specification names
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
-from dradriver.topology.machine import Machine
+from dradriver.node.edits import Edits
+from dradriver.topology.machine import Gpu, Machine
 
 
 class Discovery(Protocol):
     """A way to read this node's machine."""
 
-    @property
-    def host_path(self) -> str | None:
-        """What stands behind every GPU's device node; None where NVIDIA's own CDI specification brings the nodes."""
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return what a container needs to use a GPU of this machine."""
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        """Return the number of processes on each of the GPUs, given by uuid, that is there.
+
+        Raises:
+            DriverError: It cannot be known.
+        """
 
     @property
     def slow(self) -> bool:

@@ -214,6 +214,9 @@ class _Binding:
         instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
         return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
 
+    def processes(self, gpu: Handle) -> int:
+        return len(self.ask("nvmlDeviceGetComputeRunningProcesses", gpu))
+
 
 def _bounded(query: str, value: int, most: int) -> int:
     """Return an answer that can be.

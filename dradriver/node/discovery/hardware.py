@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import binding, devices, library, links, nics, sysfs, toolkit
+from dradriver.node.discovery import binding, devices, library, links, nics, processes, sysfs, toolkit
 from dradriver.node.discovery.gpus import GpuFacts, read_gpus
 from dradriver.node.discovery.nvml import DRIVER_MISMATCH, Nvml, NvmlError
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.questions import NEWER, Problem, Questions
+from dradriver.node.edits import Edits
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
@@ -46,7 +48,6 @@ class Hardware:
     nothing can be handed out meanwhile. Nor is a GPU there that no container can be given.
     """
 
-    host_path = None
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
     def __init__(
@@ -64,6 +65,10 @@ class Hardware:
         self._host_root = host_root
         self._told: tuple[Problem, ...] = ()
         self._worked = False
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return the id of the GPU in NVIDIA's own specification, which brings its device nodes and the libraries."""
+        return Edits(cdi=(toolkit.cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
         """Return the machine as it is now; each problem is logged when it appears.
@@ -85,6 +90,15 @@ class Hardware:
         machine, unnamed = self._usable(reading.machine)
         self._tell((*reading.problems, *unnamed))
         return machine
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        """Return the number of processes on each of the GPUs that is there.
+
+        Raises:
+            NvmlError: The driver, or a GPU that is there, does not say.
+        """
+        with binding.opened(driver_root=self._driver_root) as nvml:
+            return processes.count(nvml, gpus)
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
         if self._cdi is None:

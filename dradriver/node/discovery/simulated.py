@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import SetupError
 from dradriver.topology import load, profiles
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 
 LOST: Final = "lost"
+PROCESSES: Final = "processes"
 
 
 class Simulated:
     """The machine of a profile or file, with uuids of this node's own.
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
-    gone; the others' indices close ranks, as NVML's do when a GPU is lost.
+    gone; the others' indices close ranks, as NVML's do when a GPU is lost. A file ``processes`` has a GPU's uuid on one
+    line for each process that is on it.
     """
 
-    host_path = "/dev/null"  # a device node that every host has
     slow = False
 
     def __init__(self, source: str, *, node: str, folder: Path) -> None:
         self._whole = load.read_machine(source, seed=node)
         self._lost = folder / LOST
+        self._processes = folder / PROCESSES
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return the GPU's device node, with one behind it that every host has."""
+        return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
+
+    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+        """Return how often each GPU's uuid stands in the file ``processes``: one line for each process.
+
+        Raises:
+            SetupError: The file cannot be read.
+        """
+        lines = _words(self._processes)
+        return {gpu: lines.count(gpu) for gpu in gpus}
 
     def read(self) -> Machine:
         """Return the machine without the GPUs that are lost now.
@@ -35,13 +51,16 @@ class Simulated:
         Raises:
             SetupError: The file cannot be read.
         """
-        try:
-            lost = set(self._lost.read_text().split())
-        except FileNotFoundError:
-            return self._whole
-        except (OSError, UnicodeError) as error:
-            raise SetupError(f"{self._lost}: {error}; write one GPU's uuid or index a line") from error
-        return without(self._whole, lost)
+        return without(self._whole, set(_words(self._lost)))
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeError) as error:
+        raise SetupError(f"{path}: {error}; write one GPU's uuid or index a line") from error
 
 
 def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:

@@ -13,6 +13,7 @@ checker       what NCCL would make of a file
 rules         everything that some NCCL refuses, in words
 device_rules  the rules for PCI devices, GPUs, links and NICs
 notes         findings: places that break a rule
+tuning        variables for a kind of machine
 explain       whether a machine needs a file at all
 """
 

@@ -29,7 +29,7 @@ MOST_TEXT = 250
 VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL looks without being told
 
 
-def write(machine: Machine, *, like: Machine | None = None) -> str:
+def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] | None = None) -> str:
     """Return the text of a topology file for ``machine``.
 
     Args:
@@ -37,6 +37,8 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
             are invented that give the same paths, with bus ids that no server has.
         like: The server that a virtual machine runs on: its paths between GPUs and the NICs beside them are written in
             place of ``machine``'s (see ``like.with_paths``; ``like.lost`` says what of them a file cannot hold).
+        gpus: Positions of the GPUs that the file is for, those of a container: the others are left out, and NICs that
+            one of them is nearer to. All by default.
 
     Raises:
         TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or the file
@@ -45,6 +47,8 @@ def write(machine: Machine, *, like: Machine | None = None) -> str:
     known = {device.busid: device for device in machine.pci}
     if like is not None:
         machine = with_paths(machine, like=like)
+    if gpus is not None:
+        machine = _part(machine, gpus)
     if machine.cpu is None:
         raise TopologyError(
             "cpu: the CPUs' model is not known, and NCCL refuses files without it; describe the machine by a profile "
@@ -98,6 +102,14 @@ def write_file(text: str, path: Path) -> None:
             raise
     except OSError as error:
         raise TopologyError(f"{path}: cannot be written: {error}") from error
+
+
+def _part(machine: Machine, gpus: Sequence[int]) -> Machine:
+    near = [n for n, row in enumerate(machine.nic_paths) if min(row) == min(row[i] for i in gpus)]
+    part = machine.subset(gpus)
+    return msgspec.structs.replace(
+        part, nics=tuple(machine.nics[n] for n in near), nic_paths=tuple(part.nic_paths[n] for n in near)
+    )
 
 
 def _wanted(machine: Machine) -> tuple[PciDevice, ...]:

@@ -1,0 +1,147 @@
+"""All that the agent keeps on disk of the node's claims, changed in steps that may be cut off between any two.
+
+A claim's files are written before its entry and removed after it; its CDI spec is written after the entry and removed
+before it; what was made on the hardware for it is noted before and forgotten in between. What a kill leaves is put
+right by ``recover``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from dradriver.node import metrics
+from dradriver.node.claims.cdi import CdiFolder
+from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
+from dradriver.node.claims.mounted import Mounted
+from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.errors import DeviceBusyError
+from dradriver.node.records import Entry
+
+logger = logging.getLogger(__name__)
+
+
+class Ledgers:
+    """The two ledgers, and the CDI specs and mounted files of the first's claims. The caller holds the node's lock.
+
+    Attributes:
+        claims: What the kubelet was answered.
+        made: What was changed on hardware.
+        cdi: The specs.
+        mounted: The files that the specs mount.
+    """
+
+    def __init__(self, state_dir: Path, cdi_root: Path, *, boot: str) -> None:
+        self.claims = Checkpoint(state_dir / "claims")
+        self.made = MadeLedger(state_dir / "made")
+        self.cdi = CdiFolder(cdi_root)
+        self.mounted = Mounted(state_dir / "files")
+        self._boot = boot
+
+    def recover(self) -> None:
+        """Put right what a crash or a reboot left: every claim that is whole has its spec, and no other has one.
+
+        Raises:
+            OSError: A file cannot be read, written or removed.
+        """
+        self.claims.sweep()
+        self.made.sweep()
+        for key, made in self.made.read().items():
+            if made.value.boot != self._boot:
+                self.made.remove(key)
+        entries = self.claims.read()
+        for entry in entries.values():
+            if self.whole(entry.value):
+                self.cdi.write(entry.value)
+        whole = {uid for uid, entry in entries.items() if self.whole(entry.value)}
+        gone = self.cdi.sweep(keep=whole | self.claims.kept())
+        self.mounted.sweep(keep=entries.keys() | self.claims.kept())
+        metrics.CLAIMS_PREPARED.set(len(entries))
+        logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
+
+    def find(self, uid: str) -> Entry[PreparedClaim] | None:
+        """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.
+
+        So it has where something made for it is missing, and after a reboot where it has files: only the ledgers are
+        sure to have survived a power cut.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        entry = self.claims.get(uid)
+        if entry is None or not self.whole(entry.value):
+            return None
+        files = any(device.edits.mounts for device in entry.value.devices)
+        return None if files and entry.value.boot != self._boot else entry
+
+    def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
+        """Return the entry of a prepared claim with a new stamp, its spec written where it is missing.
+
+        Raises:
+            OSError: A file cannot be read or written.
+        """
+        self.cdi.write(claim)
+        return self.claims.touch(claim)
+
+    def whole(self, claim: PreparedClaim) -> bool:
+        """Return whether all that was made for the claim is there: nothing of it is after a reboot."""
+        made = [self.made.get(device.made) for device in claim.devices if device.made]
+        return all(one is not None and one.value.done is not None and one.value.boot == self._boot for one in made)
+
+    def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
+        """Make the claim prepared, with these files mounted, and return its entry.
+
+        Raises:
+            OSError: It may be prepared or not.
+        """
+        self.mounted.write(claim.uid, content or {})
+        self.claims.write(claim)
+        self.cdi.write(claim)
+        metrics.CLAIMS_PREPARED.set(len(self.claims))
+        return self.claims.touch(claim)
+
+    def drop(self, uid: str) -> None:
+        """Make the claim unprepared; what was made for it has been undone.
+
+        Raises:
+            OSError: It is prepared still.
+        """
+        self.cdi.remove(uid)
+        for made in self.made.of(uid):
+            self.made.remove(made.key)
+        self.claims.remove(uid)
+        self.mounted.remove(uid)
+        metrics.CLAIMS_PREPARED.set(len(self.claims))
+
+    def left(self) -> list[Made]:
+        """Return what was made, or may have been, for claims that are not prepared.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        entries = self.claims.read().keys() | self.claims.kept()
+        return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
+
+    def refuse_taken(self, planned: PreparedClaim) -> None:
+        """Return if no other claim holds a device of this one.
+
+        Raises:
+            DeviceBusyError: One does.
+            OSError: A file cannot be read.
+        """
+        entries = self.claims.read()
+        for entry in entries.values():
+            for theirs in entry.value.devices if entry.value.uid != planned.uid else ():
+                _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
+        for made in (entry.value for entry in self.made.read().values()):
+            if made.owner != planned.uid and made.owner not in entries:
+                theirs = PreparedDevice(
+                    request="", pool="", device=made.device, uuid=made.uuid, made=made.key, share_id=made.share_id
+                )
+                _refuse(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
+
+
+def _refuse(planned: PreparedClaim, theirs: PreparedDevice, who: str) -> None:
+    if any(ours.excludes(theirs) for ours in planned.devices):
+        raise DeviceBusyError(f"GPU {theirs.device} is still held by {who}")

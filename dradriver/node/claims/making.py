@@ -1,0 +1,153 @@
+"""Making what a claim's devices need on the hardware, and undoing it.
+
+Intents are written before the hardware is touched, the result after it. Between the two no lock is held that others
+need: a GPU takes seconds to change, and a broken one for ever. One lock of its own keeps two instances of the agent
+from changing hardware at the same time. Who gives up waiting does not stop the work: it ends as if nobody had, and the
+next call finds what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dradriver.errors import DriverError
+from dradriver.node.claims.allocation import Plan
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.ledgers import Ledgers
+from dradriver.node.claims.lock import locked
+from dradriver.node.devices.made import Made
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.errors import NotYetError
+from dradriver.node.records import Entry, Stamp
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 60.0  # for another instance's work
+
+
+class Making:
+    """Changes hardware for claims, one after the other."""
+
+    def __init__(self, state_dir: Path, lock: Path, ledgers: Ledgers, workshop: Workshop) -> None:
+        """Keep what is needed.
+
+        Args:
+            state_dir: Holds the lock of the hardware.
+            lock: The lock of the ledgers.
+            ledgers: Where intents and results are written.
+            workshop: What makes and undoes.
+        """
+        self._hardware = state_dir / "hardware.lock"
+        self._lock = lock
+        self._ledgers = ledgers
+        self._workshop = workshop
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    def busy(self, uid: str) -> bool:
+        """Return whether hardware is being changed for the claim by this instance."""
+        return uid in self._tasks
+
+    async def prepare(self, plan: Plan) -> Entry[PreparedClaim]:
+        """Make what the plan intends, and the claim prepared; the work goes on when the caller gives up.
+
+        Raises:
+            DriverError: It could not be made, and nothing of it is left, or will be.
+            OSError: A file could not be written.
+        """
+        return await self._shielded(plan.claim.uid, lambda: self._prepare(plan))
+
+    async def unprepare(self, uid: str, stamp: Stamp | None = None) -> bool:
+        """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
+
+        Returns whether it was: not so where its entry has another stamp than the one given.
+
+        Raises:
+            DriverError: Something could not be undone, and the claim is prepared still.
+            OSError: A file could not be removed.
+        """
+        return await self._shielded(uid, lambda: self._unprepare(uid, stamp))
+
+    async def clean(self) -> None:
+        """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
+        try:
+            async with locked(self._lock):
+                left = self._ledgers.left()
+            if left:
+                await self._shielded("", self._clean)
+        except (DriverError, OSError) as error:
+            logger.error("what was made for claims that are not prepared cannot be undone now: %s", error)
+
+    async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        task = asyncio.create_task(work())
+        self._tasks[uid] = task
+
+        def ended(done: asyncio.Task[T]) -> None:
+            if self._tasks.get(uid) is done:
+                del self._tasks[uid]
+            if not done.cancelled() and (error := done.exception()) is not None:  # seen here where nobody waits
+                logger.info("hardware for claim %s: %s", uid or "none", error)
+
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
+
+    async def _prepare(self, plan: Plan) -> Entry[PreparedClaim]:
+        uid = plan.claim.uid
+        async with locked(self._hardware, patience_s=_PATIENCE_S):
+            async with locked(self._lock):
+                if (entry := self._ledgers.find(uid)) is not None:  # by a call that was given up
+                    return entry
+                left = self._ledgers.made.of(uid)
+            await self._undo(left)
+            async with locked(self._lock):
+                self._ledgers.refuse_taken(plan.claim)
+                for intent in plan.intents:
+                    self._ledgers.made.write(intent)
+            try:
+                made = [await self._workshop.make(intent) for intent in plan.intents]
+                async with locked(self._lock):
+                    for one in made:
+                        self._ledgers.made.write(one)
+                    return self._ledgers.put(plan.complete(made, self._workshop), plan.files)
+            except (DriverError, OSError):
+                with contextlib.suppress(NotYetError):  # then the intents stay, and the next try begins with them
+                    await self._undo(plan.intents)
+                raise
+
+    async def _unprepare(self, uid: str, stamp: Stamp | None) -> bool:
+        async with locked(self._hardware, patience_s=_PATIENCE_S):
+            async with locked(self._lock):
+                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
+                    return False
+                self._ledgers.cdi.remove(uid)
+                made = self._ledgers.made.of(uid)
+                for one in made:  # from now on the claim is not whole
+                    self._ledgers.made.write(msgspec.structs.replace(one, done=None))
+            await self._undo(made)
+            async with locked(self._lock):
+                self._ledgers.drop(uid)
+            return True
+
+    async def _clean(self) -> None:
+        async with locked(self._hardware, patience_s=_PATIENCE_S):
+            async with locked(self._lock):
+                left = self._ledgers.left()
+            await self._undo(left)
+
+    async def _undo(self, made: Iterable[Made]) -> None:
+        """Undo all, the last first, and forget each; one that cannot be undone stays noted, as do those before it."""
+        for one in reversed(list(made)):
+            try:
+                await self._workshop.undo(one)
+            except NotYetError as error:
+                raise NotYetError(f"device {one.device} cannot be undone: {error}") from error
+            async with locked(self._lock):
+                self._ledgers.made.remove(one.key)

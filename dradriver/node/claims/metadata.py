@@ -1,0 +1,86 @@
+"""Device metadata: which devices a container has, as a file that it can read (KEP-5304).
+
+One file for each request, at the path and in the form that the protocol gives
+(kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation, "Device metadata"); a reader tells its
+version by ``apiVersion``. Beside the attributes that the device's slice has, it says what the set was chosen for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.allocator.request import Choice
+from dradriver.api import names
+from dradriver.api.objects import AllocationResult, ResourceClaim
+
+API_VERSION: Final = "metadata.resource.k8s.io/v1alpha1"
+FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"  # on claims that were made from a template
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+
+
+def path(claim: ResourceClaim, request: str) -> str:
+    """Return where a container finds the file of a request."""
+    pod_claim = _pod_claim(claim)
+    where = f"resourceclaims/{claim.metadata.name}" if pod_claim is None else f"resourceclaimtemplates/{pod_claim}"
+    return f"{FOLDER}/{where}/{request}/{names.DRIVER}-metadata.json"
+
+
+def build(
+    claim: ResourceClaim,
+    results: Sequence[AllocationResult],
+    attributes: Mapping[str, Mapping[str, Any]],
+    choice: Choice | None,
+    ring: Sequence[str],
+) -> bytes:
+    """Return the content of a request's file.
+
+    Args:
+        claim: The claim.
+        results: The request's devices, all of one subrequest.
+        attributes: Of each device by name, as its slice has them.
+        choice: What the claim was made from; None where the scheduler chose alone.
+        ring: Names of the claim's devices in the order of the best ring through them; empty where it is not known.
+    """
+    devices = []
+    for result in results:
+        own = dict(attributes.get(result.device, {})) | _of_choice(choice)
+        if result.device in ring:
+            own["ringPosition"] = {"int": list(ring).index(result.device)}
+        devices.append({"driver": result.driver, "pool": result.pool, "name": result.device, "attributes": own})
+    file: dict[str, Any] = {
+        "kind": "DeviceMetadata",
+        "apiVersion": API_VERSION,
+        "metadata": {
+            "name": claim.metadata.name,
+            "namespace": claim.metadata.namespace,
+            "uid": claim.metadata.uid,
+            "generation": 1,
+        },
+    }
+    if (pod_claim := _pod_claim(claim)) is not None:
+        file["podClaimName"] = pod_claim
+    file["requests"] = [{"name": results[0].request, "devices": devices}]
+    return msgspec.json.encode(file)
+
+
+def _of_choice(choice: Choice | None) -> dict[str, Any]:
+    """Return what the set was chosen for, in whole GB/s, as attributes have no fractions."""
+    if choice is None:
+        return {}
+    return {
+        "level": {"string": choice.level.value},
+        "bandwidthGBps": {"int": int(choice.bandwidth_gbps)},
+        "busbwGBps": {"int": int(choice.busbw_gbps)},
+        "score": {"int": choice.score},
+    }
+
+
+def _pod_claim(claim: ResourceClaim) -> str | None:
+    """Return the name by which a template's claim stands in its pod; a tenant's text that could be a path is none."""
+    found = claim.metadata.annotations.get(POD_CLAIM)
+    return found if found is not None and _LABEL.fullmatch(found) else None

@@ -1,0 +1,102 @@
+"""What NCCL is told in a container: a topology file where it cannot see the truth, and variables where an admin wants.
+
+A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.explain`` finds that NCCL would see a flat
+tree, and only when it is known which server is below the virtual machine: without that the file would be as flat.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from dradriver.node.errors import ClaimError
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+from dradriver.topology.nccl import tuning
+from dradriver.topology.nccl.explain import explain, flattened
+from dradriver.topology.nccl.writer import VIRTUAL_PATH, write
+
+logger = logging.getLogger(__name__)
+
+TOPO_FILE: Final = "NCCL_TOPO_FILE"
+_FILES: Final = ("file", "env")
+
+
+class Told(NamedTuple):
+    """Files by the path at which the container finds them, and variables."""
+
+    files: dict[str, bytes]
+    env: tuple[str, ...] = ()
+
+
+class Nccl:
+    """What the containers of this node are told."""
+
+    def __init__(self, *, profile: str = "") -> None:
+        """Keep the settings.
+
+        Args:
+            profile: A tuning profile, ``auto`` for the one that fits the machine, empty for none.
+
+        Raises:
+            TopologyError: There is no such profile.
+        """
+        self._profile = profile
+        if profile and profile != tuning.AUTO:
+            tuning.check_profile(profile)
+        self._said = ""
+
+    def tell(
+        self, mode: str, machine: Machine, gpus: Sequence[int], *, below: Machine | None, keep_env: Collection[str]
+    ) -> Told:
+        """Return what a container with these GPUs is told.
+
+        Args:
+            mode: ``auto``, ``file``, ``env`` or ``off``.
+            machine: This machine.
+            gpus: Positions of the container's GPUs, ascending.
+            below: The server below this virtual machine, if it is one and that is known.
+            keep_env: Variables of the author's.
+
+        Raises:
+            ClaimError: A file was asked for and cannot be written.
+        """
+        if mode == "off":
+            return Told({})
+        files = {}
+        if self._profile and len(gpus) > 1:
+            files[tuning.CONF_PATH] = tuning.conf(self._profile, machine).encode()
+        text = self._file(mode, machine, gpus, below)
+        if text is None:
+            return Told(files)
+        files[VIRTUAL_PATH] = text.encode()
+        named = mode == "env" and TOPO_FILE not in keep_env
+        return Told(files, (f"{TOPO_FILE}={VIRTUAL_PATH}",) if named else ())
+
+    def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> str | None:
+        like = below if machine.virtual and flattened(machine) else None
+        if mode not in _FILES:
+            if not explain(machine).needed or len(gpus) + len(machine.nics) < 2:
+                return None
+            if like is None and flattened(machine):
+                self._say(
+                    f"{machine.name or 'this machine'} is a virtual machine with a flat PCI tree, and which server is "
+                    "below it is not known: NCCL is given no topology file; set nccl.servers in the chart's values"
+                )
+                return None
+        try:
+            return write(machine, like=like, gpus=gpus)
+        except TopologyError as error:
+            if mode in _FILES:
+                raise ClaimError(
+                    f"no NCCL topology file can be written here: {error}; have the pod say gpu.topology/nccl: off"
+                ) from error
+            self._say(f"NCCL is given no topology file: {error}")
+            return None
+
+    def _say(self, text: str) -> None:
+        """Log it once, not with every claim."""
+        if text != self._said:
+            self._said = text
+            logger.warning("%s", text)

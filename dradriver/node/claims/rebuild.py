@@ -1,0 +1,78 @@
+"""Claims whose entries a newer agent wrote: before a rollback of the driver, this node's agent was that one.
+
+Their pods run. What the containers were given is in the CDI spec, which stands as it is; what the claim holds is in the
+API. Both together make an entry of this agent's own. All that is taken from the newer file is which claim it is of,
+and of that the API server decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dradriver.api.objects import ResourceClaim
+from dradriver.node.claims import cdi
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import Edits
+from dradriver.topology.machine import Machine
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which claim an entry is of: these fields stand where they stand in every version."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+class _AnyFile(msgspec.Struct):
+    entry: Identity
+
+
+def identity(text: bytes, uid: str) -> Identity | None:
+    """Return which claim a newer agent's file is of; None where it does not say, or says another."""
+    try:
+        found = msgspec.json.decode(text, type=_AnyFile).entry
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return found if found.uid == uid else None
+
+
+def rebuilt(
+    claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine, workshop: Workshop, *, node: str, boot: str
+) -> PreparedClaim | None:
+    """Return what was prepared for the claim; None where its spec says what this agent would lose.
+
+    Args:
+        claim: The claim as the API server has it.
+        edits: What its CDI spec brings to containers, by the names of the spec's devices.
+        machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
+        workshop: Knows what others' specifications bring.
+        node: This node's pool.
+        boot: Id of this boot.
+    """
+    known = workshop.find(machine)
+    left = dict(edits)
+    meta = claim.metadata
+    bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=())
+    devices = []
+    for result in claim.results:
+        kind, gpu = known.get(result.device, (None, None))
+        if result.pool != node or (kind is not None and kind.makes):
+            return None
+        device = PreparedDevice(
+            request=result.request.split("/", 1)[0],
+            pool=result.pool,
+            device=result.device,
+            uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
+            share_id=result.share_id,
+            admin=bool(result.admin_access),
+        )
+        others = kind.edits(gpu, None).cdi if kind is not None and gpu is not None else ()
+        own = left.pop(cdi.device_name(bare, device), Edits())
+        devices.append(msgspec.structs.replace(device, edits=own + Edits(cdi=others)))
+    if left or not devices:
+        return None
+    return msgspec.structs.replace(bare, devices=tuple(devices))

@@ -1,0 +1,112 @@
+"""What a claim's own status says of its devices: that they are ready, and how good the set is.
+
+Server-side apply, because the list has other drivers' entries too, which a patch of the whole list would drop. All that
+is needed for it are rights on this driver's own entries of claims on the agent's own node. It tells people something
+and decides nothing: what cannot be written is tried a few times and then left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dradriver.api import names
+from dradriver.api.objects import ResourceClaim
+from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.node import metrics
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.telling import choice_of, ring_of
+
+logger = logging.getLogger(__name__)
+
+Apply = Callable[[str, str, dict[str, Any]], Awaitable[object]]
+
+_WAITING: Final = 256  # claims; each is some kilobytes
+_TRIES: Final = 5
+_PAUSE_S: Final = 2.0
+
+
+class Statuses:
+    """Writes statuses one after the other, beside what the kubelet waits for."""
+
+    def __init__(self, apply: Apply) -> None:
+        """Keep what applies the body of a claim's status, by namespace and name."""
+        self._apply = apply
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_WAITING)
+        self._refused = ""
+
+    def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
+        """Have the claim's status written; where too many wait, it is not."""
+        try:
+            self._queue.put_nowait(body(claim, prepared, now=datetime.datetime.now(datetime.UTC)))
+        except asyncio.QueueFull:
+            metrics.STATUS_LOST.inc()
+
+    async def run(self) -> None:
+        """Write what comes, until cancelled."""
+        while True:
+            await self._write(await self._queue.get())
+
+    async def _write(self, found: dict[str, Any]) -> None:
+        namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        for tried in range(_TRIES):
+            try:
+                await self._apply(namespace, name, found)
+                self._refused = ""
+                return
+            except Unreachable as error:
+                said = str(error)
+            except ApiError as error:
+                said = str(error)
+                if error.not_found or error.conflict:  # gone, or another one now
+                    return
+                if error.status < 500 and error.status != 429:
+                    break
+            if tried < _TRIES - 1:
+                await asyncio.sleep(_PAUSE_S * 2**tried)
+        metrics.STATUS_LOST.inc()
+        if said != self._refused:
+            self._refused = said
+            logger.warning("the status of claim %s/%s cannot be written: %s", namespace, name, said)
+
+
+def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetime) -> dict[str, Any]:
+    """Return what is applied: an entry for each device, with its condition and what the set was chosen for."""
+    choice = choice_of(claim)
+    told: dict[str, Any] = {}
+    if choice is not None:
+        told = {
+            "level": choice.level.value,
+            "bandwidthGBps": round(choice.bandwidth_gbps, 1),
+            "busbwGBps": round(choice.busbw_gbps, 1),
+            "score": choice.score,
+        }
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Prepared",
+        "message": "",
+        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    # The ring is the same GPUs in an order that says more.
+    if ring := ring_of(claim):
+        told["ring"] = list(ring)
+    else:
+        told["uuids"] = [device.uuid for device in prepared.devices]
+    devices = []
+    for device in prepared.devices:
+        entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
+        if device.share_id is not None:
+            entry["shareID"] = device.share_id
+        data = {"uuid": device.uuid, "request": device.request, **told}
+        devices.append(entry | {"conditions": [condition], "data": data})
+    metadata = {"name": prepared.name, "namespace": prepared.namespace, "uid": prepared.uid}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": metadata,
+        "status": {"devices": devices},
+    }

@@ -1,0 +1,31 @@
+"""How many processes compute on GPUs now: what Kubernetes takes for free may not be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_SUPPORTED, Nvml, NvmlError
+
+_NONE: Final = frozenset({GPU_IS_LOST, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
+
+
+def count(nvml: Nvml, uuids: Collection[str]) -> dict[str, int]:
+    """Return the number of processes on each of the GPUs that is there; one that is lost has none.
+
+    NVML names only processes of the caller's own PID namespace: the agent's must be the host's.
+
+    Raises:
+        NvmlError: A GPU is there and does not say.
+    """
+    found: dict[str, int] = {}
+    for index in range(nvml.count()):
+        try:
+            gpu = nvml.gpu(index)
+            uuid = nvml.uuid(gpu)
+            if uuid in uuids:
+                found[uuid] = nvml.processes(gpu)
+        except NvmlError as error:
+            if error.code not in _NONE:
+                raise
+    return found

@@ -1,0 +1,48 @@
+"""What a container is given: a value that kinds of devices make, that a prepared claim keeps and that CDI prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeviceNode(msgspec.Struct, frozen=True):
+    """A device node: where the container finds it, and what stands behind it on the host."""
+
+    path: str
+    host_path: str
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A file of the host that the container can read, at a path of the container's."""
+
+    host_path: str
+    path: str
+
+
+class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Additions to a container; ``+`` puts two together.
+
+    Attributes:
+        nodes: Device nodes.
+        mounts: Files, all of them read-only.
+        env: Variables, ``KEY=value``. They replace those of the same name that the pod's author set.
+        cdi: Ids of devices in others' CDI specifications, which bring edits of their own.
+    """
+
+    nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        return Edits(
+            nodes=self.nodes + other.nodes,
+            mounts=self.mounts + other.mounts,
+            env=self.env + other.env,
+            cdi=self.cdi + other.cdi,
+        )
+
+    @property
+    def own(self) -> bool:
+        """Whether anything is left that a specification of ours must say."""
+        return bool(self.nodes or self.mounts or self.env)

@@ -1,0 +1,86 @@
+"""A node's agents killed at every line of prepare and unprepare: ``python -m tests.bench.crashes --seeds 10000``.
+
+Each seed is a story of its own, and is replayed exactly: ``--seed 7``. In the end all is given back, and nothing may be
+left of anything: no file, no spec, no instance on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from tests.fakes.crashes import CLAIMS, Kill, Node
+
+SEEDS = 10_000
+STEPS = 8
+
+
+def story(seed: int) -> int:
+    """Play one story and return the number of kills; what does not hold is an AssertionError."""
+    draw = random.Random(seed)
+
+    def kill() -> Kill | None:
+        if draw.random() < 0.3:
+            return None
+        return Kill("line", draw.randrange(700)) if draw.random() < 0.7 else Kill("operation", draw.randrange(40))
+
+    node = Node()
+    try:
+        for _ in range(STEPS):
+            which, name = draw.randrange(2), draw.choice(sorted(CLAIMS))
+            step = draw.random()
+            if step < 0.55:
+                node.prepare(which, name, kill(), kill())
+            elif step < 0.92:
+                known = sorted(node.told.keys() | node.unsure)
+                node.unprepare(which, draw.choice(known) if known and draw.random() < 0.8 else name, kill(), kill())
+            else:
+                node.reboot(which, kill())
+            node.check()
+        node.end()
+    finally:
+        node.close()
+    return node.kills
+
+
+def _told(seed: int) -> tuple[int, int, str]:
+    logging.disable(logging.CRITICAL)
+    try:
+        return seed, story(seed), ""
+    except BaseException:
+        return seed, 0, traceback.format_exc()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the stories and print what was found; return 1 where something did not hold."""
+    options = argparse.ArgumentParser(prog="python -m tests.bench.crashes")
+    options.add_argument("--seeds", type=int, default=SEEDS, help="how many (%(default)s)")
+    options.add_argument("--first", type=int, default=0, help="the first (%(default)s)")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    options.add_argument("--seed", type=int, help="only this one")
+    given = options.parse_args(arguments)
+    if given.seed is not None:
+        story(given.seed)
+        return 0
+    began, kills, broken = time.monotonic(), 0, []
+    with multiprocessing.get_context("fork").Pool(given.jobs, maxtasksperchild=200) as pool:
+        for seed, count, text in pool.imap_unordered(
+            _told, range(given.first, given.first + given.seeds), chunksize=10
+        ):
+            kills += count
+            if text:
+                broken.append(seed)
+                print(f"seed {seed}:\n{text}")
+    print(f"{given.seeds} stories, {kills} kills, {len(broken)} broken, {time.monotonic() - began:.0f} s")
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""Devices that have to be made on the hardware: the second ledger, and the thread that changes GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.node.claims.prepare import Preparer
+from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
+from tests.fakes.node import claim, edits, eventually, result, uuid
+from tests.fakes.parts import PROFILE, Halves, half
+from tests.fakes.preparing import World
+
+Asked = tuple[str, str, str]
+
+
+class Gpus(SimulatedGpu):
+    """Simulated GPUs that a test can hold up."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.working = threading.Event()
+
+    def create_gpu_instance(self, gpu: str, profile: str, start: int) -> int:
+        self.working.set()
+        self.go_on.wait(timeout=30)
+        return super().create_gpu_instance(gpu, profile, start)
+
+
+class Sliced(World):
+    """A world whose GPUs 0 to 3 are in MIG mode."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gpus = Gpus(folder / "hardware.json")
+        for i in range(4):
+            with self.gpus.state(uuid(i)) as state:
+                state.mig = True
+        self.workshop = Workshop([Whole(edits), Halves()], self.gpus)
+
+    def halves(self, name: str, *parts: tuple[int, int]) -> Asked:
+        results = [result("gpu", half(uuid(gpu), start)) for gpu, start in parts]
+        return self.put(claim(name, results=results))
+
+    @property
+    def made(self) -> dict[str, Made]:
+        ledger = MadeLedger(self.folder / "state" / "made")
+        return {key: entry.value for key, entry in ledger.read().items()}
+
+    @property
+    def instances(self) -> dict[int, list[int]]:
+        """Starts of the instances by GPU."""
+        found = {i: sorted(start for _, start in self.gpus.gpu_instances(uuid(i)).values()) for i in range(4)}
+        return {gpu: starts for gpu, starts in found.items() if starts}
+
+    def nothing(self) -> bool:
+        return (self.made, self.instances, self.specs, self.checkpoint) == ({}, {}, {}, [])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Sliced:
+    return Sliced(tmp_path)
+
+
+def env(prepared: Any) -> list[str]:
+    return [word for device in prepared.devices for word in device.edits.env if word.startswith("MIG=")]
+
+
+async def test_what_is_made_is_noted_given_and_undone(world: Sliced) -> None:
+    preparer = world.preparer()
+    done = await preparer.prepare(*world.halves("c", (0, 4), (1, 0)))
+    assert world.instances == {0: [4], 1: [0]}
+    assert sorted(world.made) == ["uid-c.0", "uid-c.1"]
+    assert env(done) == [f"MIG={made.done['mig']}" for made in world.made.values() if made.done]
+    (spec,) = world.specs.values()
+    assert [device["containerEdits"]["env"][0] for device in spec["devices"]] == env(done)
+    assert await preparer.prepare(*world.halves("c", (0, 4), (1, 0))) == done
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_while_hardware_is_changed_others_are_prepared_and_given_back(world: Sliced) -> None:
+    preparer = world.preparer()
+    world.gpus.go_on.clear()
+    waiting = asyncio.create_task(preparer.prepare(*world.halves("slow", (0, 0))))
+    await eventually(world.gpus.working.is_set)
+    await preparer.prepare(*world.put(claim("whole", [5])))
+    await world.preparer().unprepare("uid-whole")
+    assert not waiting.done()
+    assert world.made["uid-slow.0"].done is None
+    world.gpus.go_on.set()
+    assert env(await waiting)
+
+
+async def test_a_call_that_the_kubelet_gave_up_is_done_all_the_same_and_the_next_is_answered(world: Sliced) -> None:
+    preparer = world.preparer()
+    world.gpus.go_on.clear()
+    asked = world.halves("c", (0, 0))
+    waiting = asyncio.create_task(preparer.prepare(*asked))
+    await eventually(world.gpus.working.is_set)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    world.gpus.working.clear()
+    again = asyncio.create_task(preparer.prepare(*asked))
+    world.gpus.go_on.set()
+    assert env(await again)
+    assert not world.gpus.working.is_set()  # not made twice
+    assert (world.instances, world.checkpoint) == ({0: [0]}, ["uid-c.json"])
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_a_claim_that_is_given_back_while_it_is_made_is_undone_after_it(world: Sliced) -> None:
+    preparer = world.preparer()
+    world.gpus.go_on.clear()
+    waiting = asyncio.create_task(preparer.prepare(*world.halves("c", (0, 0))))
+    await eventually(world.gpus.working.is_set)
+    back = asyncio.create_task(preparer.unprepare("uid-c"))
+    await asyncio.sleep(0)
+    world.gpus.go_on.set()
+    await asyncio.wait([waiting, back])
+    assert world.nothing()
+
+
+async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) -> None:
+    world.gpus.create_gpu_instance(uuid(1), "7g.80gb", 0)  # somebody's own
+    with pytest.raises(HardwareError, match="Insufficient Resources"):
+        await patient(world).prepare(*world.halves("c", (0, 0), (0, 4), (1, 0)))
+    assert world.instances == {1: [0]}
+    assert (world.made, world.specs, world.checkpoint) == ({}, {}, [])
+
+
+def patient(world: Sliced) -> Preparer:
+    """A preparer that tries once."""
+    preparer = world.preparer()
+    preparer._budget_s = 0.0
+    return preparer
+
+
+async def test_a_part_in_use_stays_prepared_until_it_is_not(world: Sliced) -> None:
+    preparer = world.preparer()
+    done = await preparer.prepare(*world.halves("c", (0, 0), (1, 0)))
+    with world.gpus.state(uuid(0)) as state:
+        state.users = {4711: env(done)[0].removeprefix("MIG=")}
+    with pytest.raises(ClaimError, match=r"cannot be undone: .*In use by another client"):
+        await preparer.unprepare("uid-c")
+    assert (world.instances, world.checkpoint) == ({0: [0]}, ["uid-c.json"])
+    with pytest.raises(DeviceBusyError):
+        await patient(world).prepare(*world.halves("other", (0, 0)))
+    with world.gpus.state(uuid(0)) as state:
+        state.users = {}
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_parts_of_one_gpu_have_an_owner_each_and_a_whole_gpu_none_beside_them(world: Sliced) -> None:
+    preparer = patient(world)
+    await preparer.prepare(*world.halves("a", (0, 0)))
+    await preparer.prepare(*world.halves("b", (0, 4)))
+    for taken in (world.halves("c", (0, 4)), world.put(claim("whole", [0]))):
+        with pytest.raises(DeviceBusyError, match="is still held by claim default/"):
+            await preparer.prepare(*taken)
+    assert world.instances == {0: [0, 4]}
+
+
+async def left_by_a_kill(world: Sliced, *, boot: str, done: bool) -> None:
+    """A part that was intended, made, and not answered."""
+    halves = Halves()
+    intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0))
+    made = halves.make(world.gpus, intent)
+    MadeLedger(world.folder / "state" / "made").write(msgspec.structs.replace(intent, done=made) if done else intent)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(world: Sliced, done: bool) -> None:
+    await left_by_a_kill(world, boot=world.boot, done=done)
+    with pytest.raises(DeviceBusyError, match="being made or undone"):
+        await patient(world).prepare(*world.halves("other", (0, 4)))
+    await world.preparer().recover()
+    assert list(world.made) == ["uid-c.0"]  # the start of an agent waits for no driver
+    await world.preparer().clean()
+    assert world.nothing()
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_the_claim_itself_is_made_anew_over_it(world: Sliced, done: bool) -> None:
+    await left_by_a_kill(world, boot=world.boot, done=done)
+    assert env(await world.preparer().prepare(*world.halves("c", (0, 4))))
+    assert world.instances == {0: [4]}
+
+
+async def test_after_a_reboot_what_was_made_is_forgotten_and_made_anew(world: Sliced) -> None:
+    asked = world.halves("c", (0, 4))
+    await world.preparer().prepare(*world.put(claim("whole", [5])))
+    await world.preparer().prepare(*asked)
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    preparer = world.preparer()
+    await preparer.recover()
+    assert (world.made, world.checkpoint) == ({}, ["uid-c.json", "uid-whole.json"])
+    assert list(world.specs) == ["gpu.topology-claim_uid-whole.json"]
+    assert env(await preparer.prepare(*asked))
+    assert (world.instances, world.made["uid-c.0"].boot) == ({0: [4]}, "boot-2")
+    await preparer.unprepare("uid-c")
+    assert world.instances == {}
+
+
+async def test_two_instances_change_hardware_one_after_the_other(world: Sliced) -> None:
+    world.gpus.go_on.clear()
+    first = asyncio.create_task(world.preparer().prepare(*world.halves("a", (0, 0))))
+    await eventually(world.gpus.working.is_set)
+    cleaning = asyncio.create_task(world.preparer().clean())  # does not undo what is being made
+    second = asyncio.create_task(world.preparer().prepare(*world.halves("b", (1, 0))))
+    await eventually(lambda: "uid-a.0" in world.made)
+    assert "uid-b.0" not in world.made
+    world.gpus.go_on.set()
+    await asyncio.gather(first, second, cleaning)
+    assert world.instances == {0: [0], 1: [0]}
+
+
+async def test_a_kind_that_this_agent_does_not_know_is_left_alone(
+    world: Sliced, caplog: pytest.LogCaptureFixture
+) -> None:
+    await left_by_a_kill(world, boot=world.boot, done=True)
+    world.workshop = Workshop([Whole(edits)])
+    await world.preparer().clean()
+    assert "this agent knows no devices of kind 'half'" in caplog.text
+    assert (world.instances, list(world.made)) == ({0: [4]}, ["uid-c.0"])
+
+
+async def test_hardware_that_cannot_be_written_is_an_error_of_the_claim(world: Sliced) -> None:
+    (world.folder / "hardware.json").unlink()
+    (world.folder / "hardware.json").mkdir()
+    with pytest.raises(NotYetError, match="hardware"):
+        await patient(world).prepare(*world.halves("c", (0, 4)))
+    assert world.checkpoint == []
+
+
+def test_a_profile_is_one_that_simulated_gpus_have(world: Sliced) -> None:
+    for start in (0, 4):
+        world.gpus.create_gpu_instance(uuid(0), PROFILE, start)
