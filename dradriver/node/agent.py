@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
-from dradriver.node.discovery import Discovery
+from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.watch import MachineWatch
@@ -73,7 +74,7 @@ async def run(
         OSError: A folder cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
-    discovery = _discovery(options)
+    discovery = _discovery(options, lambda: release.reason(publisher.labels))
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -118,9 +119,9 @@ async def run(
                 group.create_task(work())
 
 
-def _discovery(options: Options) -> Discovery:
+def _discovery(options: Options, released: Callable[[], str | None]) -> Discovery:
     if options.discovery == "nvml":
         cdi = (options.cdi_root, options.host_root / "etc/cdi")
-        return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi)
+        return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi, released=released)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")

@@ -286,6 +286,9 @@ class Hanging:
         self.released.wait(timeout=60)
         return machine()
 
+    def close(self) -> None:
+        pass
+
 
 async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_node() as node:
@@ -296,7 +299,7 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
         before, found = node.slices, Hanging()
         for path in node.cdi.iterdir():
             path.unlink()  # a reboot
-        monkeypatch.setattr("dradriver.node.agent._discovery", lambda _: found)
+        monkeypatch.setattr("dradriver.node.agent._discovery", lambda *_: found)
         async with node.agent():
             await eventually(lambda: node.kubelet.seen and node.specs)
             assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""

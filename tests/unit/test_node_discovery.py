@@ -83,6 +83,9 @@ class Scripted:
             raise answer
         return answer
 
+    def close(self) -> None:
+        pass
+
 
 def gpus(watch: MachineWatch) -> int | None:
     return None if watch.machine is None else len(watch.machine.gpus)
@@ -176,6 +179,8 @@ class Hanging:
     def read(self):
         print("hangs", flush=True)
         time.sleep(60)
+    def close(self):
+        print("closed", flush=True)
 
 raise SystemExit(run(MachineWatch(Hanging(), interval_s=1, on_change=print).run()))
 """

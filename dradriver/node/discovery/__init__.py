@@ -7,6 +7,8 @@ questions  asking what may fail
 nvml       what may be asked of NVML, with types
 binding    its answers, by nvidia-ml-py
 library    which library that is, and whether it was replaced
+session    keeping it open while the driver lives
+release    when it must be closed, so that the driver can be replaced
 devices    the driver's device nodes in the agent's own /dev
 gpus       what NVML says of each GPU
 mig        what it says of MIG
@@ -40,5 +42,8 @@ class Discovery(Protocol):
 
         Raises:
             RestartError: This process cannot read it any more, another can.
-            DriverError: The machine cannot be read.
+            DriverError: The machine cannot be read now: what was read before stands.
         """
+
+    def close(self) -> None:
+        """Let go of whatever is held between readings."""

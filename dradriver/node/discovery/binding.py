@@ -52,7 +52,7 @@ _MOST_MAJOR: Final = 99
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
-    """Open the library for a while: it sees GPUs that came or went since the last time, and holds none afterwards.
+    """Begin a session for one block, for whoever reads once.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -61,16 +61,32 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
     Raises:
         NvmlError: There is no library, no driver behind it, or no permission.
     """
+    nvml = begin(driver_root=driver_root)
+    try:
+        yield nvml
+    finally:
+        end(nvml)
+
+
+def begin(*, driver_root: Path | None = None) -> Nvml:
+    """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
+
+    Raises:
+        NvmlError: As ``opened``.
+    """
     import pynvml
 
     library.load(driver_root)
     nvml = _Binding(pynvml)
     nvml.ask("nvmlInit")
-    try:
-        yield nvml
-    finally:
-        with contextlib.suppress(NvmlError):
-            nvml.ask("nvmlShutdown")
+    return nvml
+
+
+def end(nvml: Nvml) -> None:
+    """End a session that ``begin`` gave: no GPU is held any more."""
+    assert isinstance(nvml, _Binding)
+    with contextlib.suppress(NvmlError):
+        nvml.ask("nvmlShutdown")
 
 
 class _Binding:
@@ -143,6 +159,9 @@ class _Binding:
 
     def power_watts(self, gpu: Handle) -> int:
         return self._number("nvmlDeviceGetPowerManagementLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+
+    def persistent(self, gpu: Handle) -> bool:
+        return bool(self._number("nvmlDeviceGetPersistenceMode", gpu, most=1))
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
         generation = self._number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)

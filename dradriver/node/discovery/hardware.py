@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from dradriver.errors import DriverError
 from dradriver.node.discovery import binding, devices, library, links, nics, sysfs, toolkit
-from dradriver.node.discovery.gpus import GpuFacts, read_gpus
-from dradriver.node.discovery.nvml import DRIVER_MISMATCH, Nvml, NvmlError
+from dradriver.node.discovery.gpus import GpuFacts, Gpus, read_gpus
+from dradriver.node.discovery.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
 from dradriver.node.discovery.pci import PciTree
-from dradriver.node.discovery.questions import NEWER, Problem, Questions
+from dradriver.node.discovery.questions import NEWER, Answers, Problem, Questions
+from dradriver.node.discovery.session import Session
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
@@ -23,34 +25,50 @@ from dradriver.topology.paths import Place, pcie_path
 logger = logging.getLogger(__name__)
 
 _TOOLKIT = "run nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml on the node"
+READINGS: Final = 3  # in a row that are no good before they count
+_NO_DRIVER: Final = frozenset({LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH})
+_MODULE: Final = "sys/module/nvidia"
+_DRIVER: Final = "driver"  # who is asked for its version
 _TRIES = 3  # GPUs that get lost while they are asked, one after the other
 _GENERATIONS = ("2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
 
 
-class Reading(msgspec.Struct, frozen=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """A machine and what is not certain of it.
 
     Attributes:
         machine: All GPUs that answer.
         problems: What could not be read or contradicts itself, and what was made of it.
+        unsure: Uuids of GPUs of which a question failed, so that an earlier answer stands, or none.
+        lost: How many GPUs are lost, or of no use before a reset.
+        silent: How many did not say who they are; asked again they may.
     """
 
     machine: Machine
     problems: tuple[Problem, ...]
+    unsure: frozenset[str] = frozenset()
+    lost: int = 0
+    silent: int = 0
 
 
 class Hardware:
     """This node's own GPUs, for the node agent.
 
-    Without a driver that answers there is no GPU: drivers come late (an operator installs them), are replaced, and
-    nothing can be handed out meanwhile. Nor is a GPU there that no container can be given.
+    Only without a driver there is no GPU: no library, no module behind it, or one of another version than the library.
+    Drivers come late (an operator installs them) and are replaced. What fails in another way says nothing of the GPUs,
+    so their last state stands.
     """
 
     host_path = None
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
     def __init__(
-        self, *, driver_root: Path | None = None, host_root: Path = Path("/"), cdi: tuple[Path, ...] | None = None
+        self,
+        *,
+        driver_root: Path | None = None,
+        host_root: Path = Path("/"),
+        cdi: tuple[Path, ...] | None = None,
+        released: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Keep what is needed; nothing is read yet.
 
@@ -58,10 +76,15 @@ class Hardware:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
             host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
             cdi: Where CDI specifications are: a GPU that none of NVIDIA's names is left out. None leaves none out.
+            released: Gives the reason why nobody may hold the driver now; None where there is none.
         """
         self._cdi = cdi
         self._driver_root = driver_root
         self._host_root = host_root
+        self._released = released
+        self._session = Session(driver_root=driver_root, host_root=host_root)
+        self._answers = Answers()
+        self._incomplete = 0
         self._told: tuple[Problem, ...] = ()
         self._worked = False
 
@@ -70,21 +93,60 @@ class Hardware:
 
         Raises:
             RestartError: The driver was replaced, and this process holds the library of the old one.
+            DriverError: It cannot be read now, which says nothing of its GPUs.
         """
         if self._host_root != Path("/"):
             devices.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
-        proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
+        if library.replaced(driver_root=self._driver_root):
+            self.close()
+            raise RestartError("the driver's library was replaced, start again with the new one")
+        if (reason := self._released()) is not None:
+            return self._without_driver(reason)
         try:
-            reading = read(driver_root=self._driver_root, host_root=self._host_root, proc_root=proc_root)
-        except (DriverError, OSError) as error:
-            if isinstance(error, NvmlError) and error.code == DRIVER_MISMATCH and self._replaced():
+            return self._read(self._session.nvml())
+        except NvmlError as error:
+            self.close()
+            if error.code == DRIVER_MISMATCH and self._worked:
                 raise RestartError(f"the driver was replaced, start again with its new library: {error}") from error
-            self._tell((Problem("machine", "no GPUs", str(error)),))
-            return Machine(name=sysfs.product_name(self._host_root), gpus=(), links=(), paths=())
+            if error.code in _NO_DRIVER:
+                return self._none(str(error))
+            raise
+        except OSError as error:
+            raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the driver; the next reading takes hold of it again."""
+        self._session.end()
+
+    def _read(self, nvml: Nvml) -> Machine:
         self._worked = True
+        proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
+        reading = discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers)
+        self._session.lost(reading.lost)
+        found = reading.machine.gpus
+        self._incomplete = self._incomplete + 1 if reading.silent or not (found or reading.lost) else 0
+        if 0 < self._incomplete < READINGS:
+            self._tell(reading.problems)
+            raise SetupError(f"{reading.silent or 'all'} GPUs did not say who they are")
+        self._answers.forget({gpu.uuid for gpu in found})
         machine, unnamed = self._usable(reading.machine)
         self._tell((*reading.problems, *unnamed))
         return machine
+
+    def _without_driver(self, reason: str) -> Machine:
+        """Let go of a driver that is to be replaced, and say without asking it whether it is still there.
+
+        Raises:
+            SetupError: It is: the last state stands.
+        """
+        self.close()
+        if (self._host_root / _MODULE).exists():
+            raise SetupError(f"the driver is let go: {reason}")
+        return self._none(f"the driver is not loaded: {reason}")
+
+    def _none(self, said: str) -> Machine:
+        self._tell((Problem("machine", "no GPUs", said),))
+        return _empty(self._host_root)
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
         if self._cdi is None:
@@ -93,13 +155,6 @@ class Hardware:
         told = f"no specification in {', '.join(map(str, self._cdi))} names it; left out, {_TOOLKIT}"
         unnamed = [Problem(f"GPU {gpu.index}", toolkit.KIND, told) for gpu in machine.gpus if gpu.uuid not in named]
         return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid in named]), unnamed
-
-    def _replaced(self) -> bool:
-        """Return whether another process would do better: this one's library worked once, or is not the installed one.
-
-        While a host's upgrade is half done its new library finds the old driver; no start helps before it is done.
-        """
-        return self._worked or library.replaced(driver_root=self._driver_root)
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
@@ -123,25 +178,38 @@ def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_r
         DriverError: There is no NVIDIA driver, or no GPU that answers.
     """
     with binding.opened(driver_root=driver_root) as nvml:
-        return discover(nvml, root=host_root, proc_root=proc_root)
+        reading = discover(nvml, root=host_root, proc_root=proc_root)
+    if not reading.machine.gpus:
+        told = "; ".join(map(str, reading.problems)) or "NVML counts none"
+        raise SetupError(f"no GPU on this node can be used: {told}")
+    return reading
 
 
-def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None) -> Reading:
+def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None, answers: Answers | None = None) -> Reading:
     """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` (or ``root``) describe.
 
+    Args:
+        nvml: The open library.
+        root: Where the host's /sys is.
+        proc_root: Where /proc is; None for ``root``.
+        answers: Those of earlier readings, which stand where a question fails; gets those of this one.
+
     Raises:
-        DriverError: No GPU answers.
+        NvmlError: NVML does not even say how many GPUs there are.
+        OSError: /sys cannot be looked at.
     """
+    answers = Answers() if answers is None else answers
     for _ in range(_TRIES):
         problems: list[Problem] = []
-        gpus = read_gpus(nvml, problems)
-        if not gpus:
-            told = "; ".join(map(str, problems)) or "NVML counts none"
-            raise SetupError(f"no GPU on this node can be used: {told}")
-        reading = _describe(nvml, gpus, problems, root=root, proc_root=proc_root)
-        if all(_answers(nvml, gpu) for gpu in gpus):
+        gpus = read_gpus(nvml, problems, answers)
+        reading = _describe(nvml, gpus, problems, answers, root=root, proc_root=proc_root)
+        if all(_answers(nvml, gpu) for gpu in gpus.found):
             break
     return reading
+
+
+def _empty(root: Path) -> Machine:
+    return Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
 
 def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
@@ -153,9 +221,12 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
 
 
 def _describe(
-    nvml: Nvml, gpus: tuple[GpuFacts, ...], problems: list[Problem], *, root: Path, proc_root: Path | None
+    nvml: Nvml, every: Gpus, problems: list[Problem], answers: Answers, *, root: Path, proc_root: Path | None
 ) -> Reading:
-    asked = Questions("machine", problems)
+    gpus = every.found
+    if not gpus:
+        return Reading(machine=_empty(root), problems=tuple(problems), lost=every.lost, silent=every.silent)
+    asked = Questions("machine", problems, answers, who=_DRIVER)
     tree = PciTree(root)
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
@@ -163,7 +234,7 @@ def _describe(
             problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
     found = nics.read_nics(root, tree, problems)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
-    matrix = links.link_matrix(nvml, gpus, switched, problems)
+    matrix = links.link_matrix(nvml, gpus, switched, problems, answers)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
@@ -171,7 +242,7 @@ def _describe(
         name=sysfs.product_name(root),
         gpus=tuple(_gpu(gpu, tree, count) for gpu, count in zip(gpus, switched, strict=True)),
         links=matrix,
-        paths=_paths(nvml, gpus, places, problems),
+        paths=_paths(nvml, gpus, places, problems, answers),
         nics=tuple(one.nic for one in found),
         nic_paths=nics.nic_paths(found, places, tree),
         numa=sysfs.numa_nodes(root),
@@ -182,7 +253,18 @@ def _describe(
         pci=tree.listed([gpu.pci for gpu in gpus] + [one.nic.pci for one in found]),
         virtual=virtual,
     )
-    return Reading(check(machine), tuple(problems))
+    problems += [
+        Problem(f"GPU {gpu.index}", "persistence mode", "off: whenever nobody uses it, it sleeps and forgets; see docs")
+        for gpu in gpus
+        if not gpu.persistent
+    ]
+    return Reading(
+        machine=check(machine),
+        problems=tuple(problems),
+        unsure=frozenset(gpu.uuid for gpu in gpus if gpu.unsure),
+        lost=every.lost,
+        silent=every.silent,
+    )
 
 
 def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
@@ -216,13 +298,13 @@ def _pcie_gbps(gpu: GpuFacts, tree: PciTree) -> float:
 
 
 def _paths(
-    nvml: Nvml, gpus: tuple[GpuFacts, ...], places: tuple[Place, ...], problems: list[Problem]
+    nvml: Nvml, gpus: tuple[GpuFacts, ...], places: tuple[Place, ...], problems: list[Problem], answers: Answers
 ) -> tuple[tuple[PathType, ...], ...]:
     """Return NVML's paths, and where it has none, those that /sys implies."""
     matrix = [[PathType.SELF] * len(gpus) for _ in gpus]
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
-            asked = Questions(f"GPU {b.index} - GPU {a.index}", problems)
+            asked = links.of_two(b, a, problems, answers)
             path = asked.ask(nvml.ancestor, b.handle, a.handle, default=None, quiet=NEWER)
             matrix[i][j] = matrix[j][i] = pcie_path(places[i], places[j]) if path is None else path
     return tuple(tuple(row) for row in matrix)

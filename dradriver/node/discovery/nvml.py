@@ -13,6 +13,7 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
+DRIVER_NOT_LOADED: Final = 9
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
@@ -81,6 +82,9 @@ class Nvml(Protocol):
 
     def power_watts(self, gpu: Handle) -> int:
         """Return the power limit that is set."""
+
+    def persistent(self, gpu: Handle) -> bool:
+        """Return whether the driver keeps the GPU initialised while no process has it open (persistence mode)."""
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
         """Return generation and lanes of the best PCIe link that GPU and slot can have."""

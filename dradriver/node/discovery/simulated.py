@@ -43,6 +43,9 @@ class Simulated:
             raise SetupError(f"{self._lost}: {error}; write one GPU's uuid or index a line") from error
         return without(self._whole, lost)
 
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
 
 def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:
     """Return the profile or file that stands for the node.

@@ -35,6 +35,7 @@ class MachineWatch:
         self._interval_s = interval_s
         self._on_change = on_change
         self._again = asyncio.Event()
+        self._reading = False
         self.machine: Machine | None = None
 
     async def run(self) -> None:
@@ -43,12 +44,16 @@ class MachineWatch:
         Raises:
             RestartError: Only another process can read it again.
         """
-        while True:
-            await self._look()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._again.wait()
-            self._again.clear()
+        try:
+            while True:
+                await self._look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_s):
+                        await self._again.wait()
+                self._again.clear()
+        finally:
+            if not self._reading:  # a driver that hangs is left hanging
+                self._discovery.close()
 
     def poke(self) -> None:
         """Have the machine read again now."""
@@ -59,11 +64,13 @@ class MachineWatch:
         if not self._discovery.slow:
             return self._discovery.read()
         reading = beside(self._discovery.read)
+        self._reading = True
         waited_s = 0.0
         try:
             while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
                 waited_s += PATIENCE_S
                 logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
+            self._reading = False
             return reading.result()
         finally:
             reading.cancel()

@@ -11,7 +11,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dradriver.api import names, slices
@@ -95,6 +95,12 @@ class Publisher:
     def settled(self) -> bool:
         """True when there is nothing left to do: published, or deliberately not."""
         return self.published or self.withheld is not None
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels; none until the node was read."""
+        node = self._nodes.store.get(("", self._node))
+        return {} if node is None else node.metadata.labels
 
     def poke(self) -> None:
         """Look again: the machine changed."""
