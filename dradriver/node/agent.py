@@ -24,6 +24,8 @@ from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.health import trouble
+from dradriver.node.health.record import Record
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
@@ -61,7 +63,8 @@ async def run(
 ) -> None:
     """Be this node's agent until cancelled.
 
-    It is ready while the kubelet has the plugin registered and the slices are published, or deliberately are not.
+    It is ready while the kubelet has the plugin registered, the driver answers, and the slices are published, or
+    deliberately are not.
 
     Args:
         options: The command line's.
@@ -89,7 +92,14 @@ async def run(
     def registration_changed() -> None:
         publisher.registration_changed()
 
-    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed)
+    def health_changed() -> None:
+        publisher.poke()
+
+    def looked() -> None:
+        record.tell("driver", trouble.of_all(machines.machine, machines.trouble))
+
+    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
+    record = Record(on_change=health_changed)
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
@@ -104,12 +114,15 @@ async def run(
         node=options.node,
         machine=lambda: machines.machine,
         registered=lambda: plugin.registered,
+        taints=record.taints,
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
-        serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
+        serve_health(
+            options.health_port, ready=lambda: plugin.registered and publisher.settled and machines.trouble is None
+        ),
         client,
     ):
         await preparer.recover()

@@ -25,6 +25,9 @@ _ERRORS: Final = (
 
 REGISTERED: Final = Gauge("gpu_topology_node_registered", "1 while the kubelet has the plugin registered.")
 GPUS: Final = Gauge("gpu_topology_node_gpus", "GPUs that the last discovery found.")
+DRIVER_ANSWERS: Final = Gauge(
+    "gpu_topology_node_driver_answers", "0 while the GPUs' driver hangs, or fails again and again."
+)
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
     "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."

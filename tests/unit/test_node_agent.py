@@ -279,11 +279,15 @@ class Hanging:
     slow = True
     host_path = "/dev/null"
 
-    def __init__(self) -> None:
+    def __init__(self, *, free: int = 0) -> None:
         self.released = threading.Event()
+        self.free = free  # readings that it answers before it hangs
 
     def read(self) -> Machine:
-        self.released.wait(timeout=60)
+        if self.free:
+            self.free -= 1
+        else:
+            self.released.wait(timeout=60)
         return machine()
 
     def close(self) -> None:
@@ -308,3 +312,24 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
             found.released.set()
             assert (await waiting)[asked[2]].error == ""
             assert node.slices == before
+
+
+async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.04)
+    found = Hanging(free=1)
+    monkeypatch.setattr("dradriver.node.agent._discovery", lambda *_: found)
+
+    def taints() -> set[tuple[str, str]]:
+        devices = node.slices[0]["spec"]["devices"] if node.slices else []
+        assert len(devices) in (0, 8)
+        return {(taint["key"], taint["effect"]) for device in devices for taint in device.get("taints", ())}
+
+    async with a_node() as node, ready_port() as (port, status), node.agent(health_port=port):
+        await eventually(lambda: taints() == {("gpu.topology/driver", "NoSchedule")})
+        await becomes(status, 503)
+        found.released.set()
+        await eventually(lambda: taints() == set())
+        await becomes(status, 200)

@@ -35,6 +35,23 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
+def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object]:
+    """Return the wanted slices with the times of those taints that are published already, by an earlier agent too."""
+    times = {
+        (device["name"], taint.get("key"), taint.get("effect")): taint["timeAdded"]
+        for obj in found
+        for device in obj["spec"].get("devices") or []
+        for taint in device.get("taints") or []
+        if taint.get("timeAdded")
+    }
+    kept = copy.deepcopy(list(wanted))
+    for obj in kept:
+        for device in obj["spec"].get("devices") or []:
+            for taint in device.get("taints") or []:
+                taint["timeAdded"] = times.get((device["name"], taint["key"], taint["effect"]), taint["timeAdded"])
+    return kept
+
+
 def writes(
     wanted: Sequence[Object],
     found: Sequence[Object],

@@ -11,7 +11,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import names, slices
@@ -54,6 +54,7 @@ class Publisher:
         node: str,
         machine: Callable[[], Machine | None],
         registered: Callable[[], bool],
+        taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -63,12 +64,15 @@ class Publisher:
             node: This node's name.
             machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
+            taints: Gives the taints of GPUs by uuid.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
         self._node = node
         self._machine = machine
         self._registered = registered
+        self._taints = taints
+        self._taintable = True
         self._beside = beside_device_plugin
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
@@ -160,7 +164,13 @@ class Publisher:
         if owner is not None or not machine.gpus:
             wanted = []
         else:
-            wanted = slices.build(machine, node=self._node, node_uid=node.metadata.uid)
+            wanted = slices.build(
+                machine,
+                node=self._node,
+                node_uid=node.metadata.uid,
+                taints=self._taints(),
+                taintable=self._taintable,
+            )
         await self._write(wanted)
         self.published = owner is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"]["devices"]) for obj in wanted))
@@ -169,6 +179,7 @@ class Publisher:
         selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
         found: list[dict[str, Any]] = (await self._client.list(RESOURCE_SLICES, field_selector=selector))[0]
         self._own = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
+        wanted = pool.keep_times(wanted, found)
         generation = 0 if self._last is None else self._last[1] + (self._last[0] != wanted)
         todo = pool.writes(wanted, found, least_generation=generation, tolerated=self._tolerated)
         for obj in todo.create:
@@ -193,6 +204,10 @@ class Publisher:
                 "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
             )
         self._tolerated[name] = refused
+        if self._taintable and any(".taints" in path for path in refused):
+            self._taintable = False  # Kubernetes before 1.36
+            logger.warning("the API server keeps no taints: GPUs that pods shall keep off are left out of the slices")
+            self._wake.set()
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()

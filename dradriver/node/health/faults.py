@@ -1,0 +1,69 @@
+"""What can be wrong with a GPU: one kind of fault a taint."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from dradriver.api import names
+
+Effect = Literal["NoSchedule", "None"]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of fault.
+
+    Attributes:
+        effect: ``NoSchedule`` keeps new pods off the GPU; ``None`` only says so. What runs is never evicted by us.
+        advice: What to do, in a sentence.
+        comes_s: How long it must be seen at every look before it counts: not at all for what is not there by chance.
+        leaves_s: How long it must be gone before it is over: what comes and goes would be written again and again.
+    """
+
+    effect: Effect
+    advice: str
+    comes_s: float = 0.0
+    leaves_s: float = 60.0
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "driver": Kind(
+        effect="NoSchedule",
+        advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
+        leaves_s=0.0,
+    ),
+    "unreadable": Kind(
+        effect="NoSchedule",
+        advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",
+    ),
+}
+
+
+class Fault(msgspec.Struct, frozen=True, order=True):
+    """One thing that is wrong with one GPU.
+
+    Attributes:
+        kind: A key of ``KINDS``.
+        value: A few letters and digits that say more, for the taint: ``79``; may be empty.
+        said: What was seen, for people.
+    """
+
+    kind: str
+    value: str
+    said: str
+
+    @property
+    def key(self) -> str:
+        """The taint's key: ``gpu.topology/xid``."""
+        return names.PREFIX + self.kind
+
+    @property
+    def effect(self) -> Effect:
+        """The taint's effect."""
+        return KINDS[self.kind].effect
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return KINDS[self.kind].advice
