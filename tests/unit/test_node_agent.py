@@ -305,7 +305,7 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
             path.unlink()  # a reboot
         monkeypatch.setattr("dradriver.node.agent._discovery", lambda *_: found)
         async with node.agent():
-            await eventually(lambda: node.kubelet.seen and node.specs)
+            await eventually(lambda: node.kubelet.registrations == 2 and node.specs)
             assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""
             assert (node.specs, node.checkpoint, node.slices) == ({}, [], before)
             waiting = asyncio.create_task(node.kubelet.prepare(asked))
