@@ -23,6 +23,7 @@ from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
+from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health import trouble
 from dradriver.node.health.record import Record
@@ -134,7 +135,8 @@ async def run(
 
 def _discovery(options: Options, released: Callable[[], str | None]) -> Discovery:
     if options.discovery == "nvml":
-        cdi = (options.cdi_root, options.host_root / "etc/cdi")
-        return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi, released=released)
+        driver_root, host_root = options.driver_root, options.host_root
+        base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
+        return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=options.simulated_dir or options.state_dir / "simulated")

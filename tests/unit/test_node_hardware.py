@@ -20,6 +20,7 @@ from dradriver.api.objects import ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import READINGS, Hardware
+from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification, without
@@ -204,7 +205,7 @@ def test_the_cpu_is_the_agents_own_where_the_hosts_proc_is_not_mounted(dgx1: Ser
     assert dgx1.read().machine.cpu is None  # a reading that names its root has that root's alone
 
 
-async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_own_specification(dgx1: Server) -> None:
+async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_the_base_specification(dgx1: Server) -> None:
     device = slices.device_name(dgx1.machine.gpus[2].uuid)
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
     file = dgx1.sys.file("etc/cdi/nvidia.yaml", cdi_specification(dgx1.machine))
@@ -213,10 +214,12 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_ow
         assert slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == dgx1.machine
         asked = node.put_claim(claim("c", results=[result("gpu", device)]))
         (prepared,) = (await node.kubelet.prepare(asked))[asked[2]].devices
-        (spec,) = node.specs.values()
-        (ours,) = spec["devices"]
+        assert {device["name"] for device in node.specs["gpu.topology-gpu.json"]["devices"]} == {
+            gpu.uuid for gpu in dgx1.machine.gpus
+        }
+        (ours,) = node.specs["gpu.topology-claim_uid-c.json"]["devices"]
         assert list(prepared.cdi_device_ids) == [
-            f"nvidia.com/gpu={dgx1.machine.gpus[2].uuid}",
+            f"gpu.topology/gpu={dgx1.machine.gpus[2].uuid}",
             f"gpu.topology/claim={ours['name']}",
         ]
         assert ours["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
@@ -227,11 +230,19 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_nvidias_ow
         await eventually(lambda: node.slices == [])
 
 
-def test_a_gpu_that_no_specification_names_is_left_out(dgx1: Server, caplog: pytest.LogCaptureFixture) -> None:
-    folder = dgx1.sys.root / "etc/cdi"
-    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root, cdi=(folder,))
+def test_a_gpu_that_no_specification_names_is_left_out_and_one_in_mig_mode_stays(
+    dgx1: Server, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    base = BaseSpecification(cdi_root=tmp_path / "cdi", host_root=dgx1.sys.root, driver_root=None)
+    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root, base=base)
     assert found.read().gpus == ()
-    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(dgx1.machine.subset([0, 1, 2, 3, 5, 6, 7])))
-    assert without(found.read()) == without(dgx1.machine, 4)
-    assert caplog.text.count("run nvidia-ctk cdi generate") == 8
+    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(dgx1.machine.subset([0, 1, 2, 3, 5, 6])))
+    assert without(found.read()) == without(dgx1.machine, 4, 7)
+    assert caplog.text.count("or run: nvidia-ctk cdi generate") == 10
+    dgx1.table["nvmlDeviceGetMigMode 7"] = "1 1"
+    dgx1.environment()
+    machine = found.read()
+    assert [gpu.index for gpu in machine.gpus] == [0, 1, 2, 3, 5, 6, 7]
+    assert machine.gpus[-1].mig == ()
+    assert len(slices.build(machine, node="n", node_uid="u")[0]["spec"]["devices"]) == 6
     found.close()

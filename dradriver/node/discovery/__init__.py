@@ -16,7 +16,9 @@ links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
-toolkit    which GPUs NVIDIA's CDI specification names
+toolkit    the base specification, which makes a whole GPU usable in a container
+specification  CDI specifications that others made
+ctk        NVIDIA's tool that makes them
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from dradriver.node.discovery.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LI
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.questions import NEWER, Answers, Problem, Questions
 from dradriver.node.discovery.session import Session
+from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
@@ -24,7 +25,6 @@ from dradriver.topology.paths import Place, pcie_path
 
 logger = logging.getLogger(__name__)
 
-_TOOLKIT = "run nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml on the node"
 READINGS: Final = 3  # in a row that are no good before they count
 _NO_DRIVER: Final = frozenset({LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH})
 _MODULE: Final = "sys/module/nvidia"
@@ -67,7 +67,7 @@ class Hardware:
         *,
         driver_root: Path | None = None,
         host_root: Path = Path("/"),
-        cdi: tuple[Path, ...] | None = None,
+        base: BaseSpecification | None = None,
         released: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Keep what is needed; nothing is read yet.
@@ -75,10 +75,10 @@ class Hardware:
         Args:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
             host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
-            cdi: Where CDI specifications are: a GPU that none of NVIDIA's names is left out. None leaves none out.
+            base: What makes GPUs usable in containers: one that it does not have is left out. None leaves none out.
             released: Gives the reason why nobody may hold the driver now; None where there is none.
         """
-        self._cdi = cdi
+        self._base = base
         self._driver_root = driver_root
         self._host_root = host_root
         self._released = released
@@ -149,12 +149,14 @@ class Hardware:
         return _empty(self._host_root)
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
-        if self._cdi is None:
-            return machine, []
-        named = toolkit.named(self._cdi)
-        told = f"no specification in {', '.join(map(str, self._cdi))} names it; left out, {_TOOLKIT}"
-        unnamed = [Problem(f"GPU {gpu.index}", toolkit.KIND, told) for gpu in machine.gpus if gpu.uuid not in named]
-        return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid in named]), unnamed
+        """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""
+        wrong = self._base.keep(machine) if self._base is not None else {}
+        told = [
+            Problem(f"GPU {gpu.index}", toolkit.KIND, f"left out: {wrong[gpu.uuid]}")
+            for gpu in machine.gpus
+            if gpu.uuid in wrong
+        ]
+        return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in wrong]), told
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
