@@ -22,9 +22,18 @@ def test_missing_device_nodes_are_made_as_the_host_or_the_drivers_container_has_
         devices.add_nodes([driver, host], folder=own)  # what cannot be made is left, and nothing fails
         assert sorted(path.name for path in own.iterdir()) == ["nvidia0"]
         return
+    os.mknod(driver / "nvidia-caps/nvidia-cap1", stat.S_IFCHR | 0o400, os.makedev(236, 1))
+    (host / "nvidia-caps-imex-channels").mkdir()
+    os.mknod(host / "nvidia-caps-imex-channels/channel0", stat.S_IFCHR | 0o666, os.makedev(235, 0))
     os.mknod(driver / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
     os.mknod(host / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(195, 254))
     devices.add_nodes([driver, host, tmp_path / "none"], folder=own)
-    assert sorted(path.name for path in own.iterdir()) == ["nvidia0", "nvidiactl"]
+    assert sorted(str(path.relative_to(own)) for path in own.rglob("*") if not path.is_dir()) == [
+        "nvidia-caps-imex-channels/channel0",
+        "nvidia-caps/nvidia-cap1",
+        "nvidia0",
+        "nvidiactl",
+    ]
+    assert (own / "nvidia-caps/nvidia-cap1").stat().st_rdev == os.makedev(236, 1)
     assert (own / "nvidiactl").stat().st_rdev == os.makedev(195, 255)
     assert (own / "nvidia0").read_text() == "there already"

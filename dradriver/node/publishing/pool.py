@@ -5,6 +5,7 @@ Consumers use the slices of the highest generation, once as many are there as ea
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from dradriver.api.errors import WordError
 
 Object = dict[str, Any]
 _NO_DIFFERENCES: Final[frozenset[str]] = frozenset()
+_DEFAULTED: Final = frozenset({"timeAdded"})  # the API server fills it in where a taint has none (KEP-5055)
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves such fields out
 
 
@@ -104,10 +106,16 @@ def _content(obj: Object) -> Object:
     spec.get("pool", {}).pop("generation", None)
     for device in spec.get("devices") or []:
         for capacity in (device.get("capacity") or {}).values():
-            try:
-                capacity["value"] = quantity.milli(str(capacity.get("value")))
-            except WordError:
-                continue  # whatever it is, it is compared as it stands
+            _amounts(capacity, "value")
+            if isinstance(policy := capacity.get("requestPolicy"), dict):
+                _amounts(policy, "default", "validValues")
+                _amounts(policy.get("validRange") or {}, "min", "max", "step")
+        for consumed in device.get("consumesCounters") or []:
+            for counter in (consumed.get("counters") or {}).values():
+                _amounts(counter, "value")
+    for counters in spec.get("sharedCounters") or []:
+        for counter in (counters.get("counters") or {}).values():
+            _amounts(counter, "value")
     metadata = obj["metadata"]
     return {
         "machine": metadata.get("annotations", {}).get(names.MACHINE),
@@ -116,9 +124,20 @@ def _content(obj: Object) -> Object:
     }
 
 
+def _amounts(where: dict[str, Any], *keys: str) -> None:
+    """Have quantities compared by amount, one or a list of them; what is none is compared as it stands."""
+    for key in keys:
+        with contextlib.suppress(WordError):
+            if isinstance(where.get(key), list):
+                where[key] = [quantity.exact(str(one)) for one in where[key]]
+            elif key in where:
+                where[key] = quantity.exact(str(where[key]))
+
+
 def _differences(wanted: Any, found: Any, path: str) -> list[str]:
     if isinstance(wanted, dict) and isinstance(found, dict):
-        keys = sorted(wanted.keys() | found.keys())
+        # What the server sets where we say nothing is no difference.
+        keys = [key for key in sorted(wanted.keys() | found.keys()) if key in wanted or key not in _DEFAULTED]
         return [p for key in keys for p in _differences(wanted.get(key), found.get(key), f"{path}.{key}")]
     if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
         pairs = enumerate(zip(wanted, found, strict=True))
