@@ -327,7 +327,6 @@ QUERY(nvmlDeviceGetCount_v2, (unsigned *out), answer("nvmlDeviceGetCount_v2", &v
 TEXT(nvmlDeviceGetUUID)
 TEXT(nvmlDeviceGetName)
 NUMBER(nvmlDeviceGetMinorNumber)
-NUMBER(nvmlDeviceGetPowerManagementLimit)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit)
 NUMBER(nvmlDeviceGetPersistenceMode)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration)

@@ -16,6 +16,7 @@ links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
+steady     what is published, which does not flutter
 toolkit    the base specification, which makes a whole GPU usable in a container
 specification  CDI specifications that others made
 ctk        NVIDIA's tool that makes them

@@ -158,7 +158,7 @@ class _Binding:
         return _bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
 
     def power_watts(self, gpu: Handle) -> int:
-        return self._number("nvmlDeviceGetPowerManagementLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+        return self._number("nvmlDeviceGetPowerManagementDefaultLimit", gpu, most=_MOST_MILLIWATTS) // 1000
 
     def persistent(self, gpu: Handle) -> bool:
         return bool(self._number("nvmlDeviceGetPersistenceMode", gpu, most=1))

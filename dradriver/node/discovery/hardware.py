@@ -16,6 +16,7 @@ from dradriver.node.discovery.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LI
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.questions import NEWER, Answers, Problem, Questions
 from dradriver.node.discovery.session import Session
+from dradriver.node.discovery.steady import Steady
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.topology.check import check
@@ -84,6 +85,7 @@ class Hardware:
         self._released = released
         self._session = Session(driver_root=driver_root, host_root=host_root)
         self._answers = Answers()
+        self._steady = Steady()
         self._incomplete = 0
         self._told: tuple[Problem, ...] = ()
         self._worked = False
@@ -131,7 +133,7 @@ class Hardware:
         self._answers.forget({gpu.uuid for gpu in found})
         machine, unnamed = self._usable(reading.machine)
         self._tell((*reading.problems, *unnamed))
-        return machine
+        return self._steady.machine(machine)
 
     def _without_driver(self, reason: str) -> Machine:
         """Let go of a driver that is to be replaced, and say without asking it whether it is still there.

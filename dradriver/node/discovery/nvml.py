@@ -81,7 +81,7 @@ class Nvml(Protocol):
         """Return the whole memory in MiB, as ``nvidia-smi`` prints it."""
 
     def power_watts(self, gpu: Handle) -> int:
-        """Return the power limit that is set."""
+        """Return the power limit that the product comes with: the one that is set changes with its administrator."""
 
     def persistent(self, gpu: Handle) -> bool:
         """Return whether the driver keeps the GPU initialised while no process has it open (persistence mode)."""
