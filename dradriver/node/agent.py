@@ -25,8 +25,9 @@ from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
-from dradriver.node.health import trouble
+from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
+from dradriver.node.health.watch import HealthWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
@@ -97,10 +98,12 @@ async def run(
         publisher.poke()
 
     def looked() -> None:
-        record.tell("driver", trouble.of_all(machines.machine, machines.trouble))
+        health.looked(machines)
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
+    log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
+    health = HealthWatch(record, discovery, log)
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
@@ -129,7 +132,7 @@ async def run(
         await preparer.recover()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
-            for work in (machines.run, plugin.run, publisher.run, reconciler.run):
+            for work in (machines.run, health.run, plugin.run, publisher.run, reconciler.run):
                 group.create_task(work())
 
 

@@ -354,6 +354,24 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
 #ifndef OLD
 
 OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
+
+static int large(int code, const char *value, unsigned long long *out)
+{
+    if (code == OK)
+        *out = strtoull(value, NULL, 0);
+    return code;
+}
+
+QUERY(nvmlDeviceGetCurrentClocksEventReasons, (struct device *device, unsigned long long *out),
+      of(device, "nvmlDeviceGetCurrentClocksEventReasons", "", &value), large(code, value, out))
+QUERY(nvmlDeviceGetTotalEccErrors, (struct device *device, unsigned kind, unsigned counter, unsigned long long *out),
+      (kind == 1 && counter == 0) ? of(device, "nvmlDeviceGetTotalEccErrors", "", &value) : INVALID_ARGUMENT,
+      large(code, value, out))
+QUERY(nvmlDeviceGetRemappedRows,
+      (struct device *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed),
+      of(device, "nvmlDeviceGetRemappedRows", "", &value),
+      (code == OK && sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed) != 4) ? INVALID_ARGUMENT
+                                                                                               : code)
 TWO_NUMBERS(nvmlDeviceGetMigMode)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount)
 NUMBER(nvmlDeviceGetGpuInstanceId)
@@ -410,6 +428,10 @@ int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v *out)
 {
     if (out->version != (2u << 24 | sizeof *out))
         return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+    const char *value = NULL;
+    out->health = 0;
+    if (of(device, "fabric health", "", &value) == OK)
+        number(OK, value, &out->health);
     return fabric_info(device, "nvmlDeviceGetGpuFabricInfoV", &out->fabric);
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
+from dradriver.node.health.faults import Faults
 from dradriver.node.kubelet import sockets
 from dradriver.topology.machine import Machine
 from tests.fakes.kubelet import dial
@@ -276,6 +278,8 @@ async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
 class Hanging:
     """A driver that does not answer until it is released."""
 
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
     slow = True
     host_path = "/dev/null"
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from prometheus_client import REGISTRY
@@ -14,6 +15,7 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import Simulated, source_for, without
 from dradriver.node.discovery.watch import AGAIN_S, READINGS, MachineWatch
 from dradriver.node.errors import RestartError, SetupError
+from dradriver.node.health.faults import Faults
 from dradriver.topology import codec
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
@@ -72,6 +74,8 @@ def test_an_unknown_profile_is_refused_at_start(tmp_path: Path) -> None:
 class Scripted:
     """A discovery that gives one answer after the other, and the last for ever."""
 
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
     host_path = None
     slow = False
 

@@ -22,6 +22,7 @@ from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError
+from dradriver.node.health.faults import KINDS, Kind
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification, without
 from tests.fakes.node import a_node, claim, eventually, result
@@ -246,3 +247,30 @@ def test_a_gpu_that_no_specification_names_is_left_out_and_one_in_mig_mode_stays
     assert machine.gpus[-1].mig == ()
     assert len(slices.build(machine, node="n", node_uid="u")[0]["spec"]["devices"]) == 6
     found.close()
+
+
+async def test_faults_of_gpus_are_taints_of_their_devices_until_they_are_gone(
+    dgx1: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "nvlink", Kind(effect="NoSchedule", advice="Look.", leaves_s=0))
+    how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
+    dgx1.sys.file("etc/cdi/nvidia.yaml", cdi_specification(dgx1.machine))
+    dgx1.sys.file("dev/kmsg", f"4,1,1000000,-;NVRM: Xid (PCI:{dgx1.machine.gpus[5].pci[:-2]}): 79, GPU has fallen off")
+
+    def taints() -> dict[int, list[tuple[str, str | None]]]:
+        devices = node.slices[0]["spec"]["devices"] if node.slices else []
+        return {
+            device["attributes"]["minor"]["int"]: [(taint["key"], taint.get("value")) for taint in device["taints"]]
+            for device in devices
+            if "taints" in device
+        }
+
+    async with a_node() as node, node.agent(**how):
+        await eventually(lambda: taints() == {5: [("gpu.topology/xid", "79")]})
+        dgx1.table["nvmlDeviceGetNvLinkState 2 0"] = "0"
+        dgx1.environment()
+        await eventually(lambda: taints().keys() == {2, 5})
+        assert taints()[2] == [("gpu.topology/nvlink", "lost")]
+        dgx1.table["nvmlDeviceGetNvLinkState 2 0"] = "1"
+        dgx1.environment()
+        await eventually(lambda: taints().keys() == {5})

@@ -7,7 +7,7 @@ import pytest
 from dradriver.node.health import faults
 from dradriver.node.health.faults import Fault, Kind
 from dradriver.node.health.record import Record
-from dradriver.node.health.trouble import of_all
+from dradriver.node.health.watch import of_all
 from tests.fakes.node import machine, uuid
 
 

@@ -12,6 +12,7 @@ release    when it must be closed, so that the driver can be replaced
 devices    the driver's device nodes in the agent's own /dev
 gpus       what NVML says of each GPU
 mig        what it says of MIG
+condition  what it says of a GPU's condition
 links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dradriver.node.health.faults import Faults
 from dradriver.topology.machine import Machine
 
 
@@ -39,6 +41,14 @@ class Discovery(Protocol):
     @property
     def slow(self) -> bool:
         """Whether reading takes long or can hang, so that it is done beside the event loop."""
+
+    @property
+    def faults(self) -> Faults:
+        """What was wrong with GPUs at the last reading."""
+
+    @property
+    def sound(self) -> frozenset[str]:
+        """Uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
 
     def read(self) -> Machine:
         """Return the machine as it is now; a GPU that does not answer is left out.

@@ -48,6 +48,9 @@ _MOST_INSTANCE: Final = 0xFFFF
 _MOST_REMOTE_TYPE: Final = 255
 _MOST_P2P_STATUS: Final = 255
 _MOST_MAJOR: Final = 99
+_MOST_ERRORS: Final = 1 << 48
+_MOST_ACTION: Final = 255
+_MOST_REASONS: Final = (1 << 32) - 1
 
 
 @contextlib.contextmanager
@@ -201,6 +204,31 @@ class _Binding:
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
         what = self._binding.NVML_P2P_CAPS_INDEX_NVLINK
         return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
+
+    def uncorrected_errors(self, gpu: Handle) -> int:
+        what = self._binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._binding.NVML_VOLATILE_ECC
+        return self._number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
+
+    def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
+        query = "nvmlDeviceGetRemappedRows"
+        _, _, pending, failed = self.ask(query, gpu)
+        return bool(_bounded(query, int(pending), 1)), bool(_bounded(query, int(failed), 1))
+
+    def recovery_action(self, gpu: Handle) -> int:
+        return self._field(gpu, self._binding.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
+
+    def fabric_health(self, gpu: Handle) -> int:
+        info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()
+        self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
+        return int(info.healthMask) if info.state == _FABRIC_READY else 0
+
+    def slow_reasons(self, gpu: Handle) -> int:
+        try:
+            return self._number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
+        except NvmlError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
     def fabric(self, gpu: Handle) -> str:
         info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()

@@ -6,11 +6,12 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery import binding, devices, library, links, nics, sysfs, toolkit
+from dradriver.node.discovery import binding, condition, devices, library, links, nics, sysfs, toolkit
 from dradriver.node.discovery.gpus import GpuFacts, Gpus, read_gpus
 from dradriver.node.discovery.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
 from dradriver.node.discovery.pci import PciTree
@@ -19,6 +20,9 @@ from dradriver.node.discovery.session import Session
 from dradriver.node.discovery.steady import Steady
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
+from dradriver.node.health import links as health_links
+from dradriver.node.health.faults import Fault, Faults
+from dradriver.node.health.links import Linked
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -43,6 +47,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         unsure: Uuids of GPUs of which a question failed, so that an earlier answer stands, or none.
         lost: How many GPUs are lost, or of no use before a reset.
         silent: How many did not say who they are; asked again they may.
+        faults: What is wrong with GPUs, by uuid.
+        sound: Uuids of GPUs of which the driver says that nothing needs to be done.
     """
 
     machine: Machine
@@ -50,6 +56,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     unsure: frozenset[str] = frozenset()
     lost: int = 0
     silent: int = 0
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
 
 
 class Hardware:
@@ -61,6 +69,8 @@ class Hardware:
     """
 
     host_path = None
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
     def __init__(
@@ -131,6 +141,7 @@ class Hardware:
             self._tell(reading.problems)
             raise SetupError(f"{reading.silent or 'all'} GPUs did not say who they are")
         self._answers.forget({gpu.uuid for gpu in found})
+        self.faults, self.sound = reading.faults, reading.sound
         machine, unnamed = self._usable(reading.machine)
         self._tell((*reading.problems, *unnamed))
         return self._steady.machine(machine)
@@ -262,10 +273,24 @@ def _describe(
         for gpu in gpus
         if not gpu.persistent
     ]
+    conditions = {
+        gpu.uuid: condition.read(nvml, gpu.handle, Questions(f"GPU {gpu.index} condition", problems)) for gpu in gpus
+    }
+    linked = [
+        Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count)) for gpu, count in zip(gpus, switched, strict=True)
+    ]
+    short = health_links.lost(linked)
+    unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
+    failing = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(
         machine=check(machine),
         problems=tuple(problems),
-        unsure=frozenset(gpu.uuid for gpu in gpus if gpu.unsure),
+        unsure=unsure,
+        faults={
+            uuid: (*found.faults, *short.get(uuid, ()), *([failing] if uuid in unsure else []))
+            for uuid, found in conditions.items()
+        },
+        sound=frozenset(uuid for uuid, found in conditions.items() if found.sound),
         lost=every.lost,
         silent=every.silent,
     )

@@ -116,6 +116,21 @@ class Nvml(Protocol):
     def fabric(self, gpu: Handle) -> str:
         """Return ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that the GPU has joined; empty for none."""
 
+    def uncorrected_errors(self, gpu: Handle) -> int:
+        """Return the number of uncorrected memory errors since the driver was loaded."""
+
+    def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
+        """Return whether rows of its memory are remapped at its next reset, and whether remapping has failed."""
+
+    def recovery_action(self, gpu: Handle) -> int:
+        """Return what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
+
+    def fabric_health(self, gpu: Handle) -> int:
+        """Return the health mask of its multi-node NVLink fabric; 0 where it tells nothing."""
+
+    def slow_reasons(self, gpu: Handle) -> int:
+        """Return why its clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
+
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         """Return whether MIG mode is on, and whether it will be after the GPU's next reset."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from dradriver.node.errors import SetupError
+from dradriver.node.health.faults import Faults
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Machine
 
@@ -22,6 +24,8 @@ class Simulated:
     gone; the others' indices close ranks, as NVML's do when a GPU is lost.
     """
 
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
     host_path = "/dev/null"  # a device node that every host has
     slow = False
 

@@ -1,6 +1,8 @@
 """What is wrong with GPUs, and who is told.
 
 faults   what can be wrong, and what to do about it
+links    NVLinks that a GPU should have and has not
+kmsg     XIDs from the kernel's log
 record   which faults are in force, as taints
-trouble  what concerns all GPUs alike
+watch    what readings and the kernel's log say, brought together
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -36,6 +37,36 @@ KINDS: Final[dict[str, Kind]] = {
     "unreadable": Kind(
         effect="NoSchedule",
         advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",
+        comes_s=25.0,  # the third reading
+    ),
+    "xid": Kind(
+        effect="NoSchedule",
+        advice="Look the XID up in NVIDIA's list, then reset the GPU or reboot the node.",
+    ),
+    "nvlink": Kind(
+        effect="NoSchedule",
+        advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
+    ),
+    "ecc": Kind(
+        effect="NoSchedule",
+        advice="Reset the GPU once nobody uses it: the bad rows are remapped then.",
+    ),
+    "row-remap-failed": Kind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
+    "row-remap-pending": Kind(effect="None", advice="Reset the GPU once nobody uses it."),
+    "recovery": Kind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
+    "fabric": Kind(
+        effect="NoSchedule",
+        advice="Look at the fabric manager's log and at nvidia-smi -q, section Fabric.",
+        comes_s=25.0,  # a fabric manager that starts again
+    ),
+    "thermal": Kind(
+        effect="None",
+        advice="Look at the server's cooling and nvidia-smi -q -d PERFORMANCE.",
+        comes_s=60.0,
+        leaves_s=300.0,
+    ),
+    "power": Kind(
+        effect="None", advice="Look at the server's power supplies and limits.", comes_s=60.0, leaves_s=300.0
     ),
 }
 
@@ -67,3 +98,7 @@ class Fault(msgspec.Struct, frozen=True, order=True):
     def advice(self) -> str:
         """What to do about it."""
         return KINDS[self.kind].advice
+
+
+Faults: TypeAlias = Mapping[str, Collection[Fault]]
+"""Faults by the GPU's uuid."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.health.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)
 
-Faults = Mapping[str, Collection[Fault]]  # by uuid
 _MOST_TAINTS: Final = 4  # of a device in Kubernetes 1.34, resource/v1 types.go; 16 from 1.35
 
 
