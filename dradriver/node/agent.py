@@ -29,6 +29,7 @@ from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
 from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
@@ -90,12 +91,14 @@ async def run(
     def machine_changed() -> None:
         publisher.poke()
         preparer.poke()
+        stream.poke()
 
     def registration_changed() -> None:
         publisher.registration_changed()
 
     def health_changed() -> None:
         publisher.poke()
+        stream.poke()
 
     def looked() -> None:
         health.looked(machines)
@@ -112,7 +115,8 @@ async def run(
         machine=lambda: machines.machine,
         host_path=discovery.host_path,
     )
-    plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
+    stream = HealthStream(node=options.node, machine=lambda: machines.machine, standing=record.standing)
+    plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
         client,
         node=options.node,

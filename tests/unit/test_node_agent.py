@@ -44,7 +44,12 @@ async def test_the_plugin_says_who_it_is() -> None:
     async with a_node() as node, node.agent():
         await eventually(lambda: node.kubelet.seen)
         (info,) = node.kubelet.seen.values()
-        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", names.DRIVER, ["v1.DRAPlugin"])
+        assert (info.type, info.name) == ("DRAPlugin", names.DRIVER)
+        assert list(info.supported_versions) == [
+            "v1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+        ]
         assert info.endpoint == str(node.state / "dra-pod-1.sock")
 
 
@@ -266,8 +271,7 @@ async def test_an_unknown_call_is_refused_and_the_socket_stays() -> None:
     async with a_node() as node, node.agent():
         await node.published()
         async with dial(node.state / "dra-pod-1.sock") as channel:
-            # kubelets of 1.36 call this whatever the plugin says it supports
-            call: Any = channel.unary_unary("/v1alpha1.DRAResourceHealth/NodeWatchResources")
+            call: Any = channel.unary_unary("/v2.DRAResourceHealth/NodeWatchResources")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(b"", timeout=5)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
