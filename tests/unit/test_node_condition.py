@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dradriver.node.health import links
@@ -101,6 +102,24 @@ def test_all_links_of_a_gpu_on_switches_are_missed_and_a_gpu_without_a_bridge_is
     for gpu in (0, 1):
         pairs.table |= {key: "0" for key in pairs.table if key.startswith(f"nvmlDeviceGetNvLinkState {gpu} ")}
     assert not any(pairs.read().faults.values())
+
+
+def test_the_neighbours_of_a_lost_gpu_are_not_ill(tmp_path: Path) -> None:
+    server = Server("dgx1-v100", tmp_path)
+    server.table |= {"lost 0": "0"} | {
+        key.replace("RemotePciInfo_v2", "State"): "0"
+        for key, remote in server.table.items()
+        if key.startswith("nvmlDeviceGetNvLinkRemotePciInfo_v2") and remote.endswith("06:00.0")
+    }
+    assert not any(server.read().faults.values())
+
+
+def test_part_of_a_server_in_a_virtual_machine_is_not_ill(tmp_path: Path) -> None:
+    part = msgspec.structs.replace(complete(profiles.load("dgx1-v100")).subset([0, 1, 2]), virtual=True, pci=())
+    assert len({one.links for one in links.of_machine(part)}) > 1
+    server = Server(part, tmp_path)
+    server.sys.file("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 79\nflags\t: hypervisor")
+    assert not any(server.read().faults.values())
 
 
 def test_another_products_links_are_no_measure() -> None:

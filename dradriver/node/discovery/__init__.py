@@ -3,6 +3,7 @@
 watch      reads again and again, and tells of changes
 hardware   the real machine, from what NVML and /sys say
 simulated  a profile's machine in place of a real one
+failures   what is broken on a simulated machine
 questions  asking what may fail
 nvml       what may be asked of NVML, with types
 binding    its answers, by nvidia-ml-py

@@ -277,9 +277,12 @@ def _describe(
         gpu.uuid: condition.read(nvml, gpu.handle, Questions(f"GPU {gpu.index} condition", problems)) for gpu in gpus
     }
     linked = [
-        Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count)) for gpu, count in zip(gpus, switched, strict=True)
+        Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count))
+        for gpu, count in zip(gpus, switched, strict=True)
+        if gpu.mig is None
     ]
-    short = health_links.lost(linked)
+    whole = not (every.lost or every.silent or virtual)
+    short = health_links.lost(linked, whole=whole)
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     failing = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(

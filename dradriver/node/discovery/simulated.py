@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from dradriver.node.discovery import failures
 from dradriver.node.errors import SetupError
+from dradriver.node.health import links
 from dradriver.node.health.faults import Faults
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Machine
@@ -21,10 +22,13 @@ class Simulated:
     """The machine of a profile or file, with uuids of this node's own.
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
-    gone; the others' indices close ranks, as NVML's do when a GPU is lost.
+    gone; the others' indices close ranks, as NVML's do when a GPU is lost. What else is broken stands in the node's
+    file of ``failures``.
+
+    Attributes:
+        faults: What was wrong with GPUs at the last reading.
     """
 
-    faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
     host_path = "/dev/null"  # a device node that every host has
     slow = False
@@ -32,20 +36,30 @@ class Simulated:
     def __init__(self, source: str, *, node: str, folder: Path) -> None:
         self._whole = load.read_machine(source, seed=node)
         self._lost = folder / LOST
+        self._failures = failures.path(folder, node)
+        self.faults: Faults = {}
 
     def read(self) -> Machine:
-        """Return the machine without the GPUs that are lost now.
+        """Return the machine as it is while this is broken.
 
         Raises:
-            SetupError: The file cannot be read.
+            SetupError: A file cannot be read.
         """
+        broken = failures.read(self._failures)
         try:
             lost = set(self._lost.read_text().split())
         except FileNotFoundError:
-            return self._whole
+            lost = set()
         except (OSError, UnicodeError) as error:
             raise SetupError(f"{self._lost}: {error}; write one GPU's uuid or index a line") from error
-        return without(self._whole, lost)
+        found = self._whole
+        if broken:
+            found = failures.applied(found, broken)
+            lost |= {gpu.uuid for gpu in found.gpus if (one := failures.of(broken, gpu)) is not None and one.lost}
+        named, short = failures.faults(found, broken), links.lost(links.of_machine(found))
+        left = without(found, lost)
+        self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
+        return left
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

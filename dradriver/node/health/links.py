@@ -36,12 +36,17 @@ def of_machine(machine: Machine) -> list[Linked]:
     return found
 
 
-def lost(gpus: Iterable[Linked]) -> dict[str, tuple[Fault, ...]]:
+def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
     """Return the fault of each GPU that has fewer links than a sibling, by uuid.
 
     A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU.
+
+    Args:
+        gpus: GPUs that are used whole: what is in MIG mode has no peers.
+        whole: Whether these are all of the server's. A lost GPU, or one that a virtual machine was not given, takes its
+            neighbours' direct links with it, which are not ill for that.
     """
-    gpus = list(gpus)
+    gpus = [gpu for gpu in gpus if whole or gpu.switched]
     best = {gpu.product: max(other.links for other in gpus if other.product == gpu.product) for gpu in gpus}
     switched = {gpu.product for gpu in gpus if gpu.switched}
     return {
