@@ -16,6 +16,7 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
+from dradriver.kube.events import Recorder
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims.prepare import Preparer
@@ -25,6 +26,7 @@ from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.health.events import Holding, PodEvents
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
@@ -99,6 +101,14 @@ async def run(
     def health_changed() -> None:
         publisher.poke()
         stream.poke()
+        pod_events.poke()
+
+    async def holdings() -> list[Holding]:
+        prepared = (entry.claim for entry in (await preparer.prepared()).values())
+        return [
+            Holding(one.namespace, one.name, one.uid, frozenset(device.uuid for device in one.devices))
+            for one in prepared
+        ]
 
     def looked() -> None:
         health.looked(machines)
@@ -115,6 +125,8 @@ async def run(
         machine=lambda: machines.machine,
         host_path=discovery.host_path,
     )
+    events = Recorder(client, component="gpu-topology-node", instance=options.node)
+    pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
     stream = HealthStream(node=options.node, machine=lambda: machines.machine, standing=record.standing)
     plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
@@ -136,7 +148,7 @@ async def run(
         await preparer.recover()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
-            for work in (machines.run, health.run, plugin.run, publisher.run, reconciler.run):
+            for work in (machines.run, health.run, pod_events.run, plugin.run, publisher.run, reconciler.run):
                 group.create_task(work())
 
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dradriver.api import names, slices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
+from dradriver.node.discovery.watch import BESIDE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
@@ -143,6 +145,9 @@ class NodeUnderTest:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            for thread in threading.enumerate():  # a process would end with them
+                if thread.name == BESIDE:
+                    thread.join(1)
 
     @property
     def slices(self) -> list[Object]:

@@ -196,6 +196,7 @@ def test_least_privilege_of_the_node_agent() -> None:
             {"get", "list", "watch", "create", "update", "delete"},
         ),
         ("resource.k8s.io", "resourceclaims", (), {"get"}),
+        ("", "events", (), {"create", "patch"}),
         ("", "nodes", (), {"get", "list", "watch"}),
     ]
 

@@ -14,13 +14,13 @@ import grpc
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
 from dradriver.node.health.faults import Faults
 from dradriver.node.kubelet import sockets
 from dradriver.topology.machine import Machine
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine, uuid
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -341,3 +341,33 @@ async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is
         found.released.set()
         await eventually(lambda: taints() == set())
         await becomes(status, 200)
+
+
+async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_over() -> None:
+    def events() -> list[tuple[str, str, str]]:
+        found = [obj for obj in node.api.objects(EVENTS) if obj["involvedObject"]["kind"] == "Pod"]
+        return sorted((obj["type"], obj["reason"], obj["involvedObject"]["uid"]) for obj in found)
+
+    async with a_node() as node, node.agent():
+        await node.published()
+        await node.kubelet.prepare(node.put_claim(claim("mine", [2])))
+        await node.kubelet.prepare(node.put_claim(claim("others", [3])))
+        await lose(node, "2")
+        await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
+        (told,) = node.api.objects(EVENTS)
+        assert told["message"].startswith(f"GPU {uuid(2)}: it is not on the node any more. Look at the kernel's log")
+        assert told["metadata"]["namespace"] == "default"
+        await lose(node)
+        await eventually(lambda: len(events()) == 2)
+        assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
+
+
+async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        await node.kubelet.prepare(node.put_claim(claim("mine", [2])))
+        node.api.fail(method="POST", status=403, reason="Forbidden", times=1)
+        await lose(node, "2")
+        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
+        await lose(node)
+        await eventually(lambda: node.api.objects(EVENTS))

@@ -16,9 +16,12 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from dradriver.api import names
 from dradriver.topology.machine import Gpu
 
 _MOST_BYTES: Final = 4 << 20  # one of eight GPUs with all MIG devices has 200 KB
+_ENDINGS: Final = (".json", ".yaml", ".yml")
+_OURS: Final = f"{names.DRIVER}-"
 _KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
 _NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]+)")
 _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
@@ -118,16 +121,15 @@ def _minors(edits: _Edits) -> set[int]:
     return {int(found[1]) for path in paths if (found := _NODE.fullmatch(path))}
 
 
-def read_all(folders: Iterable[Path], *, but: str) -> Iterator[Specification]:
+def read_all(folders: Iterable[Path]) -> Iterator[Specification]:
     """Yield NVIDIA's specifications in the folders: the plain kind of a folder first; what is none is passed over.
 
     Args:
         folders: Where to look.
-        but: Name of a file that is not looked at.
     """
     for folder in folders:
         found = []
-        for path in files(folder, but=but):
+        for path in files(folder):
             with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
                 one = Specification(str(path), file.read(_MOST_BYTES), json=path.suffix == ".json")
                 if one.names():
@@ -135,8 +137,8 @@ def read_all(folders: Iterable[Path], *, but: str) -> Iterator[Specification]:
         yield from sorted(found, key=lambda one: not one.names("nvidia.com/gpu"))
 
 
-def files(folder: Path, *, but: str) -> list[Path]:
-    """Return the specifications in a folder by name, as runtimes do, or none where it cannot be read."""
+def files(folder: Path) -> list[Path]:
+    """Return the specifications in a folder that are not ours, by name; none where it cannot be read."""
     with contextlib.suppress(OSError):
-        return sorted(p for p in folder.iterdir() if p.suffix in (".json", ".yaml", ".yml") and p.name != but)
+        return sorted(p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS))
     return []

@@ -123,12 +123,13 @@ class BaseSpecification:
             except (SetupError, ValueError) as error:
                 wrong[""] = str(error)
                 logger.warning("%s", error)
-        yield from read_all(self._folders, but=FILE)
+        yield from read_all(self._folders)
 
     def _stamps(self) -> _Stamp:
-        """Return what changes when a specification does, ours or another, or the toolkit."""
-        paths = [path for folder in self._folders for path in specifications(folder, but="")]
-        return (*map(_stamp, paths), ctk.find(self._host_root))
+        """Return what changes when our specification does, the toolkit, or without one the specifications of others."""
+        found = ctk.find(self._host_root)
+        others = [] if found and not self._missing else [p for folder in self._folders for p in specifications(folder)]
+        return (found, *map(_stamp, (self._path, *others)))
 
 
 def _below(host_root: Path, driver_root: Path | None) -> str | None:

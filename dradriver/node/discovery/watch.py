@@ -22,6 +22,7 @@ T = TypeVar("T")
 PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
 HANGS_S: Final = 60.0  # a driver that has not answered for so long does not
 READINGS: Final = 5  # in a row that fail before it is said of the GPUs
+BESIDE: Final = "beside the event loop"
 AGAIN_S: Final = 2.0  # after a reading that failed
 
 
@@ -155,5 +156,5 @@ def beside(work: Callable[[], T]) -> asyncio.Future[T]:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, name=BESIDE, daemon=True).start()
     return future

@@ -34,6 +34,11 @@ KINDS: Final[dict[str, Kind]] = {
         advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
         leaves_s=0.0,
     ),
+    "lost": Kind(
+        effect="NoSchedule",
+        advice="Look at the kernel's log and nvidia-smi on the node; a GPU that fell off the bus needs a reboot.",
+        leaves_s=0.0,
+    ),
     "unreadable": Kind(
         effect="NoSchedule",
         advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",

@@ -13,6 +13,7 @@ from dradriver.node.health.record import Record
 from dradriver.topology.machine import Machine
 
 INTERVAL_S: Final = 5.0
+_LOST: Final = Fault("lost", "", "it is not on the node any more")
 
 
 class HealthWatch:
@@ -33,6 +34,7 @@ class HealthWatch:
         self._discovery = discovery
         self._log = log
         self._interval_s = interval_s
+        self._known: set[str] = set()
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
 
     def looked(self, machines: MachineWatch) -> None:
@@ -42,6 +44,9 @@ class HealthWatch:
         self._record.tell("gpus", self._discovery.faults)
         if machine is not None:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
+            there = {gpu.uuid for gpu in machine.gpus}
+            self._known |= there
+            self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
         self._kernel()
 
     async def run(self) -> None:

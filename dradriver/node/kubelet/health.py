@@ -24,7 +24,6 @@ from dradriver.topology.machine import Machine
 VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # newest first
 AGAIN_S: Final = 10.0  # a device that is not told of for 30 s counts as unknown
 MOST_TEXT: Final = 1024
-_LOST: Final = "The GPU is not on the node any more. Look at the kernel's log and nvidia-smi there."
 
 
 class HealthStream:
@@ -90,12 +89,9 @@ class HealthStream:
         return list(self._seen)
 
     def _device(self, uuid: str, words: Any) -> Any:
-        machine = self._machine()
         faults = [one.fault for one in self._standing().get(uuid, ())]
         said = [f"{fault.said[:1].upper()}{fault.said[1:]}. {fault.advice}" for fault in faults]
-        if machine is None or uuid not in {gpu.uuid for gpu in machine.gpus}:
-            said.insert(0, _LOST)
-        well = said == [] or (said[0] != _LOST and all(fault.effect == "None" for fault in faults))
+        well = all(fault.effect == "None" for fault in faults)
         return words.DeviceHealth(
             device=words.DeviceIdentifier(pool_name=self._node, device_name=slices.device_name(uuid)),
             health=words.HEALTHY if well else words.UNHEALTHY,
