@@ -25,17 +25,18 @@ class Server:
         machine: What discovery should find while nothing was changed.
         table: What NVML answers; change it before a reading.
         sys: Its /sys; change it before a reading.
+        file: Where the table is written.
     """
 
     def __init__(self, machine: Machine | str, folder: Path) -> None:
         self.machine = complete(profiles.load(machine)) if isinstance(machine, str) else machine
         self.table = nvml.table(self.machine)
         self.sys = Sys(folder / "root", self.machine)
-        self._file = folder / "nvml"
+        self.file = folder / "nvml"
 
     def environment(self) -> dict[str, str]:
         """Write the table and return the variable that names it."""
-        return {nvml.TABLE: str(nvml.write(self.table, self._file))}
+        return {nvml.TABLE: str(nvml.write(self.table, self.file))}
 
     def read(self) -> Reading:
         """Discover it through the binding, in this process."""
