@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from dradriver.node.discovery import hardware
-from dradriver.node.discovery.hardware import Reading
+from dradriver.node.discovery import reading
+from dradriver.node.discovery.reading import Reading
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
@@ -41,7 +41,7 @@ class Server:
     def read(self) -> Reading:
         """Discover it through the binding, in this process."""
         with patch.dict(os.environ, self.environment()):
-            return hardware.read(driver_root=nvml.compiled(), host_root=self.sys.root)
+            return reading.read(driver_root=nvml.compiled(), host_root=self.sys.root)
 
     def fail(self, query: str, code: int) -> None:
         """Have one query fail: ``nvmlDeviceGetUUID 3``."""

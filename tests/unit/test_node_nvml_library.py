@@ -26,10 +26,10 @@ def dgx1(tmp_path: Path) -> Server:
 READ = """
 import sys
 from pathlib import Path
-from dradriver.node.discovery import hardware
+from dradriver.node.discovery import reading as discovery
 from dradriver.topology import codec
 root = Path(sys.argv[1]) if sys.argv[1] else None
-reading = hardware.read(driver_root=root, host_root=Path(sys.argv[2]))
+reading = discovery.read(driver_root=root, host_root=Path(sys.argv[2]))
 print(codec.encode(reading.machine))
 print([str(problem) for problem in reading.problems])
 """

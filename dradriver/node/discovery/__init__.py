@@ -1,7 +1,8 @@
 """Reading the machine: one way to ask, one module for each way to find out.
 
 watch      reads again and again, and tells of changes
-hardware   the real machine, from what NVML and /sys say
+hardware   this node's own GPUs, read again and again
+reading    one reading of them, from what NVML and /sys say
 simulated  a profile's machine in place of a real one
 failures   what is broken on a simulated machine
 questions  asking what may fail
