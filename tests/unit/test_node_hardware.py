@@ -266,7 +266,8 @@ async def test_faults_of_gpus_are_taints_of_their_devices_until_they_are_gone(
         }
 
     async with a_node() as node, node.agent(**how):
-        await eventually(lambda: taints() == {5: [("gpu.topology/xid", "79")]})
+        await node.published()
+        assert taints() == {5: [("gpu.topology/xid", "79")]}  # from the first slice on
         dgx1.table["nvmlDeviceGetNvLinkState 2 0"] = "0"
         dgx1.environment()
         await eventually(lambda: taints().keys() == {2, 5})

@@ -121,10 +121,10 @@ class MachineWatch:
             return
         self._said = ""
         self._failed = 0
-        self._tell(None)
-        if machine == self.machine:
-            return
         before, self.machine = self.machine, machine
+        self._tell(None)  # before anything is published: a fault that is known is published with its GPU
+        if machine == before:
+            return
         metrics.GPUS.set(len(machine.gpus))
         if before is None:
             logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
