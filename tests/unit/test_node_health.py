@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.node.health import faults
 from dradriver.node.health.faults import Fault, Kind
@@ -84,6 +85,17 @@ def test_taints_have_the_reason_and_since_when_those_that_block_first(clock: Clo
             {"key": "gpu.topology/slow", "effect": "None", "timeAdded": "2027-01-15T08:01:40Z"},
         ]
     }
+
+
+def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
+    def ill() -> float | None:
+        return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
+
+    record = Record(on_change=lambda: None)
+    record.tell("driver", of_all(machine(), "hangs"))
+    assert ill() == 8
+    record.tell("driver", {})
+    assert ill() == 0
 
 
 def test_trouble_with_the_driver_is_every_gpus() -> None:

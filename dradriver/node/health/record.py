@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
+from dradriver.node import metrics
 from dradriver.node.health.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,9 @@ class Record:
                 changed = True
                 logger.info("GPU %s: no more: %s", at[0], known.fault.said)
         if changed:
+            counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
+            for kind in KINDS:
+                metrics.FAULTS.labels(kind).set(counts[kind])
             self._on_change()
 
     def standing(self) -> dict[str, tuple[Standing, ...]]:
