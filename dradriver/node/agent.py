@@ -135,6 +135,7 @@ async def run(
         machine=lambda: machines.machine,
         registered=lambda: plugin.registered,
         taints=record.taints,
+        adopt=record.adopt,
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(preparer, get_claim, node=options.node, interval_s=reconcile_s)

@@ -15,6 +15,8 @@ import pytest
 
 from dradriver.api import names
 from dradriver.kube.resources import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.node.discovery import failures
+from dradriver.node.discovery.failures import Failure
 from dradriver.node.errors import SetupError
 from dradriver.node.health.faults import Faults
 from dradriver.node.kubelet import sockets
@@ -371,3 +373,26 @@ async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
         await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
         await lose(node)
         await eventually(lambda: node.api.objects(EVENTS))
+
+
+async def test_a_taint_that_comes_slowly_stays_with_its_time_over_a_restart() -> None:
+    def taints() -> list[Any]:
+        (found,) = [d for d in node.slices[0]["spec"]["devices"] if d["name"] == device(2)]
+        return found.get("taints", [])  # type: ignore[no-any-return]
+
+    async with a_node() as node:
+        file = failures.path(node.state / "simulated", NODE)
+        failures.write(file, {"gpu-2": Failure(faults=("thermal",))})
+        async with node.agent():
+            await node.published()
+            assert taints() == []
+        (obj,) = node.slices
+        taint = {"key": "gpu.topology/thermal", "effect": "None", "timeAdded": "2026-01-01T00:00:00Z"}
+        next(d for d in obj["spec"]["devices"] if d["name"] == device(2))["taints"] = [taint]
+        node.api.put(RESOURCE_SLICES, obj)
+        writes = len([r for r in node.api.requests if r.method in ("POST", "PUT") and "resourceslices" in r.path])
+        async with ready_port() as (port, status), node.agent(health_port=port):
+            await becomes(status, 200)
+        assert taints() == [taint]
+        after = len([r for r in node.api.requests if r.method in ("POST", "PUT") and "resourceslices" in r.path])
+        assert after == writes

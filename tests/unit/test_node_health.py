@@ -68,6 +68,18 @@ def test_what_comes_slowly_must_be_seen_all_the_time(clock: Clock) -> None:
     assert clock.tell(after_s=299) == ["slow "]
 
 
+def test_what_an_earlier_agent_published_is_in_force_as_long_as_it_is_seen(clock: Clock) -> None:
+    clock.tell(SLOW)
+    clock.record.adopt({("gpu-a", "gpu.topology/quick"), ("gpu-b", "gpu.topology/slow")})
+    assert clock.tell(SLOW, after_s=1) == []
+    clock.record.adopt({("gpu-a", "gpu.topology/slow")})
+    assert clock.changes == 1
+    assert clock.tell(SLOW, after_s=1) == ["slow "]
+    assert clock.tell(after_s=300) == []
+    clock.record.adopt({("gpu-a", "gpu.topology/slow")})
+    assert clock.tell() == []
+
+
 def test_a_fault_that_two_sources_see_is_over_when_neither_does(clock: Clock) -> None:
     clock.tell(QUICK, source="a")
     clock.tell(QUICK, source="b")

@@ -6,11 +6,12 @@ import datetime
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import slices
 from dradriver.node import metrics
 from dradriver.node.health.faults import KINDS, Fault, Faults
 
@@ -75,10 +76,11 @@ class Record:
         for at, fault in there.items():
             known = self._seen.setdefault(at, _Seen(fault, now, now))
             known.last_s = now
-            if known.since is None and now - known.first_s >= KINDS[fault.kind].comes_s:
-                known.fault, known.since = fault, wall
-                changed = True
-                logger.warning("GPU %s: %s. %s", at[0], fault.said, fault.advice)
+            if known.since is None:
+                known.fault = fault
+                if now - known.first_s >= KINDS[fault.kind].comes_s:
+                    self._comes(at[0], known, wall)
+                    changed = True
         for at, known in list(self._seen.items()):
             if at in there or (known.since is not None and now - known.last_s < KINDS[at[1]].leaves_s):
                 continue
@@ -87,10 +89,31 @@ class Record:
                 changed = True
                 logger.info("GPU %s: no more: %s", at[0], known.fault.said)
         if changed:
-            counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
-            for kind in KINDS:
-                metrics.FAULTS.labels(kind).set(counts[kind])
-            self._on_change()
+            self._tell()
+
+    def adopt(self, published: Collection[tuple[str, str]]) -> None:
+        """Have every fault that is seen now in force at once where its taint is published: by an earlier agent.
+
+        Args:
+            published: Names of devices with keys of their taints.
+        """
+        changed = False
+        for (uuid, _), known in self._seen.items():
+            if known.since is None and (slices.device_name(uuid), known.fault.key) in published:
+                self._comes(uuid, known, self._wall())
+                changed = True
+        if changed:
+            self._tell()
+
+    def _comes(self, uuid: str, known: _Seen, wall: float) -> None:
+        known.since = wall
+        logger.warning("GPU %s: %s. %s", uuid, known.fault.said, known.fault.advice)
+
+    def _tell(self) -> None:
+        counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
+        for kind in KINDS:
+            metrics.FAULTS.labels(kind).set(counts[kind])
+        self._on_change()
 
     def standing(self) -> dict[str, tuple[Standing, ...]]:
         """Return the faults in force by uuid, those that keep pods away first."""

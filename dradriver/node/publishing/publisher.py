@@ -11,7 +11,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import names, slices
@@ -55,6 +55,7 @@ class Publisher:
         machine: Callable[[], Machine | None],
         registered: Callable[[], bool],
         taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
+        adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -65,6 +66,7 @@ class Publisher:
             machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
             taints: Gives the taints of GPUs by uuid.
+            adopt: Is told before which taints are published, as names of devices with keys.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
@@ -72,6 +74,7 @@ class Publisher:
         self._machine = machine
         self._registered = registered
         self._taints = taints
+        self._adopt = adopt
         self._taintable = True
         self._beside = beside_device_plugin
         self._wake = asyncio.Event()
@@ -161,6 +164,7 @@ class Publisher:
                 logger.info("nothing else hands out this node's GPUs")
             else:
                 logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
+        self._adopt(self._tainted())
         if owner is not None or not machine.gpus:
             wanted = []
         else:
@@ -174,6 +178,10 @@ class Publisher:
         await self._write(wanted)
         self.published = owner is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"]["devices"]) for obj in wanted))
+
+    def _tainted(self) -> set[tuple[str, str]]:
+        ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+        return {(device.name, taint.key) for one in ours for device in one.spec.devices for taint in device.taints}
 
     async def _write(self, wanted: list[pool.Object]) -> None:
         selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
