@@ -35,6 +35,7 @@ test: install  ## everything, the real cluster included where root and Go are at
 bench: install  ## figures: the allocator beside its peers, reading a machine, pods on the demo's cluster
 	$(RUN) -m tests.bench.allocator
 	$(RUN) -m tests.bench.discovery
+	$(RUN) -m tests.bench.publishing
 	$(RUN) -m tests.bench
 
 proto: install  ## the kubelet's gRPC stubs from protos/

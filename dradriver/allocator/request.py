@@ -139,7 +139,8 @@ class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pods: The pods' choices in the order that their ranks should take: along the ring over the nodes.
         nodes: The nodes in the order of that ring.
-        reach: What holds them together: ``node``, ``fabric``, ``leaf``, ``spine``, ``zone`` or ``cluster``.
+        reach: What holds them together: ``node``, ``fabric`` (one multi-node NVLink fabric, whose servers are near each
+            other; NVLink itself ends at a server), ``leaf``, ``spine``, ``zone`` or ``cluster``.
         busbw_gbps: The least predicted of any pod, and over several nodes at most their network's, where it is known.
         fallback: What was preferred and not had by all pods.
     """

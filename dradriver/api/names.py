@@ -59,6 +59,9 @@ MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machin
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 
+# A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.
+DRIVER_LABEL: Final = PREFIX + "release-driver"
+
 # Attributes. Those without a prefix belong to the driver's own domain (KEP-4381).
 ATTRIBUTE_DOMAIN: Final = DRIVER
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"

@@ -29,6 +29,15 @@ def _parse(text: str) -> Fraction:
     return value * Fraction(10) ** int(exponent[1:]) if exponent else value * _SUFFIX[suffix or ""]
 
 
+def exact(text: str) -> Fraction:
+    """Return the quantity as it is, however small.
+
+    Raises:
+        WordError: The text is no quantity.
+    """
+    return _parse(text)
+
+
 def milli(text: str) -> int:
     """Return the quantity in thousandths, rounded up as the API server does (``0.5`` is 500).
 

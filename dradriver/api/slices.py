@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from dradriver.api import names
 from dradriver.api.objects import ResourceSlice
@@ -20,12 +23,29 @@ MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (Devi
 _GROUP_SIZES: Final = (2, 4, 8)
 
 
-def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
+def build(
+    machine: Machine,
+    *,
+    node: str,
+    node_uid: str,
+    taints: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
+    taintable: bool = True,
+) -> list[dict[str, Any]]:
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
 
     The scheduler takes pools, slices and devices in the order of their names and lists, so devices stand in an order
     in which good sets are neighbours. A device's name is its GPU's identity, never an index: indices shift when a GPU
     is lost, and a claim would then hold another GPU than the one it was given.
+
+    A GPU with a taint that keeps pods away is in no group of well-linked ones: a group is a set that can be had.
+
+    Args:
+        machine: The machine.
+        node: The node's name.
+        node_uid: The node's uid.
+        taints: Taints of devices, by the GPU's uuid.
+        taintable: Whether the API server keeps taints; where it does not, the GPUs that pods shall keep off are no
+            devices.
 
     Raises:
         TopologyError: The machine has more GPUs than one slice can hold, or breaks a rule of ``topology.check``.
@@ -33,9 +53,11 @@ def build(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]
     if len(machine.gpus) > MOST_DEVICES:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a slice holds {MOST_DEVICES}")
     annotation = codec.encode(machine)
-    groups = group(machine)
-    whole = [position for position in groups.order if machine.gpus[position].mig is None]
-    devices = [_device(machine, groups, position) for position in whole]
+    kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
+    groups = group(_apart(machine, kept_off))
+    out = () if taintable else kept_off
+    whole = [i for i in groups.order if machine.gpus[i].mig is None and i not in out]
+    devices = [_device(machine, groups, i, taints.get(machine.gpus[i].uuid, ()) if taintable else ()) for i in whole]
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -108,7 +130,22 @@ def semver(version: str) -> str | None:
     return ".".join(str(int(part or 0)) for part in found.groups()) if found else None
 
 
-def _device(machine: Machine, groups: Groups, position: int) -> dict[str, Any]:
+def _blocks(taint: Mapping[str, Any]) -> bool:
+    return taint.get("effect") != "None"
+
+
+def _apart(machine: Machine, positions: Collection[int]) -> Machine:
+    """Return the machine with these GPUs linked to none."""
+    if not positions:
+        return machine
+    links = tuple(
+        tuple(0 if i in positions or j in positions else count for j, count in enumerate(row))
+        for i, row in enumerate(machine.links)
+    )
+    return msgspec.structs.replace(machine, links=links)
+
+
+def _device(machine: Machine, groups: Groups, position: int, taints: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     gpu = machine.gpus[position]
     attributes: dict[str, dict[str, Any]] = {
         "type": {"string": "gpu"},
@@ -145,7 +182,7 @@ def _device(machine: Machine, groups: Groups, position: int) -> dict[str, Any]:
         "name": device_name(gpu.uuid),
         "attributes": attributes,
         "capacity": _capacity(gpu),
-    }
+    } | ({"taints": list(taints)} if taints else {})
 
 
 def _cut(text: str) -> str:

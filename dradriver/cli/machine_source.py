@@ -38,10 +38,10 @@ def read(source: str | None, *, driver_root: Path | None = None) -> Machine:
     """
     if source is not None:
         return read_machine(source)
-    from dradriver.node.discovery import hardware
+    from dradriver.node.discovery import reading as discovery
 
     try:
-        reading = hardware.read(driver_root=driver_root)
+        reading = discovery.read(driver_root=driver_root)
     except DriverError as error:
         raise TopologyError(
             f"this machine's GPUs cannot be read: {error}; for another machine give --machine FILE|PROFILE "

@@ -3,6 +3,7 @@
 main        the command line
 agent       the parts, and how they start and stop together
 discovery   reading the machine
+health      what is wrong with GPUs
 publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared

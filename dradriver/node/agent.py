@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,6 +16,7 @@ from dradriver.api.objects import Node, ResourceClaim
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
+from dradriver.kube.events import Recorder
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims.below import Below
@@ -27,11 +28,18 @@ from dradriver.node.devices import workshop
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.discovery import Discovery
+from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
+from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch, beside
+from dradriver.node.health.events import Holding, PodEvents
+from dradriver.node.health.faults import Fault
+from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.record import Record
+from dradriver.node.health.watch import HealthWatch
 from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
@@ -75,7 +83,8 @@ async def run(
 ) -> None:
     """Be this node's agent until cancelled.
 
-    It is ready while the kubelet has the plugin registered and the slices are published, or deliberately are not.
+    It is ready while the kubelet has the plugin registered, the driver answers, and the slices are published, or
+    deliberately are not.
 
     Args:
         options: The command line's.
@@ -88,7 +97,7 @@ async def run(
         OSError: A folder cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
-    discovery = _discovery(options)
+    discovery = _discovery(options, lambda: release.reason(publisher.labels))
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -105,11 +114,10 @@ async def run(
     def machine_changed() -> None:
         publisher.poke()
         preparer.poke()
+        stream.poke()
 
     def registration_changed() -> None:
         publisher.registration_changed()
-
-    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed)
 
     async def get_node() -> Node:
         async with asyncio.timeout(NODE_S):
@@ -127,6 +135,29 @@ async def run(
         )
 
     statuses = Statuses(apply_status)
+
+    def health_changed() -> None:
+        publisher.poke()
+        stream.poke()
+        pod_events.poke()
+
+    async def holdings() -> list[Holding]:
+        prepared = (entry.value for entry in (await preparer.prepared()).values())
+        return [
+            Holding(one.namespace, one.name, one.uid, frozenset(device.uuid for device in one.devices))
+            for one in prepared
+        ]
+
+    def held(gpus: Mapping[str, str]) -> None:
+        record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
+
+    def looked() -> None:
+        health.looked(machines)
+
+    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
+    record = Record(on_change=health_changed)
+    log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
+    health = HealthWatch(record, discovery, log)
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
@@ -139,31 +170,49 @@ async def run(
         below=Below(options.nccl_servers, get_node).find,
         on_prepared=statuses.put,
     )
-    plugin = Plugin(paths, DraService(preparer), on_change=registration_changed, check_s=check_s)
+    events = Recorder(client, component="gpu-topology-node", instance=options.node)
+    pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
+    stream = HealthStream(node=options.node, machine=lambda: machines.machine, standing=record.standing)
+    plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
         client,
         node=options.node,
         machine=lambda: machines.machine,
         registered=lambda: plugin.registered,
+        taints=record.taints,
+        adopt=record.adopt,
         beside_device_plugin=options.beside_device_plugin,
     )
-    reconciler = Reconciler(preparer, get_claim, node=options.node, processes=processes, interval_s=reconcile_s)
+    reconciler = Reconciler(
+        preparer, get_claim, node=options.node, processes=processes, on_held=held, interval_s=reconcile_s
+    )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
-        serve_health(options.health_port, ready=lambda: plugin.registered and publisher.settled),
+        serve_health(
+            options.health_port, ready=lambda: plugin.registered and publisher.settled and machines.trouble is None
+        ),
         client,
     ):
         await preparer.recover()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
-            for work in (machines.run, plugin.run, publisher.run, reconciler.run, statuses.run):
+            for work in (
+                machines.run,
+                health.run,
+                pod_events.run,
+                plugin.run,
+                publisher.run,
+                reconciler.run,
+                statuses.run,
+            ):
                 group.create_task(work())
 
 
-def _discovery(options: Options) -> Discovery:
+def _discovery(options: Options, released: Callable[[], str | None]) -> Discovery:
     if options.discovery == "nvml":
-        cdi = (options.cdi_root, options.host_root / "etc/cdi")
-        return Hardware(driver_root=options.driver_root, host_root=options.host_root, cdi=cdi)
+        driver_root, host_root = options.driver_root, options.host_root
+        base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
+        return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=_simulated_dir(options))
 

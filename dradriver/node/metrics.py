@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from dradriver.api.errors import WordError
 from dradriver.kube.labels import Labelled
 from dradriver.node import errors
+from dradriver.node.health.faults import KINDS
 
 OK: Final = "ok"
 CANCELLED: Final = "Cancelled"  # the kubelet gave up
@@ -26,6 +27,10 @@ _ERRORS: Final = (
 
 REGISTERED: Final = Gauge("gpu_topology_node_registered", "1 while the kubelet has the plugin registered.")
 GPUS: Final = Gauge("gpu_topology_node_gpus", "GPUs that the last discovery found.")
+DRIVER_ANSWERS: Final = Gauge(
+    "gpu_topology_node_driver_answers", "0 while the GPUs' driver hangs, or fails again and again."
+)
+FAULTS: Final = Labelled(Gauge, "gpu_topology_node_faults", "GPUs that have a fault of this kind now.", kind=KINDS)
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
     "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."

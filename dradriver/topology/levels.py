@@ -19,16 +19,17 @@ from dradriver.topology.machine import Machine, PathType
 class Step(enum.IntEnum):
     """The way between two GPUs, nearest first; up to ``SYS`` the numbers are those of ``PathType``."""
 
-    NVLINK = 0  # links or switches, also of a multi-node fabric (NVL72)
+    NVLINK = 0  # links or switches
     PIX = 1
     PXB = 2
     PHB = 3
     NODE = 4
     SYS = 5
-    LEAF = 6  # two servers below one leaf switch
-    SPINE = 7  # below leaf switches of one spine
-    ZONE = 8  # in one zone, by way of several spines
-    APART = 9  # in two zones, or nothing is known
+    FABRIC = 6  # two servers of one multi-node NVLink fabric (NVL72): near, but see ``Location.fabric``
+    LEAF = 7  # two servers below one leaf switch
+    SPINE = 8  # below leaf switches of one spine
+    ZONE = 9  # in one zone, by way of several spines
+    APART = 10  # in two zones, or nothing is known
 
 
 class Bandwidth(enum.StrEnum):
@@ -60,6 +61,7 @@ CLASSES = {
     Step.PHB: Class(Bandwidth.HOST, _PCIE_US),
     Step.NODE: Class(Bandwidth.HOST, _PCIE_US),
     Step.SYS: Class(Bandwidth.SOCKET, _PCIE_US),
+    Step.FABRIC: Class(Bandwidth.NETWORK, _NETWORK_US),
     Step.LEAF: Class(Bandwidth.NETWORK, _NETWORK_US),
     Step.SPINE: Class(Bandwidth.NETWORK, _NETWORK_US),
     Step.ZONE: Class(Bandwidth.NETWORK, _NETWORK_US),
@@ -75,7 +77,7 @@ _TOPOLOGY_LEVEL = {
 }
 
 
-BETWEEN_SERVERS = (Step.NVLINK, Step.LEAF, Step.SPINE, Step.ZONE, Step.APART)
+BETWEEN_SERVERS = (Step.FABRIC, Step.LEAF, Step.SPINE, Step.ZONE, Step.APART)
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -85,7 +87,9 @@ class Location(msgspec.Struct, frozen=True):
         zone: Zone or site.
         spine: Spine switch or block of leaf switches, within its zone.
         leaf: Leaf switch or rack, within its spine.
-        fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is.
+        fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is. Its servers are one rack, so they are
+            near each other; but containers on two of them reach each other over NVLink only with an IMEX channel, which
+            nothing here gives them: between them is the network.
         gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
     """
 
@@ -104,7 +108,7 @@ class Location(msgspec.Struct, frozen=True):
         if step is Step.APART:
             return ()
         names = {
-            Step.NVLINK: (self.fabric,),
+            Step.FABRIC: (self.fabric,),
             Step.LEAF: (self.zone, self.spine, self.leaf),
             Step.SPINE: (self.zone, self.spine),
             Step.ZONE: (self.zone,),

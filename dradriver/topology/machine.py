@@ -58,7 +58,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         architecture: ``volta``, ``ampere``, ``hopper``, …
         compute_capability: ``7.0``.
         memory_mib: Memory in MiB.
-        power_watts: Power limit.
+        power_watts: Power limit that the product comes with, not the one that is set now.
         pcie_gbps: Bandwidth of the GPU's own PCIe link (x16 Gen3 12, Gen4 24, Gen5 48).
         switch_links: Links that end in a switch (NVSwitch); 0 on machines with direct links.
         c2c_gbps: Bandwidth of the coherent link to the GPU's own CPU (Grace), all its lanes; 0 without one.

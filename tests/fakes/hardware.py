@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from dradriver.node.discovery import hardware
-from dradriver.node.discovery.hardware import Reading
+from dradriver.node.discovery import reading
+from dradriver.node.discovery.reading import Reading
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
@@ -25,22 +25,23 @@ class Server:
         machine: What discovery should find while nothing was changed.
         table: What NVML answers; change it before a reading.
         sys: Its /sys; change it before a reading.
+        file: Where the table is written.
     """
 
     def __init__(self, machine: Machine | str, folder: Path) -> None:
         self.machine = complete(profiles.load(machine)) if isinstance(machine, str) else machine
         self.table = nvml.table(self.machine)
         self.sys = Sys(folder / "root", self.machine)
-        self._file = folder / "nvml"
+        self.file = folder / "nvml"
 
     def environment(self) -> dict[str, str]:
         """Write the table and return the variable that names it."""
-        return {nvml.TABLE: str(nvml.write(self.table, self._file))}
+        return {nvml.TABLE: str(nvml.write(self.table, self.file))}
 
     def read(self) -> Reading:
         """Discover it through the binding, in this process."""
         with patch.dict(os.environ, self.environment()):
-            return hardware.read(driver_root=nvml.compiled(), host_root=self.sys.root)
+            return reading.read(driver_root=nvml.compiled(), host_root=self.sys.root)
 
     def fail(self, query: str, code: int) -> None:
         """Have one query fail: ``nvmlDeviceGetUUID 3``."""

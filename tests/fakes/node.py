@@ -7,6 +7,7 @@ import contextlib
 import functools
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.telling import Teller
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
+from dradriver.node.discovery.watch import BESIDE
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
@@ -170,6 +172,9 @@ class NodeUnderTest:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            for thread in threading.enumerate():  # a process would end with them
+                if thread.name == BESIDE:
+                    thread.join(1)
 
     @property
     def slices(self) -> list[Object]:

@@ -1,6 +1,8 @@
 /*
  * A libnvidia-ml.so.1 for tests: every function answers from a table, read from the file named by NVML_TABLE, or
- * without that variable from "table" beside the library, whenever the library is initialised.
+ * without that variable from "table" beside the library, whenever the file changed. As in the original a session knows
+ * the GPUs that were there when it began, no more and no fewer, and one that is lost stays lost for it.
+ * Each beginning adds a line to the file of the table's name and ".sessions".
  *
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
  * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries.
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
@@ -52,6 +55,9 @@ struct fabric_v {
 };
 
 static char *text;
+static struct stat seen;
+static unsigned gpus; /* when the session began */
+static char at[4096];
 static char **lines;
 static size_t count;
 static int users;
@@ -74,10 +80,13 @@ static const char *look_up(const char *key)
     return line ? *line + strlen(key) + 1 : NULL;
 }
 
+static void refresh(void);
+
 static int answer(const char *key, const char **value)
 {
     if (!users)
         return UNINITIALIZED;
+    refresh();
     *value = look_up(key);
     if (!*value)
         return NOT_SUPPORTED;
@@ -98,6 +107,7 @@ static int of(struct device *device, const char *function, const char *rest, con
     char key[160];
     if (!users)
         return UNINITIALIZED;
+    refresh();
     if (lost(device))
         return GPU_IS_LOST;
     snprintf(key, sizeof key, "%s %s%s", function, device->name, rest);
@@ -152,10 +162,17 @@ static int bus_id(int code, const char *value, struct pci *out)
     return OK;
 }
 
-static int handle(const char *name, struct device **out)
+static long left_of(const char *name)
 {
     char key[64];
     const char *left;
+    snprintf(key, sizeof key, "lost %s", name);
+    left = look_up(key);
+    return left ? atol(left) : -1;
+}
+
+static int handle(const char *name, struct device **out)
+{
     size_t i = 0;
     while (i < known && strcmp(devices[i].name, name))
         i++;
@@ -164,42 +181,32 @@ static int handle(const char *name, struct device **out)
     if (i == known) {
         known++;
         snprintf(devices[i].name, sizeof devices[i].name, "%s", name);
-        snprintf(key, sizeof key, "lost %s", name);
-        left = look_up(key);
-        devices[i].left = left ? atol(left) : -1;
+        devices[i].left = left_of(name);
     }
     *out = &devices[i];
     return OK;
 }
 
-static FILE *table(void)
+static int table(void)
 {
     const char *path = getenv("NVML_TABLE");
-    char beside[4096];
     Dl_info library;
     if (path)
-        return fopen(path, "rb");
-    if (!dladdr((void *)table, &library))
-        return NULL;
-    path = strrchr(library.dli_fname, '/');
-    if (!path)
-        return NULL;
-    snprintf(beside, sizeof beside, "%.*s/table", (int)(path - library.dli_fname), library.dli_fname);
-    return fopen(beside, "rb");
+        return snprintf(at, sizeof at, "%s", path) < (int)sizeof at;
+    if (!dladdr((void *)table, &library) || !(path = strrchr(library.dli_fname, '/')))
+        return 0;
+    return snprintf(at, sizeof at, "%.*s/table", (int)(path - library.dli_fname), library.dli_fname) < (int)sizeof at;
 }
 
-int nvmlInitWithFlags(unsigned flags)
+static int load(void)
 {
-    const char *value;
-    FILE *file = table();
+    FILE *file = fopen(at, "rb");
     size_t length, room = 0;
     char *line, *middle, *end;
-    (void)flags;
     if (!file)
-        return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
-    fseek(file, 0, SEEK_END);
-    length = (size_t)ftell(file);
-    rewind(file);
+        return 0;
+    fstat(fileno(file), &seen);
+    length = (size_t)seen.st_size;
     free(text);
     free(lines);
     text = calloc(length + 1, 1);
@@ -208,7 +215,7 @@ int nvmlInitWithFlags(unsigned flags)
     for (end = text; *end; end++)
         room += *end == '\n';
     lines = calloc(room + 1, sizeof *lines);
-    known = count = 0;
+    count = 0;
     for (line = text; (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
         if ((middle = strchr(line, '='))) {
@@ -217,12 +224,44 @@ int nvmlInitWithFlags(unsigned flags)
         }
     }
     qsort(lines, count, sizeof *lines, order);
+    return 1;
+}
+
+static void refresh(void)
+{
+    struct stat now;
+    size_t i;
+    if (stat(at, &now) || (now.st_ino == seen.st_ino && now.st_mtim.tv_sec == seen.st_mtim.tv_sec &&
+                           now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec))
+        return;
+    if (load())
+        for (i = 0; i < known; i++)
+            if (devices[i].left)
+                devices[i].left = left_of(devices[i].name);
+}
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    const char *value;
+    char log[4112];
+    FILE *sessions;
+    (void)flags;
+    if (!table() || !load())
+        return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
+    snprintf(log, sizeof log, "%s.sessions", at);
+    if ((sessions = fopen(log, "a"))) {
+        fputs("begun\n", sessions);
+        fclose(sessions);
+    }
+    known = 0;
     value = look_up("nvmlInitWithFlags");
     if (value)
         return atoi(value + 1);
     value = look_up("device");
     if (value && access(value, R_OK))
         return 9;
+    value = look_up("nvmlDeviceGetCount_v2");
+    gpus = value ? (unsigned)strtoul(value, NULL, 0) : 0;
     users++;
     return OK;
 }
@@ -250,6 +289,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
     snprintf(name, sizeof name, "%u", index);
     if (!users)
         return UNINITIALIZED;
+    if (index >= gpus)
+        return INVALID_ARGUMENT;
     if ((code = handle(name, &found)) == OK)
         code = of(found, "nvmlDeviceGetHandleByIndex_v2", "", &value);
     if (code == OK)
@@ -281,11 +322,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
 
 QUERY(nvmlSystemGetDriverVersion, (char *out, unsigned length), answer("nvmlSystemGetDriverVersion", &value),
       words(code, value, out, length))
-QUERY(nvmlDeviceGetCount_v2, (unsigned *out), answer("nvmlDeviceGetCount_v2", &value), number(code, value, out))
+QUERY(nvmlDeviceGetCount_v2, (unsigned *out), answer("nvmlDeviceGetCount_v2", &value),
+      code == OK && strtoul(value, NULL, 0) < 1025 ? (*out = gpus, OK) : number(code, value, out))
 TEXT(nvmlDeviceGetUUID)
 TEXT(nvmlDeviceGetName)
 NUMBER(nvmlDeviceGetMinorNumber)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit)
 NUMBER(nvmlDeviceGetPowerManagementLimit)
+NUMBER(nvmlDeviceGetPersistenceMode)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth)
 TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability)
@@ -311,6 +355,24 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
 #ifndef OLD
 
 OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
+
+static int large(int code, const char *value, unsigned long long *out)
+{
+    if (code == OK)
+        *out = strtoull(value, NULL, 0);
+    return code;
+}
+
+QUERY(nvmlDeviceGetCurrentClocksEventReasons, (struct device *device, unsigned long long *out),
+      of(device, "nvmlDeviceGetCurrentClocksEventReasons", "", &value), large(code, value, out))
+QUERY(nvmlDeviceGetTotalEccErrors, (struct device *device, unsigned kind, unsigned counter, unsigned long long *out),
+      (kind == 1 && counter == 0) ? of(device, "nvmlDeviceGetTotalEccErrors", "", &value) : INVALID_ARGUMENT,
+      large(code, value, out))
+QUERY(nvmlDeviceGetRemappedRows,
+      (struct device *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed),
+      of(device, "nvmlDeviceGetRemappedRows", "", &value),
+      (code == OK && sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed) != 4) ? INVALID_ARGUMENT
+                                                                                               : code)
 TWO_NUMBERS(nvmlDeviceGetMigMode)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount)
 NUMBER(nvmlDeviceGetGpuInstanceId)
@@ -367,6 +429,10 @@ int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v *out)
 {
     if (out->version != (2u << 24 | sizeof *out))
         return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+    const char *value = NULL;
+    out->health = 0;
+    if (of(device, "fabric health", "", &value) == OK)
+        number(OK, value, &out->health);
     return fabric_info(device, "nvmlDeviceGetGpuFabricInfoV", &out->fabric);
 }
 

@@ -69,7 +69,7 @@ def table(machine: Machine) -> Table:
             "nvmlDeviceGetName": gpu.product,
             "nvmlDeviceGetCudaComputeCapability": gpu.compute_capability.replace(".", " "),
             "nvmlDeviceGetMemoryInfo": str(gpu.memory_mib << 20),
-            "nvmlDeviceGetPowerManagementLimit": str(gpu.power_watts * 1000),
+            "nvmlDeviceGetPowerManagementDefaultLimit": str(gpu.power_watts * 1000),
             "nvmlDeviceGetMaxPcieLinkGeneration": str(_SPEEDS[speed.split()[0]]),
             "nvmlDeviceGetMaxPcieLinkWidth": str(width),
             "nvmlDeviceGetMigMode": "0 0" if gpu.mig is None else "1 1",

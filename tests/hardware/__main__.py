@@ -7,7 +7,7 @@ import sys
 import time
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import hardware
+from dradriver.node.discovery import reading as discovery
 from dradriver.topology import codec, topo_m
 from tests.hardware.differences import differences
 
@@ -16,7 +16,7 @@ def main() -> int:
     """Print what was read, how long it took and every difference; return 1 where there is one."""
     try:
         start = time.perf_counter()
-        reading = hardware.read()
+        reading = discovery.read()
         seconds = time.perf_counter() - start
         tool = ["nvidia-smi", "topo", "-m"]
         text = subprocess.run(tool, capture_output=True, text=True, check=True, timeout=60).stdout

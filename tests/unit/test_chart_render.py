@@ -198,6 +198,7 @@ def test_least_privilege_of_the_node_agent() -> None:
         ("resource.k8s.io", "resourceclaims", (), {"get"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
         ("resource.k8s.io", "resourceclaims/driver", ("gpu.topology",), {"associated-node:patch"}),
+        ("", "events", (), {"create", "patch"}),
         ("", "nodes", (), {"get", "list", "watch"}),
     ]
 
@@ -257,27 +258,27 @@ def test_pods_have_what_they_need_and_no_more(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "host", "inside"),
-    [
-        ("/", "/", "/driver"),
-        ("/run/nvidia/driver", "/run/nvidia", "/driver/driver"),
-        ("/opt", "/", "/driver/opt"),
-    ],
+    ("root", "inside"), [("/", "/host"), ("/run/nvidia/driver", "/host/run/nvidia/driver"), ("/opt", "/host/opt")]
 )
-def test_a_node_agent_of_real_gpus_sees_the_driver_its_devices_and_the_hosts_sys(
-    root: str, host: str, inside: str
+def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_whatever_is_mounted_there_later(
+    root: str, inside: str
 ) -> None:
     settings = (f"driverRoot={root}",)
     only, spec = container("node", *settings), workload("node", *settings)["spec"]["template"]["spec"]
     assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=nvml"} <= set(only["args"])
     assert only["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
-    seen = {
-        mount["mountPath"]: paths[mount["name"]]
-        for mount in only["volumeMounts"]
-        if mount["name"] in paths and mount.get("readOnly")
+    (seen,) = [mount for mount in only["volumeMounts"] if mount["name"] in paths and mount.get("readOnly")]
+    assert paths[seen["name"]] == "/"
+    assert seen | {"name": ""} == {
+        "name": "",
+        "mountPath": "/host",
+        "readOnly": True,
+        "mountPropagation": "HostToContainer",
     }
-    assert seen == {"/driver": host, "/host/dev": "/dev", "/host/sys": "/sys", "/host/etc/cdi": "/etc/cdi"}
+    # What a read-only host refuses to make is not asked for.
+    made = {path for path in paths.values() if path.startswith("/etc")}
+    assert made == set()
     assert not {"hostNetwork", "hostIPC"} & set(spec)
     assert spec["hostPID"] is True  # else NVML names no process
 

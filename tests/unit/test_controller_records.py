@@ -76,3 +76,17 @@ def test_other_peoples_annotations_and_labels_are_not_kept() -> None:
 def test_a_claim_that_is_nobodys_of_ours_is_not_kept_at_all() -> None:
     claim = {"metadata": {"name": "theirs", "namespace": "n"}}
     assert records.read_claim(msgspec.Raw(msgspec.json.encode(claim))) is None
+
+
+def test_a_device_with_a_fault_that_keeps_pods_off_cannot_be_chosen_and_is_part_of_the_machine() -> None:
+    machine = profiles.load("dgx1-v100", seed="a")
+    xid, hot = (
+        {"key": f"gpu.topology/{kind}", "effect": effect, "timeAdded": "2026-01-01T00:00:00Z"}
+        for kind, effect in (("xid", "NoSchedule"), ("thermal", "None"))
+    )
+    taints = {machine.gpus[2].uuid: [xid], machine.gpus[3].uuid: [hot]}
+    (built,) = slices.build(machine, node="node-a", node_uid="u", taints=taints)
+    built["metadata"] |= {"uid": "a", "resourceVersion": "1"}
+    found = kept(built)
+    assert found.usable == {slices.device_name(gpu.uuid) for gpu in machine.gpus if gpu.index != 2}
+    assert found.machine == machine

@@ -42,7 +42,7 @@ def test_the_device_node_is_the_gpus_minor_number_not_its_index() -> None:
 def test_on_real_hardware_a_device_is_that_of_nvidias_own_specification(tmp_path: Path) -> None:
     real = Workshop([Whole(Hardware(host_root=tmp_path).edits)])
     done = plan(typed(claim("c", [0])), machine(), real, teller(), node=NODE, boot=BOOT).claim
-    assert (done.devices[0].edits.nodes, done.devices[0].edits.cdi) == ((), (f"nvidia.com/gpu={uuid(0)}",))
+    assert (done.devices[0].edits.nodes, done.devices[0].edits.cdi) == ((), (f"gpu.topology/gpu={uuid(0)}",))
 
 
 def test_a_subrequest_is_answered_under_its_request() -> None:

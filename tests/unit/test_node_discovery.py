@@ -7,14 +7,17 @@ import sys
 import threading
 from collections.abc import Collection
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import Simulated, source_for, without
-from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.discovery.watch import AGAIN_S, READINGS, MachineWatch
 from dradriver.node.edits import Edits
 from dradriver.node.errors import RestartError, SetupError
+from dradriver.node.health.faults import Faults
 from dradriver.topology import codec
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
@@ -73,6 +76,8 @@ def test_an_unknown_profile_is_refused_at_start(tmp_path: Path) -> None:
 class Scripted:
     """A discovery that gives one answer after the other, and the last for ever."""
 
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
     slow = False
 
     def __init__(self, *answers: Machine | DriverError) -> None:
@@ -90,6 +95,9 @@ class Scripted:
             raise answer
         return answer
 
+    def close(self) -> None:
+        pass
+
 
 def gpus(watch: MachineWatch) -> int | None:
     return None if watch.machine is None else len(watch.machine.gpus)
@@ -105,7 +113,7 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
         on_change=lambda: told.append(gpus(watch)),
     )
     task = asyncio.create_task(watch.run())
-    await asyncio.sleep(25)
+    await asyncio.sleep(20 + AGAIN_S / 2)
     assert (watch.machine, told) == (machine(), [8])
     await asyncio.sleep(30)
     assert (watch.machine, told) == (less, [8, 7])
@@ -128,9 +136,9 @@ async def test_a_poke_reads_the_machine_at_once() -> None:
 async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
     watch = MachineWatch(Scripted(SetupError("not yet"), machine()), interval_s=10, on_change=lambda: None)
     task = asyncio.create_task(watch.run())
-    await asyncio.sleep(5)
+    await asyncio.sleep(AGAIN_S / 2)
     assert watch.machine is None
-    await asyncio.sleep(10)
+    await asyncio.sleep(AGAIN_S)
     assert watch.machine == machine()
     task.cancel()
 
@@ -173,6 +181,45 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
     task.cancel()
 
 
+async def test_a_driver_that_hangs_for_long_is_trouble_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
+    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.003)
+    found, looks = Hanging(machine(), without(machine(), {"2"})), 0
+
+    def looked() -> None:
+        nonlocal looks
+        looks += 1
+
+    watch = MachineWatch(found, interval_s=0.001, on_change=lambda: None, on_look=looked)
+    task = asyncio.create_task(watch.run())
+    await eventually(lambda: watch.trouble)
+    assert (watch.trouble, watch.machine) == ("the driver has not answered for 0 s", machine())
+    assert REGISTRY.get_sample_value("gpu_topology_node_driver_answers") == 0
+    assert looks > 1
+    found.released.set()
+    await eventually(lambda: gpus(watch) == 7 and watch.trouble is None)
+    assert REGISTRY.get_sample_value("gpu_topology_node_driver_answers") == 1
+    task.cancel()
+
+
+@pytest.mark.looptime
+async def test_readings_that_fail_are_made_again_soon_and_are_trouble_once_there_are_some(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = [SetupError("hiccup")] * (READINGS - 1)
+    watch = MachineWatch(
+        Scripted(machine(), *bad, machine(), *bad, SetupError("worse")), interval_s=10, on_change=lambda: None
+    )
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(10 + (READINGS - 1) * AGAIN_S + 1)
+    assert watch.trouble is None
+    assert caplog.text.count("its last state stands: hiccup") == 1
+    await asyncio.sleep(10 + READINGS * AGAIN_S)
+    assert watch.trouble == f"the GPUs could not be read {READINGS} times in a row: worse"
+    assert watch.machine == machine()
+    task.cancel()
+
+
 HANGS = """
 import time
 from dradriver.kube.process import run
@@ -183,6 +230,8 @@ class Hanging:
     def read(self):
         print("hangs", flush=True)
         time.sleep(60)
+    def close(self):
+        print("closed", flush=True)
 
 raise SystemExit(run(MachineWatch(Hanging(), interval_s=1, on_change=print).run()))
 """

@@ -31,7 +31,7 @@ PER_GPU = [
     "nvmlDeviceGetName 1",
     "nvmlDeviceGetCudaComputeCapability 1",
     "nvmlDeviceGetMemoryInfo 1",
-    "nvmlDeviceGetPowerManagementLimit 1",
+    "nvmlDeviceGetPowerManagementDefaultLimit 1",
     "nvmlDeviceGetMaxPcieLinkGeneration 1",
     "nvmlDeviceGetMaxPcieLinkWidth 1",
     "nvmlDeviceGetMigMode 1",
@@ -221,7 +221,7 @@ def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answ
     ("query", "answer", "value"),
     [
         ("nvmlDeviceGetMemoryInfo 1", str(WHOLE), str(WHOLE)),
-        ("nvmlDeviceGetPowerManagementLimit 1", "4294967295", "4294967295"),
+        ("nvmlDeviceGetPowerManagementDefaultLimit 1", "4294967295", "4294967295"),
         ("nvmlDeviceGetMinorNumber 1", "4294967295", "4294967295"),
         ("nvmlDeviceGetCudaComputeCapability 1", "-1 0", "-1"),
         ("nvmlDeviceGetCudaComputeCapability 1", "9 100", "100"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.kubelet.sockets import SocketPaths
@@ -22,8 +23,9 @@ class Stage:
         self.kubelet = FakeKubelet(root)
         self.told: list[bool] = []
         service = cast("DraService", _NoService())
+        health = HealthStream(node="node-a", machine=lambda: None, standing=dict)
         self.plugin = Plugin(
-            self.paths, service, on_change=lambda: self.told.append(self.plugin.registered), check_s=0.01
+            self.paths, service, health, on_change=lambda: self.told.append(self.plugin.registered), check_s=0.01
         )
 
     async def served(self) -> None:

@@ -134,3 +134,47 @@ def test_what_others_wrote_into_the_metadata_stays() -> None:
 def test_nothing_wanted_deletes_everything() -> None:
     todo = pool.writes([], [stored(wanted()[0], 4)], tolerated={})
     assert (todo.create, todo.update, [name for name, _ in todo.delete]) == ([], [], [slices.slice_name(0, NODE)])
+
+
+def with_parts(*, counter: str, default: str, least: str, **taint: str) -> dict[str, Any]:
+    """A slice as partitionable and shareable devices with a fault have it."""
+    obj = wanted()[0]
+    device = obj["spec"]["devices"][0]
+    device["capacity"]["cores"] = {
+        "value": "100",
+        "requestPolicy": {"default": default, "validRange": {"min": least, "step": "1"}},
+    }
+    device["consumesCounters"] = [{"counterSet": "gpu", "counters": {"memory": {"value": counter}}}]
+    device["taints"] = [{"key": "gpu.topology/xid", "effect": "NoSchedule", **taint}]
+    obj["spec"]["sharedCounters"] = [{"name": "gpu", "counters": {"memory": {"value": counter}}}]
+    return obj
+
+
+def test_amounts_are_compared_by_amount_everywhere_and_a_defaulted_time_is_no_difference() -> None:
+    ours = with_parts(counter="81920Mi", default="100", least="1000m")
+    theirs = with_parts(counter="80Gi", default="100", least="1", timeAdded="2026-01-01T00:00:00Z")
+    assert pool.differences(ours, theirs) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"counter": "81921Mi"}, "counters.memory.value"),
+        ({"counter": "80000000001u"}, "counters.memory.value"),
+        ({"default": "99"}, "requestPolicy.default"),
+        ({"least": "2"}, "validRange.min"),
+        ({"value": "79"}, "taints[0].value"),
+    ],
+)
+def test_the_smallest_difference_of_them_is_one(change: dict[str, str], where: str) -> None:
+    same = {"counter": "80000000u", "default": "100", "least": "1"} if "u" in change.get("counter", "") else {}
+    base = {"counter": "80Gi", "default": "100", "least": "1"} | same
+    found = pool.differences(with_parts(**base), with_parts(**(base | change)))
+    assert found
+    assert all(where in path for path in found)
+
+
+def test_a_time_of_ours_that_the_server_changed_is_a_difference() -> None:
+    ours = with_parts(counter="1", default="1", least="1", timeAdded="2026-01-01T00:00:00Z")
+    theirs = with_parts(counter="1", default="1", least="1", timeAdded="2026-01-02T00:00:00Z")
+    assert pool.differences(ours, theirs) == {"spec.devices[0].taints[0].timeAdded"}

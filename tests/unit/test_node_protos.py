@@ -7,6 +7,8 @@ from types import ModuleType
 import pytest
 
 from dradriver.node.protos.dra.v1 import dra_pb2
+from dradriver.node.protos.health.v1 import health_pb2 as health_v1
+from dradriver.node.protos.health.v1alpha1 import health_pb2 as health_v1alpha1
 from dradriver.node.protos.pluginregistration import pluginregistration_pb2 as registration_pb2
 from tests.paths import REPO
 
@@ -64,3 +66,17 @@ def test_the_field_numbers_are_the_kubelets() -> None:
 
 def test_file_names_cannot_clash_in_protobufs_global_pool() -> None:
     assert dra_pb2.DESCRIPTOR.name == "dradriver/node/protos/dra/v1/dra.proto"
+
+
+@pytest.mark.parametrize(("health", "version"), [(health_v1, "v1"), (health_v1alpha1, "v1alpha1")])
+def test_health_is_the_kubelets(health: ModuleType, version: str) -> None:
+    assert health.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name == f"{version}.DRAResourceHealth"
+    assert fields(health.DeviceIdentifier) == [("pool_name", 1), ("device_name", 2)]
+    assert fields(health.DeviceHealth) == [
+        ("device", 1),
+        ("health", 2),
+        ("last_updated_time", 3),
+        ("health_check_timeout_seconds", 4),
+        ("message", 5),
+    ]
+    assert (health.UNKNOWN, health.HEALTHY, health.UNHEALTHY) == (0, 1, 2)

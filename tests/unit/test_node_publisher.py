@@ -18,7 +18,7 @@ from dradriver.node.publishing import publisher as module
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.node import NODE, Object, eventually, machine
+from tests.fakes.node import NODE, Object, device, eventually, machine, uuid
 
 SLICE = slices.slice_name(0, NODE)
 
@@ -30,8 +30,14 @@ class Stage:
         self.api = api
         self.machine: Machine = machine()
         self.registered = True
+        self.taints: dict[str, list[Object]] = {}
         self.publisher = Publisher(
-            client, node=NODE, machine=lambda: self.machine, registered=lambda: self.registered, **more
+            client,
+            node=NODE,
+            machine=lambda: self.machine,
+            registered=lambda: self.registered,
+            taints=lambda: self.taints,
+            **more,
         )
 
     def node(self, uid: str = "node-uid", **allocatable: str) -> None:
@@ -294,3 +300,64 @@ async def test_two_versions_that_disagree_do_not_write_without_end(caplog: pytes
         assert len(on.writes()) <= spent + 4
         task.cancel()
         await asyncio.wait([task])
+
+
+def taint(at: str = "2026-01-01T00:00:00Z", effect: str = "NoSchedule") -> Object:
+    return {"key": "gpu.topology/xid", "value": "79", "effect": effect, "timeAdded": at}
+
+
+def tainted(on: Stage) -> dict[str, list[Object]]:
+    return {d["name"]: d["taints"] for d in on.slices[0]["spec"]["devices"] if "taints" in d}
+
+
+async def test_taints_come_and_go_and_keep_their_time_over_a_restart() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.taints = {uuid(2): [taint()]}
+        on.publisher.poke()
+        await eventually(lambda: tainted(on) == {device(2): [taint()]})
+        async with Client(on.api.config, user_agent="second") as client:
+            second = Stage(on.api, client)
+            second.taints = {uuid(2): [taint("2026-01-02T00:00:00Z")]}
+            task = asyncio.create_task(second.publisher.run())
+            await eventually(lambda: second.publisher.published)
+            task.cancel()
+            await asyncio.wait([task])
+        assert on.writes() == ["POST", "PUT"]
+        on.taints = {}
+        on.publisher.poke()
+        await eventually(lambda: tainted(on) == {})
+
+
+async def test_a_gpu_that_pods_shall_keep_off_is_in_no_group_and_only_noted_faults_change_none() -> None:
+    async with stage(registered=False) as on:
+        on.taints = {uuid(2): [taint()], uuid(3): [taint(effect="None")]}
+        on.register()
+        await on.settled(devices=8)
+        groups = {
+            d["name"]: [key for key in d["attributes"] if key.startswith("nvlink")]
+            for d in on.slices[0]["spec"]["devices"]
+        }
+        assert groups[device(2)] == []
+        assert "nvlinkGroup2" in groups[device(3)]
+
+
+async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with stage(registered=False) as on:
+        for verb in ("create", "replace"):
+            write = getattr(on.api.store, verb)
+
+            def forgetful(*arguments: Any, write: Any = write, **more: Any) -> Any:
+                for one in arguments[-1].get("spec", {}).get("devices", []):
+                    one.pop("taints", None)
+                return write(*arguments, **more)
+
+            setattr(on.api.store, verb, forgetful)
+        on.taints = {uuid(2): [taint()], uuid(3): [taint(effect="None")]}
+        on.register()
+        await on.settled(devices=7)
+        assert device(2) not in {d["name"] for d in on.slices[0]["spec"]["devices"]}
+        assert caplog.text.count("the API server keeps no taints") == 1
+        on.taints = {}
+        on.publisher.poke()
+        await on.settled(devices=8)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ async def world(tmp_path: Path) -> World:
     return world
 
 
-def reconciler(world: World) -> Reconciler:
-    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.count)
+def reconciler(world: World, *, held: Callable[[Mapping[str, str]], None] = lambda _: None) -> Reconciler:
+    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.count, on_held=held)
 
 
 async def passes(one: Reconciler, count: int) -> None:
@@ -137,25 +138,26 @@ async def test_it_looks_at_start_and_every_minute(world: World) -> None:
 async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.claims.clear()  # deleted by force, and its process hangs in the driver
     world.processes = {uuid(1): 1}
-    one = reconciler(world)
+    held: list[list[str]] = []
+    one = reconciler(world, held=lambda gpus: held.append(sorted(gpus)))
     await passes(one, 5)
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
-    assert list(one.held) == [uuid(1)]
+    assert held == [[], *([[uuid(1)]] * 4)]
     assert caplog.text.count("processes still on it: 1; end them, or restart the node") == 1
     with pytest.raises(DeviceBusyError):
         await world.preparer().prepare(*world.put(claim("new", [1])))
     world.processes = {}
     await passes(one, 1)
-    assert (world.specs, world.checkpoint, one.held) == ({}, [], {})
+    assert (world.specs, world.checkpoint, held[-1]) == ({}, [], [])
 
 
 @pytest.mark.parametrize("error", [NvmlError("nvmlInit", 999, "Unknown Error"), SetupError("x")])
 async def test_a_driver_that_does_not_say_whether_a_gpu_is_in_use_keeps_it(world: World, error: DriverError) -> None:
     world.claims.clear()
     world.processes = error
-    one = reconciler(world)
-    await passes(one, 3)
-    assert (world.checkpoint, sorted(one.held)) == (["uid-c.json"], sorted([uuid(0), uuid(1)]))
+    held: list[list[str]] = []
+    await passes(reconciler(world, held=lambda gpus: held.append(sorted(gpus))), 3)
+    assert (world.checkpoint, held[-1]) == (["uid-c.json"], sorted([uuid(0), uuid(1)]))
 
 
 async def test_a_looker_on_leaves_without_a_question(tmp_path: Path) -> None:

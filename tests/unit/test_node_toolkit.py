@@ -1,82 +1,258 @@
-"""Which GPUs the container toolkit knows, and the device nodes that a container lacks."""
+"""The base specification: from the toolkit, from what is there, and what is not believed."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
+import subprocess
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
-from dradriver.node.discovery import devices, toolkit
+from dradriver.errors import DriverError
+from dradriver.node.discovery import ctk, toolkit
+from dradriver.node.discovery.specification import read_all
+from dradriver.node.discovery.toolkit import BaseSpecification
+from dradriver.topology.machine import Gpu, Machine
+from tests.fakes.node import machine, uuid
+from tests.fakes.toolkit import VERSIONS, Ctk, management, specification
 
-ONE, TWO = "GPU-5c8e4b8e-0d8c-4b8a-9a0e-000000000001", "GPU-5c8e4b8e-0d8c-4b8a-9a0e-000000000002"
-
-GENERATED = f"""---
-cdiVersion: 0.5.0
-containerEdits:
-  deviceNodes:
-  - path: /dev/nvidiactl
-devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: "0"
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: {ONE}
-- containerEdits: {{}}
-  name: all
-kind: nvidia.com/gpu
-"""
+WHOLE = machine()
+Object = dict[str, Any]
 
 
-def test_gpus_are_those_that_the_toolkits_specifications_name(tmp_path: Path) -> None:
-    first, second = tmp_path / "etc", tmp_path / "run"
-    first.mkdir()
-    second.mkdir()
-    (first / "nvidia.yaml").write_text(GENERATED)
-    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": TWO, "containerEdits": {}}]}
-    (second / "nvidia.json").write_text(json.dumps(spec))
-    assert toolkit.named([first, second, tmp_path / "none"]) == {ONE, TWO}
-    assert toolkit.named([first]) == {ONE}
-    assert toolkit.cdi_id(ONE) == f"nvidia.com/gpu={ONE}"
+class Host:
+    """A host's file system with a CDI folder that a runtime reads."""
+
+    def __init__(self, root: Path, driver_root: str = "") -> None:
+        self.root = root
+        self.cdi = root / "var/run/cdi"
+        self.now = 0.0
+        self.ctk: Ctk | None = None
+        self.base = BaseSpecification(
+            cdi_root=self.cdi,
+            host_root=root,
+            driver_root=root / driver_root,
+            run=lambda *words: self.ctk.run(*words) if self.ctk else ctk.run(*words),
+            clock=lambda: self.now,
+        )
+
+    def put(self, path: str, spec: Object) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(spec) if path.endswith("json") else yaml.safe_dump(spec))
+        return file
+
+    @property
+    def made(self) -> Object:
+        found: Object = json.loads((self.cdi / toolkit.FILE).read_text())
+        return found
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def nodes(spec: Object) -> dict[str, str]:
+    """The GPU's node of each device, on the host."""
+    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in spec["devices"]}
+    return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
+
+
+def changed(whole: Machine, **gpus: Gpu) -> Machine:
+    return msgspec.structs.replace(whole, gpus=tuple(gpus.get(f"g{gpu.index}", gpu) for gpu in whole.gpus))
+
+
+def swapped() -> Machine:
+    """The machine with two minors exchanged, as after a GPU was found later than its neighbour."""
+    first, second = WHOLE.gpus[:2]
+    return changed(
+        WHOLE,
+        g0=msgspec.structs.replace(first, minor=second.minor),
+        g1=msgspec.structs.replace(second, minor=first.minor),
+    )
+
+
+def in_mig_mode(*indices: int) -> Machine:
+    return changed(WHOLE, **{f"g{i}": msgspec.structs.replace(WHOLE.gpus[i], mig=()) for i in indices})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_hosts_toolkit_makes_it(version: tuple[int, int], host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE, version=version)
+    assert host.base.keep(WHOLE) == {}
+    assert host.made["kind"] == "gpu.topology/gpu"
+    assert nodes(host.made) == {gpu.uuid: f"/dev/nvidia{gpu.minor}" for gpu in WHOLE.gpus}
+    hooks = {hook["path"] for hook in host.made["containerEdits"]["hooks"]}
+    assert hooks == {"/usr/bin/nvidia-cdi-hook" if version >= (1, 16) else "/usr/bin/nvidia-ctk"}
+    assert toolkit.cdi_id(uuid(0)) == f"gpu.topology/gpu={uuid(0)}"
+
+
+def test_the_operators_toolkit_makes_it_with_the_operators_driver(tmp_path: Path) -> None:
+    host = Host(tmp_path, driver_root="run/nvidia/driver")
+    host.put("var/run/cdi/management.nvidia.com-gpu.yaml", management(WHOLE))
+    assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}  # "all" is no GPU
+    host.ctk = Ctk(host.root, WHOLE, at="usr/local/nvidia/toolkit")
+    assert host.base.keep(WHOLE) == {}
+    assert nodes(host.made) == {gpu.uuid: f"/run/nvidia/driver/dev/nvidia{gpu.minor}" for gpu in WHOLE.gpus}
+    assert {hook["path"] for hook in host.made["containerEdits"]["hooks"]} == {
+        "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    }
+    (mount,) = host.made["containerEdits"]["mounts"]
+    assert mount["hostPath"].startswith("/run/nvidia/driver/usr/lib/")
+
+
+def test_it_is_made_again_when_driver_or_gpus_change_and_not_else(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    for _ in range(3):
+        host.base.keep(WHOLE)
+    host.put("var/run/cdi/gpu.topology-claim_u.json", {"kind": "gpu.topology/claim"})
+    host.put("var/run/cdi/nvidia.yaml", specification(WHOLE))
+    host.base.keep(WHOLE)
+    assert len(host.ctk.calls) == 1  # claims that come and go, and others' files, are no reason
+    host.ctk.machine = swapped()
+    assert host.base.keep(swapped()) == {}
+    assert nodes(host.made)[uuid(0)] == "/dev/nvidia1"
+    newer = msgspec.structs.replace(swapped(), driver_version="590.1")
+    host.ctk.machine = newer
+    assert host.base.keep(newer) == {}
+    assert len(host.ctk.calls) == 3
+    (host.cdi / toolkit.FILE).unlink()  # a reboot, or somebody's broom
+    assert host.base.keep(newer) == {}
+    assert len(host.made["devices"]) == 8
+
+
+def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:
+    some = in_mig_mode(2, 3)
+    host.ctk = Ctk(host.root, some)
+    assert host.base.keep(some) == {}
+    assert len(host.made["devices"]) == 6
+    every = in_mig_mode(*range(8))
+    host.ctk.machine = every
+    assert host.base.keep(every) == {}
+
+
+@pytest.mark.parametrize("path", ["var/run/cdi/nvidia.yaml", "etc/cdi/nvidia.yaml", "etc/cdi/nvidia.json"])
+@pytest.mark.parametrize("kind", ["nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"])
+def test_without_a_toolkit_what_is_there_is_used(path: str, kind: str, host: Host) -> None:
+    host.put(path, specification(WHOLE, kind=kind))
+    assert host.base.keep(WHOLE) == {}
+    assert nodes(host.made) == {gpu.uuid: f"/dev/nvidia{gpu.minor}" for gpu in WHOLE.gpus}
+    assert host.made["containerEdits"] == specification(WHOLE)["containerEdits"]
+
+
+def test_a_stale_specification_hands_out_no_wrong_gpu(host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    wrong = host.base.keep(swapped())
+    assert wrong.keys() == {uuid(0), uuid(1)}
+    assert "nvidia.yaml has /dev/nvidia0 for it, which is /dev/nvidia1 now; " in wrong[uuid(0)]
+    assert nodes(host.made).keys() == {uuid(i) for i in range(2, 8)}
+
+
+def test_one_of_another_driver_is_not_used(host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(msgspec.structs.replace(WHOLE, driver_version="535.1.2")))
+    assert f"is of driver 535.1.2, {WHOLE.driver_version} is running; " in host.base.keep(WHOLE)[uuid(0)]
+    host.put("var/run/cdi/nvidia.yaml", specification(WHOLE))
+    assert host.base.keep(WHOLE) == {}
+
+
+def test_what_lasts_until_a_reboot_comes_first(host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE, driver_root="/old"))
+    host.put("var/run/cdi/nvidia.yaml", specification(WHOLE, driver_root="/new"))
+    host.base.keep(WHOLE)
+    assert nodes(host.made)[uuid(0)] == "/new/dev/nvidia0"
+
+
+def test_a_toolkit_that_fails_leaves_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """1.14 does not look for the driver's library below the driver's root."""
+    host = Host(tmp_path, driver_root="run/nvidia/driver")
+    host.ctk = Ctk(host.root, WHOLE, version=(1, 14))
+    wrong = host.base.keep(WHOLE)
+    assert "ERROR_LIBRARY_NOT_FOUND" in wrong[uuid(0)]
+    assert wrong[uuid(0)].endswith(
+        "run on the node: /usr/bin/nvidia-ctk cdi generate --device-name-strategy=uuid "
+        "--output=/var/run/cdi/nvidia.yaml --driver-root=/run/nvidia/driver"
+    )
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    assert host.base.keep(WHOLE) == {}
+    for _ in range(5):
+        host.base.keep(WHOLE)
+    assert len(host.ctk.calls) == caplog.text.count("LIBRARY_NOT_FOUND") == 2
+
+
+def test_a_toolkit_that_comes_right_is_asked_again_after_a_while(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE.subset(range(7)))
+    assert host.base.keep(WHOLE).keys() == {uuid(7)}
+    host.ctk.machine = WHOLE
+    assert host.base.keep(WHOLE).keys() == {uuid(7)}
+    host.now += toolkit.AGAIN_S
+    assert host.base.keep(WHOLE) == {}
+
+
+def test_without_anything_it_says_the_exact_command(host: Host) -> None:
+    assert host.base.keep(WHOLE)[uuid(0)] == (
+        f"no CDI specification in {host.cdi} or {host.root}/etc/cdi; install the NVIDIA Container Toolkit on the node "
+        "(1.14 or newer), or run: nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml"
+    )
+    assert not host.cdi.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.cdi.parent.mkdir(parents=True)
+    host.cdi.write_text("no folder")
+    assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("operator.yaml", GENERATED.replace("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")),
-        ("other.yaml", GENERATED.replace("nvidia.com/gpu", "nvidia.com/gpus")),
-        ("index.yaml", GENERATED.replace(ONE, "gpu0")),
-        ("nvidia.yaml.tmp", GENERATED),
+        ("other.yaml", yaml.safe_dump(specification(WHOLE, kind="nvidia.com/gpus"))),
+        ("index.yaml", yaml.safe_dump(specification(WHOLE, strategies=["index"]))),
+        ("nvidia.yaml.tmp", yaml.safe_dump(specification(WHOLE))),
         ("broken.json", "\x00{{{"),
+        ("deep.yaml", "[" * 5000),
+        ("half.yaml", yaml.safe_dump(specification(WHOLE))[:500]),
+        ("list.yaml", "- kind: nvidia.com/gpu\n"),
+        ("typed.yaml", "kind: nvidia.com/gpu\ncdiVersion: 0.5.0\ndevices: {a: 1}\n"),
+        ("alias.yaml", "a: &a [*a]\n"),
     ],
 )
-def test_what_names_no_gpu_of_that_kind_counts_for_nothing(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    (tmp_path / "folder.json").mkdir()
-    assert toolkit.named([tmp_path]) == frozenset()
+def test_what_is_no_specification_of_gpus_counts_for_nothing(name: str, text: str, host: Host) -> None:
+    host.cdi.mkdir(parents=True)
+    (host.cdi / name).write_text(text)
+    (host.cdi / "folder.json").mkdir()
+    assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
+    found = list(read_all([host.cdi]))
+    assert [one.source for one in found] == [str(host.cdi / name)] * (name == "index.yaml")
 
 
-def test_missing_device_nodes_are_made_as_the_host_or_the_drivers_container_has_them(tmp_path: Path) -> None:
-    host, driver, own = (tmp_path / name for name in ("host", "driver", "own"))
-    for folder in (host, driver, own):
-        folder.mkdir()
-    (own / "nvidia0").write_text("there already")
-    (driver / "nvidia-caps").mkdir()
-    (driver / "nvidia9").write_text("no device")
-    try:
-        os.mknod(driver / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(195, 255))
-    except PermissionError:
-        devices.add_nodes([driver, host], folder=own)  # what cannot be made is left, and nothing fails
-        assert sorted(path.name for path in own.iterdir()) == ["nvidia0"]
-        return
-    os.mknod(driver / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
-    os.mknod(host / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(195, 254))
-    devices.add_nodes([driver, host, tmp_path / "none"], folder=own)
-    assert sorted(path.name for path in own.iterdir()) == ["nvidia0", "nvidiactl"]
-    assert (own / "nvidiactl").stat().st_rdev == os.makedev(195, 255)
-    assert (own / "nvidia0").read_text() == "there already"
+STATIC = """
+#include <stdio.h>
+int main(int count, char **words) {
+    if (count == 1) { fprintf(stderr, "one\\nlast words\\n"); return 3; }
+    for (int i = 0; i < count; i++) puts(words[i]);
+    FILE *file = fopen("/inside", "r");
+    puts(file ? "in the root" : "outside");
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
+def test_a_command_runs_with_the_hosts_root_as_its_own(tmp_path: Path) -> None:
+    source = tmp_path / "ctk.c"
+    source.write_text(STATIC)
+    done = subprocess.run(["cc", "-static", str(source), "-o", str(tmp_path / "ctk")], check=False, timeout=60)
+    if done.returncode:
+        pytest.skip("no static C library")
+    (tmp_path / "inside").touch()
+    assert ctk.run(tmp_path, ["/ctk", "cdi"]) == b"/ctk\ncdi\nin the root\n"
+    with pytest.raises(DriverError, match=r"/ctk cdi generate failed \(3\): last words"):
+        ctk.run(tmp_path, ["/ctk"])
+    with pytest.raises(DriverError, match="/none"):
+        ctk.run(tmp_path, ["/none"])

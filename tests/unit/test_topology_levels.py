@@ -71,8 +71,8 @@ HERE = Location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
 @pytest.mark.parametrize(
     ("there", "expected"),
     [
-        (HERE, Step.NVLINK),
-        (Location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), Step.NVLINK),
+        (HERE, Step.FABRIC),
+        (Location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), Step.FABRIC),
         (Location(fabric="f.2", leaf="l1", spine="s1", zone="z1"), Step.LEAF),
         (Location(leaf="l2", spine="s1", zone="z1"), Step.SPINE),
         (Location(leaf="l2", spine="s2", zone="z1"), Step.ZONE),
@@ -86,7 +86,8 @@ HERE = Location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
 )
 def test_the_way_between_two_servers(there: Location, expected: Step) -> None:
     assert between(HERE, there) is between(there, HERE) is expected
-    assert topology_level(between(HERE, there)) == (0 if expected is Step.NVLINK else 4)
+    assert topology_level(between(HERE, there)) == 4
+    assert CLASSES[expected].bandwidth is Bandwidth.NETWORK  # NVLink ends at a server without an IMEX channel
 
 
 def test_what_is_not_known_is_not_shared() -> None:

@@ -10,7 +10,7 @@ from dradriver.topology.levels import BETWEEN_SERVERS, Location, Step
 # What holds all nodes of a gang together, narrowest first: one node (None), or the step between two of them at most.
 REACHES: dict[Step | None, str] = {
     None: "node",
-    Step.NVLINK: "fabric",
+    Step.FABRIC: "fabric",
     Step.LEAF: "leaf",
     Step.SPINE: "spine",
     Step.ZONE: "zone",

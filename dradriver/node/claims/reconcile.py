@@ -30,9 +30,6 @@ class Reconciler:
     back only when it looked unused in two passes in a row and was not prepared again in between, and when no process is
     left on its GPUs: one of a pod that was deleted by force may hang in the driver for ever, and its GPU is nobody
     else's until it ends.
-
-    Attributes:
-        held: For each GPU that is kept although its claim looks unused, by uuid, why.
     """
 
     def __init__(
@@ -42,6 +39,7 @@ class Reconciler:
         *,
         node: str,
         processes: Processes,
+        on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """Keep what is needed.
@@ -51,6 +49,7 @@ class Reconciler:
             get_claim: Reads a claim from the API server by namespace and name.
             node: This node's pool.
             processes: Counts the processes on each of some GPUs.
+            on_held: Told after every pass of the GPUs that are kept although their claims look unused: why, by uuid.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
@@ -58,8 +57,9 @@ class Reconciler:
         self._node = node
         self._processes = processes
         self._interval_s = interval_s
+        self._on_held = on_held
         self._suspects: dict[str, Stamp] = {}
-        self.held: dict[str, str] = {}
+        self._held: dict[str, str] = {}
 
     async def run(self) -> None:
         """Look now and after every interval, until cancelled."""
@@ -103,9 +103,10 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
-        for uuid in sorted(held.keys() - self.held.keys()):
+        for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s stays with a claim that nobody uses: %s", uuid, held[uuid])
-        self.held = held
+        self._held = held
+        self._on_held(held)
         metrics.GPUS_HELD.set(len(held))
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:

@@ -1,21 +1,29 @@
 """Reading the machine: one way to ask, one module for each way to find out.
 
 watch      reads again and again, and tells of changes
-hardware   the real machine, from what NVML and /sys say
+hardware   this node's own GPUs, read again and again
+reading    one reading of them, from what NVML and /sys say
 simulated  a profile's machine in place of a real one
+failures   what is broken on a simulated machine
 questions  asking what may fail
 nvml       what may be asked of NVML, with types
 binding    its answers, by nvidia-ml-py
 library    which library that is, and whether it was replaced
+session    keeping it open while the driver lives
+release    when it must be closed, so that the driver can be replaced
 devices    the driver's device nodes in the agent's own /dev
 gpus       what NVML says of each GPU
 mig        what it says of MIG
+condition  what it says of a GPU's condition
 links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
 processes  how many processes are on a GPU
-toolkit    which GPUs NVIDIA's CDI specification names
+steady     what is published, which does not flutter
+toolkit    the base specification, which makes a whole GPU usable in a container
+specification  CDI specifications that others made
+ctk        NVIDIA's tool that makes them
 """
 
 from __future__ import annotations
@@ -24,6 +32,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dradriver.node.edits import Edits
+from dradriver.node.health.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 
 
@@ -44,10 +53,21 @@ class Discovery(Protocol):
     def slow(self) -> bool:
         """Whether reading takes long or can hang, so that it is done beside the event loop."""
 
+    @property
+    def faults(self) -> Faults:
+        """What was wrong with GPUs at the last reading."""
+
+    @property
+    def sound(self) -> frozenset[str]:
+        """Uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
+
     def read(self) -> Machine:
         """Return the machine as it is now; a GPU that does not answer is left out.
 
         Raises:
             RestartError: This process cannot read it any more, another can.
-            DriverError: The machine cannot be read.
+            DriverError: The machine cannot be read now: what was read before stands.
         """
+
+    def close(self) -> None:
+        """Let go of whatever is held between readings."""

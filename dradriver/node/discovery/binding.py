@@ -48,11 +48,14 @@ _MOST_INSTANCE: Final = 0xFFFF
 _MOST_REMOTE_TYPE: Final = 255
 _MOST_P2P_STATUS: Final = 255
 _MOST_MAJOR: Final = 99
+_MOST_ERRORS: Final = 1 << 48
+_MOST_ACTION: Final = 255
+_MOST_REASONS: Final = (1 << 32) - 1
 
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
-    """Open the library for a while: it sees GPUs that came or went since the last time, and holds none afterwards.
+    """Begin a session for one block, for whoever reads once.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -61,16 +64,32 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
     Raises:
         NvmlError: There is no library, no driver behind it, or no permission.
     """
+    nvml = begin(driver_root=driver_root)
+    try:
+        yield nvml
+    finally:
+        end(nvml)
+
+
+def begin(*, driver_root: Path | None = None) -> Nvml:
+    """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
+
+    Raises:
+        NvmlError: As ``opened``.
+    """
     import pynvml
 
     library.load(driver_root)
     nvml = _Binding(pynvml)
     nvml.ask("nvmlInit")
-    try:
-        yield nvml
-    finally:
-        with contextlib.suppress(NvmlError):
-            nvml.ask("nvmlShutdown")
+    return nvml
+
+
+def end(nvml: Nvml) -> None:
+    """End a session that ``begin`` gave: no GPU is held any more."""
+    assert isinstance(nvml, _Binding)
+    with contextlib.suppress(NvmlError):
+        nvml.ask("nvmlShutdown")
 
 
 class _Binding:
@@ -142,7 +161,10 @@ class _Binding:
         return _bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
 
     def power_watts(self, gpu: Handle) -> int:
-        return self._number("nvmlDeviceGetPowerManagementLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+        return self._number("nvmlDeviceGetPowerManagementDefaultLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+
+    def persistent(self, gpu: Handle) -> bool:
+        return bool(self._number("nvmlDeviceGetPersistenceMode", gpu, most=1))
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
         generation = self._number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)
@@ -182,6 +204,31 @@ class _Binding:
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
         what = self._binding.NVML_P2P_CAPS_INDEX_NVLINK
         return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
+
+    def uncorrected_errors(self, gpu: Handle) -> int:
+        what = self._binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._binding.NVML_VOLATILE_ECC
+        return self._number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
+
+    def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
+        query = "nvmlDeviceGetRemappedRows"
+        _, _, pending, failed = self.ask(query, gpu)
+        return bool(_bounded(query, int(pending), 1)), bool(_bounded(query, int(failed), 1))
+
+    def recovery_action(self, gpu: Handle) -> int:
+        return self._field(gpu, self._binding.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
+
+    def fabric_health(self, gpu: Handle) -> int:
+        info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()
+        self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
+        return int(info.healthMask) if info.state == _FABRIC_READY else 0
+
+    def slow_reasons(self, gpu: Handle) -> int:
+        try:
+            return self._number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
+        except NvmlError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
     def fabric(self, gpu: Handle) -> str:
         info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()

@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.node.discovery import mig
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
-from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Problem, Questions
+from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Answers, Problem, Questions
 from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import MigDevice
 
@@ -40,6 +40,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
         link_mbps: Signalling rate of one of them, MB/s; 0 where not known.
         fabric: ``clusterUUID.cliqueID``; empty without one.
         mig: Its MIG devices; None with MIG mode off.
+        persistent: Whether persistence mode is on; True where the product has none.
+        unsure: True where a question failed and its last good answer stands, or none.
     """
 
     handle: Handle
@@ -57,6 +59,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     c2c_gbps: float
     fabric: str
     mig: tuple[MigDevice, ...] | None
+    persistent: bool = True
+    unsure: bool = False
 
     @property
     def sm(self) -> int:
@@ -64,30 +68,50 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
 
 
-def read_gpus(nvml: Nvml, problems: list[Problem]) -> tuple[GpuFacts, ...]:
-    """Return all GPUs that answer, by index.
+class Gpus(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        found: All GPUs that answer, by index.
+        lost: How many said that they are lost, or of no use before a reset.
+        silent: How many did not say who they are, for no reason that lasts: asked again they may.
+    """
+
+    found: tuple[GpuFacts, ...]
+    lost: int
+    silent: int
+
+
+def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = None) -> Gpus:
+    """Return all GPUs that answer.
 
     Args:
         nvml: The open library.
         problems: Gets what went wrong.
+        answers: Those of earlier readings.
 
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
     """
     found: list[GpuFacts] = []
+    lost = silent = 0
     for index in range(nvml.count()):
-        asked = Questions(f"GPU {index}", problems)
+        asked = Questions(f"GPU {index}", problems, answers)
         gpu = _read(nvml, index, asked)
         if gpu is None or asked.lost:
             asked.note("GPU", "left out; it cannot be handed out like this")
+            lost += asked.lost
+            silent += not asked.lost
             continue
         twin = next((g for g in found if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
             asked.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
+            silent += 1
             continue
         found.append(gpu)
     said = Counter(gpu.pci for gpu in found if gpu.pci)
-    return tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in found)
+    gpus = tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in found)
+    return Gpus(gpus, lost, silent)
 
 
 def _placeless(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
@@ -102,11 +126,14 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
     if handle is None:
         return None
     uuid = asked.ask(nvml.uuid, handle, default="", quiet=frozenset())
-    minor = asked.ask(nvml.minor, handle, default=None, quiet=frozenset())
-    if not uuid or minor is None:
+    if not uuid:
         return None
     if not _UUID.fullmatch(uuid):
         asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
+        return None
+    asked.who = uuid
+    minor = asked.ask(nvml.minor, handle, default=None, quiet=frozenset())
+    if minor is None:
         return None
     pci = asked.ask(nvml.bus_id, handle, default="", quiet=frozenset())
     if pci and not is_bus_id(pci):
@@ -117,7 +144,7 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
     if capability is None and memory_mib is None and asked.failed:
         return None  # it knows its name and nothing else: work would fail on it
     links = _links(nvml, handle, asked)
-    return GpuFacts(
+    facts = GpuFacts(
         handle=handle,
         index=index,
         uuid=uuid,
@@ -136,7 +163,9 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         c2c_gbps=asked.ask(nvml.c2c_gbps, handle, default=0.0, quiet=NEWER | {INVALID_ARGUMENT}),
         fabric=asked.ask(nvml.fabric, handle, default="", quiet=NEWER),
         mig=mig.read(nvml, handle, asked),
+        persistent=asked.ask(nvml.persistent, handle, default=True, quiet=NEWER),
     )
+    return msgspec.structs.replace(facts, unsure=asked.failed)
 
 
 def _links(nvml: Nvml, gpu: Handle, asked: Questions) -> list[tuple[int, Link]]:

@@ -47,13 +47,13 @@ def find_library(driver_root: Path) -> Path:
         NvmlError: It is in none of the places where the driver's installers put it.
     """
     for folder in _FOLDERS:
-        path = _inside(driver_root, f"{folder}/{LIBRARY}")
+        path = inside(driver_root, f"{folder}/{LIBRARY}")
         if path is not None and os.path.isfile(path):
             return path
     raise NvmlError("dlopen", LIBRARY_NOT_FOUND, f"no {LIBRARY} below {driver_root}; looked in {', '.join(_FOLDERS)}")
 
 
-def _inside(root: Path, name: str) -> Path | None:
+def inside(root: Path, name: str) -> Path | None:
     """Return the path without symbolic links of a name below a root; None where links lead round in a circle."""
     left = list(reversed(PurePosixPath(name).parts))
     at: list[str] = []

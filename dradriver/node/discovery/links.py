@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dradriver.node.discovery.gpus import GpuFacts, Link
 from dradriver.node.discovery.nvml import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
-from dradriver.node.discovery.questions import NEWER, Problem, Questions
+from dradriver.node.discovery.questions import NEWER, Answers, Problem, Questions
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -35,7 +35,9 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
     return bool(link.remote) and link.remote not in here and not pci_class(link.remote).startswith("0x03")
 
 
-def link_matrix(nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem]) -> Matrix:
+def link_matrix(
+    nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
+) -> Matrix:
     """Return g x g numbers of links: direct ones, and over switches the smaller of both sides' links to them.
 
     A pair that NVML knows to have no peer access over NVLink (a fabric manager that does not run or has other
@@ -45,7 +47,7 @@ def link_matrix(nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], p
     matrix = [[0] * len(gpus) for _ in gpus]
     for i in range(len(gpus)):
         for j in range(i):
-            asked = Questions(f"GPU {gpus[j].index} - GPU {gpus[i].index}", problems)
+            asked = of_two(gpus[j], gpus[i], problems, answers)
             sides = _agreed(_side(direct[j], gpus[i]), _side(direct[i], gpus[j]))
             if sides[0] != sides[1]:
                 asked.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
@@ -56,6 +58,11 @@ def link_matrix(nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], p
                 count = 0
             matrix[i][j] = matrix[j][i] = count
     return tuple(tuple(row) for row in matrix)
+
+
+def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> Questions:
+    """Return questions about a pair of GPUs."""
+    return Questions(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
 
 
 def _side(direct: Counter[str], other: GpuFacts) -> tuple[int, int]:

@@ -13,6 +13,7 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
+DRIVER_NOT_LOADED: Final = 9
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
@@ -80,7 +81,10 @@ class Nvml(Protocol):
         """Return the whole memory in MiB, as ``nvidia-smi`` prints it."""
 
     def power_watts(self, gpu: Handle) -> int:
-        """Return the power limit that is set."""
+        """Return the power limit that the product comes with: the one that is set changes with its administrator."""
+
+    def persistent(self, gpu: Handle) -> bool:
+        """Return whether the driver keeps the GPU initialised while no process has it open (persistence mode)."""
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
         """Return generation and lanes of the best PCIe link that GPU and slot can have."""
@@ -111,6 +115,21 @@ class Nvml(Protocol):
 
     def fabric(self, gpu: Handle) -> str:
         """Return ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that the GPU has joined; empty for none."""
+
+    def uncorrected_errors(self, gpu: Handle) -> int:
+        """Return the number of uncorrected memory errors since the driver was loaded."""
+
+    def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
+        """Return whether rows of its memory are remapped at its next reset, and whether remapping has failed."""
+
+    def recovery_action(self, gpu: Handle) -> int:
+        """Return what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
+
+    def fabric_health(self, gpu: Handle) -> int:
+        """Return the health mask of its multi-node NVLink fabric; 0 where it tells nothing."""
+
+    def slow_reasons(self, gpu: Handle) -> int:
+        """Return why its clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         """Return whether MIG mode is on, and whether it will be after the GPU's next reset."""

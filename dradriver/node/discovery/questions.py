@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar, TypeVarTuple
+from collections.abc import Callable, Collection
+from typing import Final, TypeVar, TypeVarTuple, cast
 
 import msgspec
 
@@ -40,25 +40,51 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{self.where}: {self.what}: {self.said}"
 
 
+class Answers:
+    """The last good answers, so that one question that fails once changes nothing: see ``Questions.ask``."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], object] = {}
+
+    def keep(self, who: str, what: str, at: str, answer: object) -> None:
+        """Remember an answer by who was asked what, and about which part."""
+        self._known[who, what, at] = answer
+
+    def last(self, who: str, what: str, at: str, default: T) -> T:
+        """Return the last good answer, or ``default`` where there never was one."""
+        return cast("T", self._known.get((who, what, at), default))
+
+    def forget(self, whose: Collection[str]) -> None:
+        """Forget the GPUs, and pairs of GPUs, that are not among these."""
+        gone = [key for key in self._known if "-" in key[0] and not set(key[0].split()) <= set(whose)]
+        for key in gone:
+            del self._known[key]
+
+
 class Questions:
     """Questions about one thing; what went wrong is added to ``problems``.
 
     Attributes:
+        who: The identity of who is asked, for ``Answers``: a uuid, or two with a blank; empty while it is not known.
         lost: True once NVML said that the GPU has fallen off the bus, or is of no use before a reset: it is not asked
             again.
         failed: True once a question failed that should have an answer.
     """
 
-    def __init__(self, where: str, problems: list[Problem]) -> None:
+    def __init__(self, where: str, problems: list[Problem], answers: Answers | None = None, *, who: str = "") -> None:
         self._where = where
         self._problems = problems
+        self._answers = answers or Answers()
+        self.who = who
         self.lost = False
         self.failed = False
 
     def ask(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
     ) -> T:
-        """Return the answer, or ``default`` without one.
+        """Return the answer; where it fails, the last good one; ``default`` without any.
+
+        A product that does not know the question never answered it, so it is told nothing old.
 
         Args:
             query: A method of ``Nvml``.
@@ -69,14 +95,19 @@ class Questions:
         """
         if self.lost:
             return default
+        what = query.__name__
         try:
-            return query(*arguments)
+            answer = query(*arguments)
         except NvmlError as error:
             self.lost = error.code in (GPU_IS_LOST, RESET_REQUIRED)
-            if self.lost or error.code not in quiet:
-                self.failed = True
-                self.note(error.query, f"{error.said} ({error.code})", at=at)
-            return default
+            if not self.lost and error.code in quiet:
+                return default
+            self.failed = True
+            self.note(error.query, f"{error.said} ({error.code})", at=at)
+            return self._answers.last(self.who, what, at, default) if self.who and not self.lost else default
+        if self.who:
+            self._answers.keep(self.who, what, at, answer)
+        return answer
 
     def note(self, what: str, said: str, *, at: str = "") -> None:
         """Remember a problem."""

@@ -8,8 +8,11 @@ from typing import Final
 
 import msgspec
 
+from dradriver.node.discovery import failures
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import SetupError
+from dradriver.node.health import links
+from dradriver.node.health.faults import Faults
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Gpu, Machine
 
@@ -21,16 +24,22 @@ class Simulated:
     """The machine of a profile or file, with uuids of this node's own.
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
-    gone; the others' indices close ranks, as NVML's do when a GPU is lost. A file ``processes`` has a GPU's uuid on one
-    line for each process that is on it.
+    gone; the others' indices close ranks, as NVML's do when a GPU is lost. What else is broken stands in the node's
+    file of ``failures``. A file ``processes`` has a GPU's uuid on one line for each process that is on it.
+
+    Attributes:
+        faults: What was wrong with GPUs at the last reading.
     """
 
+    sound: frozenset[str] = frozenset()
     slow = False
 
     def __init__(self, source: str, *, node: str, folder: Path) -> None:
         self._whole = load.read_machine(source, seed=node)
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
+        self._failures = failures.path(folder, node)
+        self.faults: Faults = {}
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the GPU's device node, with one behind it that every host has."""
@@ -46,12 +55,24 @@ class Simulated:
         return {gpu: lines.count(gpu) for gpu in gpus}
 
     def read(self) -> Machine:
-        """Return the machine without the GPUs that are lost now.
+        """Return the machine as it is while this is broken.
 
         Raises:
-            SetupError: The file cannot be read.
+            SetupError: A file cannot be read.
         """
-        return without(self._whole, set(_words(self._lost)))
+        broken = failures.read(self._failures)
+        lost = set(_words(self._lost))
+        found = self._whole
+        if broken:
+            found = failures.applied(found, broken)
+            lost |= {gpu.uuid for gpu in found.gpus if (one := failures.of(broken, gpu)) is not None and one.lost}
+        named, short = failures.faults(found, broken), links.lost(links.of_machine(found))
+        left = without(found, lost)
+        self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
+        return left
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
 
 
 def _words(path: Path) -> list[str]:

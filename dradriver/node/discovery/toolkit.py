@@ -1,18 +1,36 @@
-"""Which GPUs a container can be given: those that the NVIDIA Container Toolkit's CDI specification names."""
+"""The base specification: what makes a whole GPU usable in a container, its device nodes and the driver's libraries.
+
+It is our own CDI specification, so that a claim's devices keep their names whatever others do to theirs: made by the
+host's ``nvidia-ctk``; where there is none, from a specification that is there, as far as it is true of the machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-KIND: Final = "nvidia.com/gpu"
-_MOST_BYTES: Final = 4 << 20  # one of eight GPUs with all MIG devices has 200 KB
-# YAML or JSON: the form of these two fields tells enough, and reading it all takes a hundred times as long.
-_KIND: Final = re.compile(rf"""\bkind["']?\s*:\s*["']?{re.escape(KIND)}["'\s,}}]""")
-_NAME: Final = re.compile(r"""\bname["']?\s*:\s*["']?(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b""")
+import msgspec
+
+from dradriver.api import names
+from dradriver.node import files
+from dradriver.node.discovery import ctk
+from dradriver.node.discovery.specification import Specification, read_all
+from dradriver.node.discovery.specification import files as specifications
+from dradriver.node.errors import SetupError
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
+FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
+AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
+
+_Stamp = tuple[object, ...]
 
 
 def cdi_id(uuid: str) -> str:
@@ -20,19 +38,117 @@ def cdi_id(uuid: str) -> str:
     return f"{KIND}={uuid}"
 
 
-def named(folders: Iterable[Path]) -> frozenset[str]:
-    """Return the uuids of the GPUs that specifications in the folders name; what cannot be read names none."""
-    found: set[str] = set()
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            for path in sorted(folder.iterdir()):
-                if path.suffix in (".json", ".yaml", ".yml"):
-                    found |= _named(path)
-    return frozenset(found)
+class BaseSpecification:
+    """The file of it, made when the driver or the GPUs change."""
+
+    def __init__(
+        self,
+        *,
+        cdi_root: Path,
+        host_root: Path,
+        driver_root: Path | None,
+        run: ctk.Run = ctk.run,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep what is needed; no file is touched.
+
+        Args:
+            cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
+            host_root: Where the host's file system is.
+            driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
+            run: Runs a command of the host's.
+            clock: Seconds that only grow.
+        """
+        self._path = cdi_root / FILE
+        self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
+        self._host_root = host_root
+        self._driver_root = _below(host_root, driver_root)
+        self._run = run
+        self._clock = clock
+        self._made: _Stamp | None = None
+        self._made_s = 0.0
+        self._missing: dict[str, str] = {}
+
+    def keep(self, machine: Machine) -> dict[str, str]:
+        """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
+
+        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs.
+        """
+        whole = [gpu for gpu in machine.gpus if gpu.mig is None]
+        asked = (machine.driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole))
+        now = self._clock()
+        due = bool(self._missing) and now - self._made_s >= AGAIN_S
+        if self._made != (asked, self._stamps()) or due:
+            try:
+                self._missing = self._make(whole, machine.driver_version) if whole else {}
+            except OSError as error:
+                self._missing = {gpu.uuid: f"{self._path} cannot be written: {error}" for gpu in whole}
+            self._made, self._made_s = (asked, self._stamps()), now
+        return self._missing
+
+    def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
+        best: tuple[Specification, dict[str, dict[str, Any]]] | None = None
+        wrong: dict[str, str] = {}
+        for one in self._sources(wrong):
+            found, reasons = one.devices(gpus, driver_version)
+            wrong = reasons | wrong
+            if best is None or len(found) > len(best[1]):
+                best = one, found
+            if len(found) == len(gpus):
+                break
+        have = best[1] if best is not None else {}
+        if best is not None and have:
+            made = best[0].raw | {"kind": KIND, "devices": [have[uuid] for uuid in sorted(have)]}
+            data = msgspec.json.encode(made)
+            if not _holds(self._path, data):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                files.write(self._path, data)
+                logger.info("%s has %d GPUs, from %s", self._path, len(have), best[0].source)
+        advice = ctk.advice(ctk.find(self._host_root), driver_root=self._driver_root or "/")
+        none = f"no CDI specification in {' or '.join(map(str, self._folders))}"
+        said = wrong.get("", "")
+        return {
+            gpu.uuid: "; ".join(filter(None, (said, wrong.get(gpu.uuid, none), advice)))
+            for gpu in gpus
+            if gpu.uuid not in have
+        }
+
+    def _sources(self, wrong: dict[str, str]) -> Iterator[Specification]:
+        """Yield the toolkit's, made now, then those that are there; why there is none of the first is in ``wrong``."""
+        found = ctk.find(self._host_root)
+        if found is not None and self._driver_root is not None:
+            command = ctk.words(found, hook=ctk.hook(self._host_root, found), driver_root=self._driver_root)
+            try:
+                yield Specification(found, self._run(self._host_root, command), json=True)
+            except (SetupError, ValueError) as error:
+                wrong[""] = str(error)
+                logger.warning("%s", error)
+        yield from read_all(self._folders)
+
+    def _stamps(self) -> _Stamp:
+        """Return what changes when our specification does, the toolkit, or without one the specifications of others."""
+        found = ctk.find(self._host_root)
+        others = [] if found and not self._missing else [p for folder in self._folders for p in specifications(folder)]
+        return (found, *map(_stamp, (self._path, *others)))
 
 
-def _named(path: Path) -> set[str]:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-        return set(_NAME.findall(text)) if _KIND.search(text) else set()
-    return set()
+def _below(host_root: Path, driver_root: Path | None) -> str | None:
+    """Return the driver's root as a path of the host's; None where it is not below the host's file system."""
+    if driver_root is None:
+        return "/"
+    with contextlib.suppress(ValueError):
+        return str(Path("/") / driver_root.relative_to(host_root))
+    return None
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return path.read_bytes() == data
+    return False
+
+
+def _stamp(path: Path) -> object:
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return str(path), status.st_mtime_ns, status.st_ino, status.st_size
+    return str(path)

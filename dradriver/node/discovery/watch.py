@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
+HANGS_S: Final = 60.0  # a driver that has not answered for so long does not
+READINGS: Final = 5  # in a row that fail before it is said of the GPUs
+BESIDE: Final = "beside the event loop"
+AGAIN_S: Final = 2.0  # after a reading that failed
 
 
 class MachineWatch:
@@ -27,14 +31,34 @@ class MachineWatch:
 
     Attributes:
         machine: The last that could be read; None before the first.
+        trouble: What keeps it from being read, once that lasts; None while it can be.
     """
 
-    def __init__(self, discovery: Discovery, *, interval_s: float, on_change: Callable[[], None]) -> None:
-        """Keep what is needed; nothing is read yet."""
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        interval_s: float,
+        on_change: Callable[[], None],
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep what is needed; nothing is read yet.
+
+        Args:
+            discovery: How to read it.
+            interval_s: How often.
+            on_change: Called when ``machine`` has changed.
+            on_look: Called after every reading, also one that failed or goes on for too long.
+        """
+        self._on_look = on_look
+        self._failed = 0
+        self._said = ""
+        self.trouble: str | None = None
         self._discovery = discovery
         self._interval_s = interval_s
         self._on_change = on_change
         self._again = asyncio.Event()
+        self._reading = False
         self.machine: Machine | None = None
 
     async def run(self) -> None:
@@ -43,12 +67,16 @@ class MachineWatch:
         Raises:
             RestartError: Only another process can read it again.
         """
-        while True:
-            await self._look()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._again.wait()
-            self._again.clear()
+        try:
+            while True:
+                await self._look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(AGAIN_S, self._interval_s) if self._failed else self._interval_s):
+                        await self._again.wait()
+                self._again.clear()
+        finally:
+            if not self._reading:  # a driver that hangs is left hanging
+                self._discovery.close()
 
     def poke(self) -> None:
         """Have the machine read again now."""
@@ -59,14 +87,24 @@ class MachineWatch:
         if not self._discovery.slow:
             return self._discovery.read()
         reading = beside(self._discovery.read)
+        self._reading = True
         waited_s = 0.0
         try:
             while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
                 waited_s += PATIENCE_S
                 logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
+                if waited_s >= HANGS_S:
+                    self._tell(f"the driver has not answered for {HANGS_S:.0f} s")
+            self._reading = False
             return reading.result()
         finally:
             reading.cancel()
+
+    def _tell(self, trouble: str | None) -> None:
+        if trouble is None or self.trouble is None:  # its first words stand
+            self.trouble = trouble
+        metrics.DRIVER_ANSWERS.set(self.trouble is None)
+        self._on_look()
 
     async def _look(self) -> None:
         try:
@@ -74,11 +112,19 @@ class MachineWatch:
         except RestartError:
             raise
         except DriverError as error:
-            logger.error("the machine cannot be read now, its last state stands: %s", error)
+            self._failed += 1
+            if str(error) != self._said:
+                self._said = str(error)
+                logger.error("the machine cannot be read now, its last state stands: %s", error)
+            often = f"the GPUs could not be read {READINGS} times in a row: {error}"
+            self._tell(often if self._failed >= READINGS else self.trouble)
             return
-        if machine == self.machine:
-            return
+        self._said = ""
+        self._failed = 0
         before, self.machine = self.machine, machine
+        self._tell(None)  # before anything is published: a fault that is known is published with its GPU
+        if machine == before:
+            return
         metrics.GPUS.set(len(machine.gpus))
         if before is None:
             logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
@@ -110,5 +156,5 @@ def beside(work: Callable[[], T]) -> asyncio.Future[T]:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, name=BESIDE, daemon=True).start()
     return future

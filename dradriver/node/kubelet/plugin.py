@@ -18,6 +18,7 @@ from dradriver.api import names
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
+from dradriver.node.kubelet.health import VERSIONS, HealthStream
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.kubelet.sockets import SocketPaths
 from dradriver.node.protos.dra.v1 import dra_pb2_grpc
@@ -26,7 +27,7 @@ from dradriver.node.protos.pluginregistration import pluginregistration_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin",)  # kubelets from 1.34
+SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", *VERSIONS)  # kubelets from 1.34
 CHECK_S: Final = 5.0
 _GRACE_S: Final = 2.0  # for calls under way at the end; one that waits for a device is cut short
 
@@ -39,18 +40,26 @@ class Plugin:
     """
 
     def __init__(
-        self, paths: SocketPaths, service: DraService, *, on_change: Callable[[], None], check_s: float = CHECK_S
+        self,
+        paths: SocketPaths,
+        service: DraService,
+        health: HealthStream,
+        *,
+        on_change: Callable[[], None],
+        check_s: float = CHECK_S,
     ) -> None:
         """Keep what is needed; nothing is served yet.
 
         Args:
             paths: Where to serve.
             service: What the kubelet calls once the plugin is registered.
+            health: What it watches.
             on_change: Called when ``registered`` has changed, and whenever a kubelet registers the plugin again.
             check_s: How often to look whether the sockets are still there.
         """
         self._paths = paths
         self._service = service
+        self._health = health
         self._on_change = on_change
         self._check_s = check_s
         self.registered = False
@@ -104,6 +113,7 @@ class Plugin:
         """Serve DRA before registration, as the kubelet dials it at once, and stop in the opposite order."""
         dra, registration = grpc.aio.server(), grpc.aio.server()
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._service, dra)  # type: ignore[no-untyped-call]
+        self._health.serve(dra)
         registration_pb2_grpc.add_RegistrationServicer_to_server(self, registration)  # type: ignore[no-untyped-call]
         async with contextlib.AsyncExitStack() as stack:
             for server, path in ((dra, self._paths.dra), (registration, self._paths.registration)):
@@ -114,5 +124,6 @@ class Plugin:
                 await server.start()
                 stack.callback(sockets.remove_own, path, sockets.identity(path))
                 stack.push_async_callback(server.stop, _GRACE_S)
+            stack.callback(self._health.end)
             logger.info("serving the kubelet on %s", self._paths.registration)
             yield

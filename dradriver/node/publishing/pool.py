@@ -5,6 +5,7 @@ Consumers use the slices of the highest generation, once as many are there as ea
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from dradriver.api.errors import WordError
 
 Object = dict[str, Any]
 _NO_DIFFERENCES: Final[frozenset[str]] = frozenset()
+_DEFAULTED: Final = frozenset({"timeAdded"})  # the API server fills it in where a taint has none (KEP-5055)
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves such fields out
 
 
@@ -33,6 +35,23 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
     update: list[Object]
     delete: list[tuple[str, str]]
     generation: int
+
+
+def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object]:
+    """Return the wanted slices with the times of those taints that are published already, by an earlier agent too."""
+    times = {
+        (device["name"], taint.get("key"), taint.get("effect")): taint["timeAdded"]
+        for obj in found
+        for device in obj["spec"].get("devices") or []
+        for taint in device.get("taints") or []
+        if taint.get("timeAdded")
+    }
+    kept = copy.deepcopy(list(wanted))
+    for obj in kept:
+        for device in obj["spec"].get("devices") or []:
+            for taint in device.get("taints") or []:
+                taint["timeAdded"] = times.get((device["name"], taint["key"], taint["effect"]), taint["timeAdded"])
+    return kept
 
 
 def writes(
@@ -87,10 +106,16 @@ def _content(obj: Object) -> Object:
     spec.get("pool", {}).pop("generation", None)
     for device in spec.get("devices") or []:
         for capacity in (device.get("capacity") or {}).values():
-            try:
-                capacity["value"] = quantity.milli(str(capacity.get("value")))
-            except WordError:
-                continue  # whatever it is, it is compared as it stands
+            _amounts(capacity, "value")
+            if isinstance(policy := capacity.get("requestPolicy"), dict):
+                _amounts(policy, "default", "validValues")
+                _amounts(policy.get("validRange") or {}, "min", "max", "step")
+        for consumed in device.get("consumesCounters") or []:
+            for counter in (consumed.get("counters") or {}).values():
+                _amounts(counter, "value")
+    for counters in spec.get("sharedCounters") or []:
+        for counter in (counters.get("counters") or {}).values():
+            _amounts(counter, "value")
     metadata = obj["metadata"]
     return {
         "machine": metadata.get("annotations", {}).get(names.MACHINE),
@@ -99,9 +124,20 @@ def _content(obj: Object) -> Object:
     }
 
 
+def _amounts(where: dict[str, Any], *keys: str) -> None:
+    """Have quantities compared by amount, one or a list of them; what is none is compared as it stands."""
+    for key in keys:
+        with contextlib.suppress(WordError):
+            if isinstance(where.get(key), list):
+                where[key] = [quantity.exact(str(one)) for one in where[key]]
+            elif key in where:
+                where[key] = quantity.exact(str(where[key]))
+
+
 def _differences(wanted: Any, found: Any, path: str) -> list[str]:
     if isinstance(wanted, dict) and isinstance(found, dict):
-        keys = sorted(wanted.keys() | found.keys())
+        # What the server sets where we say nothing is no difference.
+        keys = [key for key in sorted(wanted.keys() | found.keys()) if key in wanted or key not in _DEFAULTED]
         return [p for key in keys for p in _differences(wanted.get(key), found.get(key), f"{path}.{key}")]
     if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
         pairs = enumerate(zip(wanted, found, strict=True))

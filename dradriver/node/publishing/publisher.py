@@ -11,7 +11,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import names, slices
@@ -54,6 +54,8 @@ class Publisher:
         node: str,
         machine: Callable[[], Machine | None],
         registered: Callable[[], bool],
+        taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
+        adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -63,12 +65,17 @@ class Publisher:
             node: This node's name.
             machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
+            taints: Gives the taints of GPUs by uuid.
+            adopt: Is told before which taints are published, as names of devices with keys.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
         self._node = node
         self._machine = machine
         self._registered = registered
+        self._taints = taints
+        self._adopt = adopt
+        self._taintable = True
         self._beside = beside_device_plugin
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
@@ -95,6 +102,12 @@ class Publisher:
     def settled(self) -> bool:
         """True when there is nothing left to do: published, or deliberately not."""
         return self.published or self.withheld is not None
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels; none until the node was read."""
+        node = self._nodes.store.get(("", self._node))
+        return {} if node is None else node.metadata.labels
 
     def poke(self) -> None:
         """Look again: the machine changed."""
@@ -151,18 +164,30 @@ class Publisher:
                 logger.info("nothing else hands out this node's GPUs")
             else:
                 logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
+        self._adopt(self._tainted())
         if owner is not None or not machine.gpus:
             wanted = []
         else:
-            wanted = slices.build(machine, node=self._node, node_uid=node.metadata.uid)
+            wanted = slices.build(
+                machine,
+                node=self._node,
+                node_uid=node.metadata.uid,
+                taints=self._taints(),
+                taintable=self._taintable,
+            )
         await self._write(wanted)
         self.published = owner is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"]["devices"]) for obj in wanted))
+
+    def _tainted(self) -> set[tuple[str, str]]:
+        ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+        return {(device.name, taint.key) for one in ours for device in one.spec.devices for taint in device.taints}
 
     async def _write(self, wanted: list[pool.Object]) -> None:
         selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
         found: list[dict[str, Any]] = (await self._client.list(RESOURCE_SLICES, field_selector=selector))[0]
         self._own = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
+        wanted = pool.keep_times(wanted, found)
         generation = 0 if self._last is None else self._last[1] + (self._last[0] != wanted)
         todo = pool.writes(wanted, found, least_generation=generation, tolerated=self._tolerated)
         for obj in todo.create:
@@ -187,6 +212,10 @@ class Publisher:
                 "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
             )
         self._tolerated[name] = refused
+        if self._taintable and any(".taints" in path for path in refused):
+            self._taintable = False  # Kubernetes before 1.36
+            logger.warning("the API server keeps no taints: GPUs that pods shall keep off are left out of the slices")
+            self._wake.set()
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()

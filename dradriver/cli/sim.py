@@ -1,0 +1,64 @@
+"""``gputopo sim``: breaking GPUs of a simulated node, and mending them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from dradriver.node.discovery import failures
+from dradriver.node.discovery.failures import Failure
+from dradriver.node.health.faults import KINDS
+
+_NODE = click.option("--node", required=True, help="The simulated node's name.")
+_FOLDER = click.option(
+    "--dir", "folder", type=click.Path(path_type=Path), default=failures.FOLDER, show_default=True,
+    help="The agent's --simulated-dir.",
+)  # fmt: skip
+
+
+@click.group()
+def sim() -> None:
+    """Break GPUs of a simulated node, and mend them; run it where the node agent runs.
+
+    It writes a file, <dir>/<node>.json, which the agent reads every ten seconds.
+    """
+
+
+@sim.command()
+@_NODE
+@click.argument("gpu")
+@click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down; may be repeated.")
+@click.option("--xid", type=int, help="The kernel's log has this XID.")
+@click.option("--lost", is_flag=True, help="It has fallen off the bus.")
+@click.option("--fault", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Another fault.")
+@_FOLDER
+def fail(
+    node: str, gpu: str, links: tuple[int, ...], xid: int | None, lost: bool, kinds: tuple[str, ...], folder: Path
+) -> None:
+    """Break GPU (gpu-3, or its uuid): what is broken already stays so."""
+    if not (links or xid is not None or lost or kinds):
+        raise click.UsageError("say what is broken: --nvlink, --xid, --lost or --fault")
+    file, name = failures.path(folder, node), failures.name(gpu)
+    found = dict(failures.read(file))
+    old = found.get(name, Failure())
+    found[name] = msgspec.structs.replace(
+        old,
+        nvlink=tuple(sorted({*old.nvlink, *links})),
+        xid=old.xid if xid is None else xid,
+        lost=old.lost or lost,
+        faults=tuple(sorted({*old.faults, *kinds})),
+    )
+    failures.write(file, found)
+
+
+@sim.command()
+@_NODE
+@click.argument("gpus", nargs=-1)
+@_FOLDER
+def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
+    """Mend these GPUs, or all."""
+    file = failures.path(folder, node)
+    names = {failures.name(gpu) for gpu in gpus}
+    failures.write(file, {name: one for name, one in failures.read(file).items() if names and name not in names})

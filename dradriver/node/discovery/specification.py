@@ -1,0 +1,144 @@
+"""Other people's CDI specifications: which GPUs they name, and whether what they say is still so.
+
+A specification is a file that somebody made once. Its device names are what a container asks for; its device nodes are
+what the container gets. Both came from the machine of that day: after a GPU was swapped, lost or found anew its minor
+number can be another's. So nothing is believed by its name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from dradriver.api import names
+from dradriver.topology.machine import Gpu
+
+_MOST_BYTES: Final = 4 << 20  # one of eight GPUs with all MIG devices has 200 KB
+_ENDINGS: Final = (".json", ".yaml", ".yml")
+_OURS: Final = f"{names.DRIVER}-"
+_KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
+_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]+)")
+_DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
+
+
+class _DeviceNode(msgspec.Struct, rename="camel"):
+    path: str
+    host_path: str = ""
+
+
+class _Mount(msgspec.Struct, rename="camel"):
+    host_path: str
+
+
+class _Edits(msgspec.Struct, rename="camel"):
+    device_nodes: list[_DeviceNode] | None = None
+    mounts: list[_Mount] | None = None
+
+
+class _Device(msgspec.Struct, rename="camel"):
+    name: str
+    container_edits: _Edits
+
+
+class _Specification(msgspec.Struct, rename="camel"):
+    kind: str
+    cdi_version: str
+    devices: list[_Device]
+    container_edits: _Edits = msgspec.field(default_factory=_Edits)
+
+
+class Specification:
+    """One specification as somebody wrote it.
+
+    Attributes:
+        source: Where it is from, in words.
+        raw: All of it.
+    """
+
+    def __init__(self, source: str, text: bytes, *, json: bool) -> None:
+        """Read it.
+
+        Raises:
+            ValueError: It is no specification.
+        """
+        self.source = source
+        try:
+            # YAML's C parser; a JSON text is no YAML in all cases, and is read thirty times as fast as one
+            self.raw: dict[str, Any] = msgspec.json.decode(text) if json else yaml.load(text, yaml.CSafeLoader)
+            self._typed = msgspec.convert(self.raw, _Specification)
+        except (msgspec.MsgspecError, yaml.YAMLError, RecursionError, ValueError) as error:
+            raise ValueError(f"{source}: no CDI specification: {error}") from error
+
+    def names(self, kind: str | None = None) -> bool:
+        """Return whether it is of this kind; of one of NVIDIA's for None."""
+        return self._typed.kind == kind if kind else bool(_KIND.fullmatch(self._typed.kind))
+
+    def devices(self, gpus: Iterable[Gpu], driver_version: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the devices that are these GPUs, by uuid, and of the other GPUs why none is.
+
+        Args:
+            gpus: GPUs that are handed out whole.
+            driver_version: The running driver's; empty where not known.
+        """
+        by_name = {
+            device.name: (device, raw) for device, raw in zip(self._typed.devices, self.raw["devices"], strict=True)
+        }
+        stale = self._stale(driver_version)
+        found: dict[str, dict[str, Any]] = {}
+        wrong: dict[str, str] = {}
+        for gpu in gpus:
+            if gpu.uuid not in by_name:
+                wrong[gpu.uuid] = f"{self.source} does not name it"
+                continue
+            device, raw = by_name[gpu.uuid]
+            if stale:
+                wrong[gpu.uuid] = f"{self.source} is of driver {stale}, {driver_version} is running"
+            elif (minors := _minors(device.container_edits)) != {gpu.minor}:
+                said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
+                wrong[gpu.uuid] = f"{self.source} has {said} for it, which is /dev/nvidia{gpu.minor} now"
+            else:
+                found[gpu.uuid] = raw
+        return found, wrong
+
+    def _stale(self, driver_version: str) -> str:
+        """Return the version of the driver whose libraries it mounts; empty where that is the running one's."""
+        for mount in self._typed.container_edits.mounts or []:
+            library = _DRIVER_LIBRARY.fullmatch(PurePosixPath(mount.host_path).name)
+            if library is not None and driver_version and library[1] != driver_version:
+                return library[1]
+        return ""
+
+
+def _minors(edits: _Edits) -> set[int]:
+    """Return the minor numbers of the GPUs' nodes that a device brings, as the host and the container see them."""
+    paths = [path for node in edits.device_nodes or [] for path in (node.path, node.host_path)]
+    return {int(found[1]) for path in paths if (found := _NODE.fullmatch(path))}
+
+
+def read_all(folders: Iterable[Path]) -> Iterator[Specification]:
+    """Yield NVIDIA's specifications in the folders: the plain kind of a folder first; what is none is passed over.
+
+    Args:
+        folders: Where to look.
+    """
+    for folder in folders:
+        found = []
+        for path in files(folder):
+            with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+                one = Specification(str(path), file.read(_MOST_BYTES), json=path.suffix == ".json")
+                if one.names():
+                    found.append(one)
+        yield from sorted(found, key=lambda one: not one.names("nvidia.com/gpu"))
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the specifications in a folder that are not ours, by name; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return sorted(p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS))
+    return []

@@ -1,0 +1,9 @@
+"""What is wrong with GPUs, and who is told.
+
+faults   what can be wrong, and what to do about it
+links    NVLinks that a GPU should have and has not
+kmsg     XIDs from the kernel's log
+events   telling the pods that hold a GPU
+record   which faults are in force, as taints
+watch    what readings and the kernel's log say, brought together
+"""

@@ -1,0 +1,123 @@
+"""Telling the pods that hold a GPU what is wrong with it and what to do, as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+import msgspec
+
+from dradriver.api.objects import ResourceClaim
+from dradriver.errors import DriverError
+from dradriver.kube.events import Recorder, Reference
+from dradriver.node.health.faults import Fault
+from dradriver.node.health.record import Record
+
+logger = logging.getLogger(__name__)
+
+GET_S: Final = 10.0
+_MOST_PODS: Final = 64  # of one claim: it may have 256 consumers
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """A prepared claim: its identity and its GPUs' uuids."""
+
+    namespace: str
+    name: str
+    uid: str
+    gpus: frozenset[str]
+
+
+class GetClaim(Protocol):
+    """Reads a claim from the API server."""
+
+    async def __call__(self, namespace: str, name: str) -> ResourceClaim:
+        """Return the claim.
+
+        Raises:
+            DriverError: It cannot be read.
+        """
+
+
+class PodEvents:
+    """Writes an event for every fault that came or went, to every pod that holds the GPU then."""
+
+    def __init__(
+        self,
+        record: Record,
+        events: Recorder,
+        *,
+        holdings: Callable[[], Awaitable[Iterable[Holding]]],
+        get_claim: GetClaim,
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            record: Says which faults are in force.
+            events: Writes them.
+            holdings: Gives the claims that are prepared on this node.
+            get_claim: Says which pods use a claim.
+        """
+        self._record = record
+        self._events = events
+        self._holdings = holdings
+        self._get_claim = get_claim
+        self._told: set[tuple[str, Fault]] = set()
+        self._changed = asyncio.Event()
+
+    def poke(self) -> None:
+        """Look again: a fault came or went."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled; what cannot be told is logged and left."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            there = {(uuid, one.fault) for uuid, some in self._record.standing().items() for one in some}
+            came, went = there - self._told, self._told - there
+            self._told = there
+            try:
+                await self._tell(came, went)
+            except (DriverError, OSError) as error:
+                logger.warning("pods are not told of their GPUs' health: %s", error)
+
+    async def _tell(self, came: set[tuple[str, Fault]], went: set[tuple[str, Fault]]) -> None:
+        for claim in await self._holdings():
+            news = [(uuid, fault, True) for uuid, fault in sorted(came) if uuid in claim.gpus]
+            news += [(uuid, fault, False) for uuid, fault in sorted(went) if uuid in claim.gpus]
+            for pod in await self._pods(claim) if news else ():
+                for uuid, fault, ill in news:
+                    await self._write(pod, uuid, fault, ill=ill)
+
+    async def _pods(self, holding: Holding) -> list[Reference]:
+        try:
+            async with asyncio.timeout(GET_S):
+                claim = await self._get_claim(holding.namespace, holding.name)
+        except (DriverError, TimeoutError) as error:
+            logger.warning("claim %s/%s cannot be read: %s", holding.namespace, holding.name, error)
+            return []
+        if claim.metadata.uid != holding.uid:
+            return []
+        users = [one for one in claim.status.reserved_for if one.resource == "pods"]
+        return [Reference("Pod", holding.namespace, one.name, one.uid) for one in users[:_MOST_PODS]]
+
+    async def _write(self, pod: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
+        if ill:
+            await self._events.record(
+                about=pod,
+                type="Warning",
+                reason="GPUUnhealthy",
+                message=f"GPU {uuid}: {fault.said}. {fault.advice}",
+                action="Watching",
+            )
+        else:
+            await self._events.record(
+                about=pod,
+                type="Normal",
+                reason="GPURecovered",
+                message=f"GPU {uuid}: no more: {fault.said}",
+                action="Watching",
+            )

@@ -1,0 +1,114 @@
+"""What can be wrong with a GPU: one kind of fault a taint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from dradriver.api import names
+
+Effect = Literal["NoSchedule", "None"]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of fault.
+
+    Attributes:
+        effect: ``NoSchedule`` keeps new pods off the GPU; ``None`` only says so. What runs is never evicted by us.
+        advice: What to do, in a sentence.
+        comes_s: How long it must be seen at every look before it counts: not at all for what is not there by chance.
+        leaves_s: How long it must be gone before it is over: what comes and goes would be written again and again.
+    """
+
+    effect: Effect
+    advice: str
+    comes_s: float = 0.0
+    leaves_s: float = 60.0
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "driver": Kind(
+        effect="NoSchedule",
+        advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
+        leaves_s=0.0,
+    ),
+    "lost": Kind(
+        effect="NoSchedule",
+        advice="Look at the kernel's log and nvidia-smi on the node; a GPU that fell off the bus needs a reboot.",
+        leaves_s=0.0,
+    ),
+    "unreadable": Kind(
+        effect="NoSchedule",
+        advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",
+        comes_s=25.0,  # the third reading
+    ),
+    "xid": Kind(
+        effect="NoSchedule",
+        advice="Look the XID up in NVIDIA's list, then reset the GPU or reboot the node.",
+    ),
+    "nvlink": Kind(
+        effect="NoSchedule",
+        advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
+    ),
+    "ecc": Kind(
+        effect="NoSchedule",
+        advice="Reset the GPU once nobody uses it: the bad rows are remapped then.",
+    ),
+    "row-remap-failed": Kind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
+    "row-remap-pending": Kind(effect="None", advice="Reset the GPU once nobody uses it."),
+    "recovery": Kind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
+    "fabric": Kind(
+        effect="NoSchedule",
+        advice="Look at the fabric manager's log and at nvidia-smi -q, section Fabric.",
+        comes_s=25.0,  # a fabric manager that starts again
+    ),
+    "held": Kind(
+        effect="NoSchedule",
+        advice="End the processes on the GPU, which nvidia-smi names; one that cannot be ended needs a reboot.",
+        leaves_s=0.0,
+    ),
+    "thermal": Kind(
+        effect="None",
+        advice="Look at the server's cooling and nvidia-smi -q -d PERFORMANCE.",
+        comes_s=60.0,
+        leaves_s=300.0,
+    ),
+    "power": Kind(
+        effect="None", advice="Look at the server's power supplies and limits.", comes_s=60.0, leaves_s=300.0
+    ),
+}
+
+
+class Fault(msgspec.Struct, frozen=True, order=True):
+    """One thing that is wrong with one GPU.
+
+    Attributes:
+        kind: A key of ``KINDS``.
+        value: A few letters and digits that say more, for the taint: ``79``; may be empty.
+        said: What was seen, for people.
+    """
+
+    kind: str
+    value: str
+    said: str
+
+    @property
+    def key(self) -> str:
+        """The taint's key: ``gpu.topology/xid``."""
+        return names.PREFIX + self.kind
+
+    @property
+    def effect(self) -> Effect:
+        """The taint's effect."""
+        return KINDS[self.kind].effect
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return KINDS[self.kind].advice
+
+
+Faults: TypeAlias = Mapping[str, Collection[Fault]]
+"""Faults by the GPU's uuid."""

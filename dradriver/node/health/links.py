@@ -1,0 +1,56 @@
+"""NVLinks that a GPU should have and has not: fewer than its siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dradriver.node.health.faults import Fault
+from dradriver.topology.machine import Machine
+
+
+class Linked(msgspec.Struct, frozen=True):
+    """A GPU's links that are up.
+
+    Attributes:
+        uuid: Whose.
+        product: Siblings are of one product.
+        links: How many, to GPUs and switches.
+        switched: Whether some end in a switch.
+    """
+
+    uuid: str
+    product: str
+    links: int
+    switched: bool
+
+
+def of_machine(machine: Machine) -> list[Linked]:
+    """Return the same of a machine that nothing else is known of."""
+    found = []
+    for i, gpu in enumerate(machine.gpus):
+        switch = [min(gpu.switch_links, other.switch_links) for other in machine.gpus]
+        direct = sum(machine.links[i][j] - switch[j] for j in range(len(machine.gpus)) if j != i)
+        found.append(Linked(gpu.uuid, gpu.product, max(direct, 0) + gpu.switch_links, bool(gpu.switch_links)))
+    return found
+
+
+def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
+    """Return the fault of each GPU that has fewer links than a sibling, by uuid.
+
+    A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU.
+
+    Args:
+        gpus: GPUs that are used whole: what is in MIG mode has no peers.
+        whole: Whether these are all of the server's. A lost GPU, or one that a virtual machine was not given, takes its
+            neighbours' direct links with it, which are not ill for that.
+    """
+    gpus = [gpu for gpu in gpus if whole or gpu.switched]
+    best = {gpu.product: max(other.links for other in gpus if other.product == gpu.product) for gpu in gpus}
+    switched = {gpu.product for gpu in gpus if gpu.switched}
+    return {
+        gpu.uuid: (Fault("nvlink", "lost", f"{gpu.links} of {best[gpu.product]} NVLinks are up"),)
+        for gpu in gpus
+        if gpu.links < best[gpu.product] and (gpu.links or gpu.product in switched)
+    }

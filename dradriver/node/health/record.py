@@ -1,0 +1,134 @@
+"""Which faults are in force: at once or after a while, until they have been gone for a while."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api import slices
+from dradriver.node import metrics
+from dradriver.node.health.faults import KINDS, Fault, Faults
+
+logger = logging.getLogger(__name__)
+
+_MOST_TAINTS: Final = 4  # of a device in Kubernetes 1.34, resource/v1 types.go; 16 from 1.35
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A fault that is in force, since when (seconds since 1970)."""
+
+    fault: Fault
+    since: float
+
+
+class _Seen(msgspec.Struct):
+    fault: Fault
+    first_s: float
+    last_s: float
+    since: float | None = None  # when it came into force
+
+
+class Record:
+    """The faults of this node's GPUs, from several sources that look independently.
+
+    A fault that stands keeps its words and its time, whatever is seen later: a slice is not written again because a
+    number changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            on_change: Called whenever a fault came into force or is over.
+            clock: Seconds that only grow.
+            wall: Seconds since 1970.
+        """
+        self._on_change = on_change
+        self._clock = clock
+        self._wall = wall
+        self._sources: dict[str, dict[tuple[str, str], Fault]] = {}
+        self._seen: dict[tuple[str, str], _Seen] = {}  # by uuid and kind
+
+    def tell(self, source: str, faults: Faults) -> None:
+        """Take what a source sees now, all of it: what it saw before and sees no more is over for it.
+
+        It must look regularly, because what is seen for the first or the last time counts later only.
+        """
+        self._sources[source] = {(uuid, fault.kind): fault for uuid, some in faults.items() for fault in some}
+        now, wall = self._clock(), self._wall()
+        there: dict[tuple[str, str], Fault] = {}
+        for seen in self._sources.values():
+            for at, fault in seen.items():
+                there.setdefault(at, fault)
+        changed = False
+        for at, fault in there.items():
+            known = self._seen.setdefault(at, _Seen(fault, now, now))
+            known.last_s = now
+            if known.since is None:
+                known.fault = fault
+                if now - known.first_s >= KINDS[fault.kind].comes_s:
+                    self._comes(at[0], known, wall)
+                    changed = True
+        for at, known in list(self._seen.items()):
+            if at in there or (known.since is not None and now - known.last_s < KINDS[at[1]].leaves_s):
+                continue
+            del self._seen[at]
+            if known.since is not None:
+                changed = True
+                logger.info("GPU %s: no more: %s", at[0], known.fault.said)
+        if changed:
+            self._tell()
+
+    def adopt(self, published: Collection[tuple[str, str]]) -> None:
+        """Have every fault that is seen now in force at once where its taint is published: by an earlier agent.
+
+        Args:
+            published: Names of devices with keys of their taints.
+        """
+        changed = False
+        for (uuid, _), known in self._seen.items():
+            if known.since is None and (slices.device_name(uuid), known.fault.key) in published:
+                self._comes(uuid, known, self._wall())
+                changed = True
+        if changed:
+            self._tell()
+
+    def _comes(self, uuid: str, known: _Seen, wall: float) -> None:
+        known.since = wall
+        logger.warning("GPU %s: %s. %s", uuid, known.fault.said, known.fault.advice)
+
+    def _tell(self) -> None:
+        counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
+        for kind in KINDS:
+            metrics.FAULTS.labels(kind).set(counts[kind])
+        self._on_change()
+
+    def standing(self) -> dict[str, tuple[Standing, ...]]:
+        """Return the faults in force by uuid, those that keep pods away first."""
+        found: dict[str, list[Standing]] = {}
+        for (uuid, _), known in sorted(self._seen.items()):
+            if known.since is not None:
+                found.setdefault(uuid, []).append(Standing(known.fault, known.since))
+        return {uuid: tuple(sorted(some, key=lambda one: one.fault.effect == "None")) for uuid, some in found.items()}
+
+    def taints(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the same as taints of devices, by uuid."""
+        return {uuid: [_taint(one) for one in some[:_MOST_TAINTS]] for uuid, some in self.standing().items()}
+
+
+def _taint(standing: Standing) -> dict[str, Any]:
+    added = datetime.datetime.fromtimestamp(int(standing.since), datetime.UTC)
+    taint = {"key": standing.fault.key, "effect": standing.fault.effect, "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
+    return taint | ({"value": standing.fault.value} if standing.fault.value else {})

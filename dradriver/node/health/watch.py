@@ -1,0 +1,79 @@
+"""Bringing together what readings and the kernel's log say of the GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.health.faults import Fault
+from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.record import Record
+from dradriver.topology.machine import Machine
+
+INTERVAL_S: Final = 5.0
+_LOST: Final = Fault("lost", "", "it is not on the node any more")
+
+
+class HealthWatch:
+    """Tells the record; the kernel's log is looked at also while the driver hangs."""
+
+    def __init__(
+        self, record: Record, discovery: Discovery, log: KernelLog | None, *, interval_s: float = INTERVAL_S
+    ) -> None:
+        """Keep what is needed; nothing is looked at yet.
+
+        Args:
+            record: Is told.
+            discovery: Says what the last reading found wrong.
+            log: The kernel's; None for GPUs that it knows nothing of.
+            interval_s: How often to look at it.
+        """
+        self._record = record
+        self._discovery = discovery
+        self._log = log
+        self._interval_s = interval_s
+        self._known: set[str] = set()
+        self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
+
+    def looked(self, machines: MachineWatch) -> None:
+        """Take in a reading, or that there was none."""
+        machine = machines.machine
+        self._record.tell("driver", of_all(machine, machines.trouble))
+        self._record.tell("gpus", self._discovery.faults)
+        if machine is not None:
+            self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
+            there = {gpu.uuid for gpu in machine.gpus}
+            self._known |= there
+            self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
+        self._kernel()
+
+    async def run(self) -> None:
+        """Look at the kernel's log until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                self._kernel()
+        finally:
+            if self._log is not None:
+                self._log.close()
+
+    def _kernel(self) -> None:
+        if self._log is None or not self._uuids:
+            return
+        self._log.read()
+        self._log.sound([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound])
+        self._record.tell("kernel", self._log.faults(self._uuids))
+
+
+def of_all(machine: Machine | None, said: str | None) -> dict[str, tuple[Fault, ...]]:
+    """Return the fault ``driver`` of every GPU; none where nothing is said.
+
+    Args:
+        machine: The machine as it was last read.
+        said: What keeps it from being read; None while it can be.
+    """
+    if machine is None or said is None:
+        return {}
+    return {gpu.uuid: (Fault("driver", "", said),) for gpu in machine.gpus}

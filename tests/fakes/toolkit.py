@@ -1,0 +1,130 @@
+"""CDI specifications laid out as NVIDIA's toolkits lay them out, and a stand-in for ``nvidia-ctk`` that prints them.
+
+Layouts, options and what is left out are those of NVIDIA/nvidia-container-toolkit 1.14 to 1.18 (pkg/nvcdi,
+cmd/nvidia-ctk/cdi/generate) and of the GPU operator's toolkit container (cmd/nvidia-ctk-installer).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dradriver.node.errors import SetupError
+from dradriver.topology.machine import Gpu, Machine
+
+Object = dict[str, Any]
+VERSIONS = ((1, 14), (1, 16), (1, 17), (1, 18))
+_FLAGS = {"--format", "--vendor", "--class", "--device-name-strategy", "--driver-root", "--nvidia-ctk-path", "--output"}
+_READ_ONLY = ["ro", "nosuid", "nodev", "bind"]
+
+
+def specification(
+    machine: Machine,
+    *,
+    version: tuple[int, int] = (1, 18),
+    kind: str = "nvidia.com/gpu",
+    strategies: Sequence[str] = ("index", "uuid"),
+    driver_root: str = "/",
+    hook: str = "",
+) -> Object:
+    """What ``nvidia-ctk cdi generate`` makes of a machine."""
+    root = driver_root.rstrip("/")
+    hook = hook or ("/usr/bin/nvidia-cdi-hook" if version >= (1, 16) else "/usr/bin/nvidia-ctk")
+    devices = []
+    for gpu in machine.gpus:
+        if gpu.mig is not None and version >= (1, 18):
+            continue  # lib-nvml.go: a GPU with MIG enabled is its MIG devices alone
+        for strategy in strategies:
+            name = gpu.uuid if strategy == "uuid" else str(gpu.index)
+            devices.append({"name": name, "containerEdits": _gpu_edits(gpu, root=root, hook=hook)})
+    nodes = [_node(f"/dev/nvidia{gpu.minor}", root) for gpu in machine.gpus]
+    devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
+    library = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{machine.driver_version}"
+    common: Object = {
+        "deviceNodes": [_node(f"/dev/{name}", root) for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")],
+        "mounts": [{"hostPath": root + library, "containerPath": library, "options": _READ_ONLY}],
+        "hooks": [_hook(hook, "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu")],
+    }
+    if version >= (1, 17):
+        common["env"] = ["NVIDIA_VISIBLE_DEVICES=void"]
+        common["hooks"].append(_hook(hook, "enable-cuda-compat", f"--host-driver-version={machine.driver_version}"))
+    return {"cdiVersion": "0.5.0", "kind": kind, "devices": devices, "containerEdits": common}
+
+
+def management(machine: Machine) -> Object:
+    """What the GPU operator's toolkit container writes: one device with all nodes, for its own parts."""
+    root = "/run/nvidia/driver"
+    names = [f"nvidia{gpu.minor}" for gpu in machine.gpus] + ["nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"]
+    made = specification(machine, kind="management.nvidia.com/gpu", strategies=(), driver_root=root)
+    return made | {
+        "devices": [{"name": "all", "containerEdits": {"deviceNodes": [_node(f"/dev/{n}", root) for n in names]}}]
+    }
+
+
+def _gpu_edits(gpu: Gpu, *, root: str, hook: str) -> Object:
+    dri = [_node(f"/dev/dri/card{gpu.minor + 1}", root), _node(f"/dev/dri/renderD{128 + gpu.minor}", root)]
+    link = f"../card{gpu.minor + 1}::/dev/dri/by-path/pci-{gpu.pci}-card"
+    return {
+        "deviceNodes": [_node(f"/dev/nvidia{gpu.minor}", root), *dri],
+        "hooks": [_hook(hook, "create-symlinks", "--link", link)],
+    }
+
+
+def _node(path: str, root: str) -> Object:
+    return {"path": path} | ({"hostPath": root + path} if root else {})
+
+
+def _hook(path: str, *arguments: str) -> Object:
+    name = path.rpartition("/")[2]
+    return {
+        "hookName": "createContainer",
+        "path": path,
+        "args": [name, *(["hook"] if name == "nvidia-ctk" else []), *arguments],
+    }
+
+
+class Ctk:
+    """``nvidia-ctk`` of one release on a host below ``root``.
+
+    Attributes:
+        machine: What it finds.
+        calls: The commands that were run.
+    """
+
+    def __init__(
+        self, root: Path, machine: Machine, *, at: str = "usr/bin", version: tuple[int, int] = (1, 18)
+    ) -> None:
+        self.machine = machine
+        self.calls: list[list[str]] = []
+        self._version = version
+        self._root = root
+        folder = root / at
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("nvidia-ctk", *(["nvidia-cdi-hook"] if version >= (1, 16) else [])):
+            (folder / name).touch(mode=0o755)
+
+    def run(self, root: Path, command: Sequence[str]) -> bytes:
+        """Do what it does, in place of a process."""
+        assert root == self._root
+        assert (root / command[0].lstrip("/")).exists(), "it runs in the host's root"
+        self.calls.append(list(command))
+        assert command[1:3] == ["cdi", "generate"]
+        flags = dict(word.split("=", 1) for word in command[3:])
+        if unknown := flags.keys() - _FLAGS:
+            raise SetupError(f"{command[0]} cdi generate failed (1): flag provided but not defined: {min(unknown)}")
+        driver_root = flags["--driver-root"]
+        if driver_root != "/" and self._version < (1, 16):
+            raise SetupError(
+                f"{command[0]} cdi generate failed (1): failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND"
+            )
+        made = specification(
+            self.machine,
+            version=self._version,
+            kind=f"{flags['--vendor']}/{flags['--class']}",
+            strategies=[flags["--device-name-strategy"]],
+            driver_root=driver_root,
+            hook=flags["--nvidia-ctk-path"],
+        )
+        return json.dumps(made).encode()

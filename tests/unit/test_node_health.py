@@ -1,0 +1,117 @@
+"""Which faults of GPUs are in force."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import REGISTRY
+
+from dradriver.node.health import faults
+from dradriver.node.health.faults import Fault, Kind
+from dradriver.node.health.record import Record
+from dradriver.node.health.watch import of_all
+from tests.fakes.node import machine, uuid
+
+
+class Clock:
+    """A record whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.changes = 0
+        self.record = Record(on_change=self.changed, clock=lambda: self.now, wall=lambda: 1_800_000_000 + self.now)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def tell(self, *some: Fault, source: str = "s", after_s: float = 0.0) -> list[str]:
+        self.now += after_s
+        self.record.tell(source, {"GPU-a": some} if some else {})
+        return [f"{one.fault.kind} {one.fault.value}" for one in self.record.standing().get("GPU-a", ())]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    kinds = {
+        "quick": Kind(effect="NoSchedule", advice="Reset it.", leaves_s=60),
+        "slow": Kind(effect="None", advice="Cool it.", comes_s=60, leaves_s=300),
+    }
+    monkeypatch.setattr(faults, "KINDS", kinds)
+    monkeypatch.setattr("dradriver.node.health.record.KINDS", kinds)
+    return Clock()
+
+
+QUICK, SLOW = Fault("quick", "1", "bad"), Fault("slow", "", "hot")
+
+
+def test_a_fault_is_in_force_at_once_and_until_it_was_gone_for_a_while(clock: Clock) -> None:
+    assert clock.tell(QUICK) == ["quick 1"]
+    assert clock.tell(after_s=10) == ["quick 1"]
+    assert clock.tell(after_s=49) == ["quick 1"]
+    assert clock.tell(after_s=1) == []
+    assert clock.changes == 2
+
+
+def test_one_that_flutters_is_one_fault(clock: Clock) -> None:
+    for number in range(100):
+        clock.tell(*[Fault("quick", str(number), f"{number}")] * (number % 2), after_s=10)
+    assert clock.changes == 1
+    (standing,) = clock.record.standing()["GPU-a"]
+    assert (standing.fault.value, standing.since) == ("1", 1_800_000_020)
+
+
+def test_what_comes_slowly_must_be_seen_all_the_time(clock: Clock) -> None:
+    for _ in range(20):
+        assert clock.tell(SLOW, after_s=50) == []
+        assert clock.tell(after_s=5) == []
+    clock.tell(SLOW, after_s=10)
+    assert clock.tell(SLOW, after_s=60) == ["slow "]
+    assert clock.tell(after_s=299) == ["slow "]
+
+
+def test_what_an_earlier_agent_published_is_in_force_as_long_as_it_is_seen(clock: Clock) -> None:
+    clock.tell(SLOW)
+    clock.record.adopt({("gpu-a", "gpu.topology/quick"), ("gpu-b", "gpu.topology/slow")})
+    assert clock.tell(SLOW, after_s=1) == []
+    clock.record.adopt({("gpu-a", "gpu.topology/slow")})
+    assert clock.changes == 1
+    assert clock.tell(SLOW, after_s=1) == ["slow "]
+    assert clock.tell(after_s=300) == []
+    clock.record.adopt({("gpu-a", "gpu.topology/slow")})
+    assert clock.tell() == []
+
+
+def test_a_fault_that_two_sources_see_is_over_when_neither_does(clock: Clock) -> None:
+    clock.tell(QUICK, source="a")
+    clock.tell(QUICK, source="b")
+    assert clock.tell(source="a", after_s=100) == ["quick 1"]
+    clock.tell(source="b", after_s=10)
+    assert clock.tell(source="b", after_s=60) == []
+
+
+def test_taints_have_the_reason_and_since_when_those_that_block_first(clock: Clock) -> None:
+    clock.tell(SLOW)
+    clock.tell(SLOW, QUICK, after_s=100)
+    assert clock.record.taints() == {
+        "GPU-a": [
+            {"key": "gpu.topology/quick", "value": "1", "effect": "NoSchedule", "timeAdded": "2027-01-15T08:01:40Z"},
+            {"key": "gpu.topology/slow", "effect": "None", "timeAdded": "2027-01-15T08:01:40Z"},
+        ]
+    }
+
+
+def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
+    def ill() -> float | None:
+        return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
+
+    record = Record(on_change=lambda: None)
+    record.tell("driver", of_all(machine(), "hangs"))
+    assert ill() == 8
+    record.tell("driver", {})
+    assert ill() == 0
+
+
+def test_trouble_with_the_driver_is_every_gpus() -> None:
+    assert of_all(machine(), None) == of_all(None, "hangs") == {}
+    found = of_all(machine(), "hangs")
+    assert found.keys() == {uuid(i) for i in range(8)}
+    assert {one for some in found.values() for one in some} == {Fault("driver", "", "hangs")}

@@ -1,0 +1,145 @@
+"""XIDs in the kernel's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dradriver.node.health.faults import Fault
+from dradriver.node.health.kmsg import OF_PROGRAMS, SOUND_S, KernelLog
+
+BUSID = "0000:3b:00.0"
+UUIDS = {BUSID: "GPU-a", "0000:af:00.0": "GPU-b"}
+
+
+class Kmsg:
+    """A ``/dev/kmsg``: one record a read, and EAGAIN when there is none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.setblocking(False)
+        monkeypatch.setattr(os, "open", lambda *_: theirs.detach())
+        self.now = 1000.0
+        self.log = KernelLog(Path("/dev/kmsg"), clock=lambda: self.now)
+
+    def say(self, text: str, *, facility: int = 0, at_s: float = 1000.0) -> None:
+        self._kernel.send(f"{facility * 8 + 4},12345,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=pci\n".encode())
+
+    def raw(self, record: bytes) -> None:
+        self._kernel.send(record)
+
+    def faults(self) -> dict[str, list[str]]:
+        self.log.read()
+        return {uuid: [one.value for one in some] for uuid, some in self.log.faults(UUIDS).items()}
+
+    def close(self) -> None:
+        self._kernel.close()
+
+
+@pytest.fixture
+def kmsg(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kmsg]:
+    found = Kmsg(monkeypatch)
+    yield found
+    found.close()
+    found.log.close()
+
+
+def test_a_gpu_that_fell_off_the_bus_is_told_of(kmsg: Kmsg) -> None:
+    kmsg.say("usb 1-1: new high-speed USB device")
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    assert kmsg.faults() == {"GPU-a": ["79"]}
+    assert kmsg.log.faults(UUIDS)["GPU-a"] == (Fault("xid", "79", "XID 79 in the kernel's log"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=1234, name=python, DBE (double bit error)", "48"),
+        ("NVRM: Xid (PCI:0000:3B:00 GPU-I:05): 94, pid=1, name=x, Contained: CE User Channel", "94"),
+        ("NVRM: Xid (PCI:00000000:3b:00): 119, pid=2, name=y, Timeout waiting for RPC from GSP!", "119"),
+        ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error detected on link 6(0x10000, 0x0)", "74"),
+        ("NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT  Fatal", "149"),
+    ],
+)
+def test_it_is_read_in_all_the_drivers_ways_to_write_it(text: str, number: str, kmsg: Kmsg) -> None:
+    kmsg.say(text)
+    assert kmsg.faults() == {"GPU-a": [number]}
+
+
+@pytest.mark.parametrize("number", sorted(OF_PROGRAMS))
+def test_what_a_program_did_wrong_is_no_fault_of_the_gpu(number: int, kmsg: Kmsg) -> None:
+    kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=4242, name=python, Graphics Exception")
+    assert kmsg.faults() == {}
+
+
+@pytest.mark.parametrize("facility", [1, 3, 16])
+def test_a_process_cannot_pretend_one(facility: int, kmsg: Kmsg) -> None:
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", facility=facility)
+    assert kmsg.faults() == {}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff\xfe;;;",
+        b"4,1,1,-;",
+        b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 999999999999, x",
+        b"4,1,1,-;NVRM: Xid (PCI:zzzz:3b:00): 79, x",
+        b"4,1,1,-;x NVRM: Xid (PCI:0000:3b:00): 79, x",
+        b"99999,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, x",
+        b"NVRM: Xid (PCI:0000:3b:00): 79, x",
+    ],
+)
+def test_other_records_are_passed_over(record: bytes, kmsg: Kmsg) -> None:
+    if record:
+        kmsg.raw(record)
+    assert kmsg.faults() == {}
+
+
+def test_the_first_stands_and_other_gpus_are_their_own(kmsg: Kmsg) -> None:
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 48, x")
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 95, x")
+    kmsg.say("NVRM: Xid (PCI:0000:af:00): 62, x")
+    kmsg.say("NVRM: Xid (PCI:0000:d8:00): 62, x")
+    assert kmsg.faults() == {"GPU-a": ["48"], "GPU-b": ["62"]}
+
+
+def test_a_driver_that_is_loaded_anew_starts_afresh(kmsg: Kmsg) -> None:
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
+    kmsg.say("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build")
+    assert kmsg.faults() == {}
+
+
+def test_the_drivers_word_that_all_is_well_ends_it_once_it_is_about_the_time_after(kmsg: Kmsg) -> None:
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 94, x", at_s=900)
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 94, x", at_s=1000)
+    kmsg.now = 1000 + SOUND_S - 1
+    kmsg.faults()
+    kmsg.log.sound([BUSID])
+    assert kmsg.faults() == {"GPU-a": ["94"]}
+    kmsg.now += 1
+    kmsg.log.sound(["0000:af:00.0"])
+    assert kmsg.faults() == {"GPU-a": ["94"]}
+    kmsg.log.sound([BUSID])
+    assert kmsg.faults() == {}
+
+
+def test_records_that_were_overwritten_are_passed_over(kmsg: Kmsg, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, errors = os.read, [BrokenPipeError(32, "Broken pipe")]
+    monkeypatch.setattr(os, "read", lambda *words: (_ for _ in ()).throw(errors.pop()) if errors else read(*words))
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
+    assert kmsg.faults() == {"GPU-a": ["79"]}
+
+
+def test_a_log_that_may_not_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = KernelLog(tmp_path / "none")
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        log.read()
+    assert caplog.text.count("XIDs are not seen") == 1
