@@ -63,8 +63,8 @@ def state_dir(node: Node) -> Path:
 
 
 def cdi_files(node: Node) -> list[Path]:
-    """Return our CDI specs on the node."""
-    return sorted(node.cdi_dir.glob("gpu.topology-*"))
+    """Return the CDI specs of claims on the node."""
+    return sorted(node.cdi_dir.glob("gpu.topology-claim_*"))
 
 
 def prepared(node: Node) -> list[str]:

@@ -64,6 +64,7 @@ def hardware(driver: Cluster) -> Iterator[Cluster]:
         for node in driver.nodes.values():
             shutil.rmtree(folder(node))
             toolkit(node).unlink()
+            (node.cdi_dir / "gpu.topology-gpu.json").unlink()
 
 
 def published(cluster: Cluster, node: str) -> Machine | None:
