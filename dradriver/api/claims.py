@@ -30,8 +30,8 @@ def pinned(
     Each container has a request of its own because the kubelet hands out CDI devices by request; all are pinned, so
     the scheduler has nothing to search. The owner is marked as controller: only then does Kubernetes delete the claim
     of a pod that has finished. The finalizer is Kubernetes' own: the scheduler adds it in a write of its own before it
-    allocates a claim, unless it is there already, and the claim controller of kube-controller-manager takes it from
-    every claim that is deleted and in nobody's use. With it from the start a pod costs the API server a write less.
+    allocates a claim, unless it is there already, so a pod costs the API server a write less. The claim controller of
+    kube-controller-manager takes it from every claim that is deleted and in nobody's use.
 
     Args:
         pod: The pod that will own the claim; it names the claim.

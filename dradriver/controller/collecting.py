@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim
-from dradriver.controller.commit import MovedOnError, Writer
-from dradriver.controller.limiter import of_server
+from dradriver.controller.commit import MovedOnError, PausedError, Writer
+from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client
@@ -17,17 +18,19 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
 
-MOST: Final = 16  # deleted at once, one of each namespace
+MOST: Final = 16  # namespaces at once
+LONGEST_S: Final = 10.0  # for one namespace in one sweep
 
 
 class Collector:
     """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference."""
 
-    def __init__(self, client: Client, picture: Picture, writer: Writer, *, grace_s: float) -> None:
+    def __init__(self, client: Client, picture: Picture, writer: Writer, limiter: Limiter, *, grace_s: float) -> None:
         """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
         self._client = client
         self._picture = picture
         self._writer = writer
+        self._limiter = limiter
         self._grace_s = grace_s
         self._orphans: dict[str, float] = {}
 
@@ -42,41 +45,56 @@ class Collector:
             if now - self._orphans[claim.uid] >= self._grace_s:
                 due.setdefault(claim.metadata.namespace, []).append(claim)
         slots = asyncio.Semaphore(MOST)
-        results = await asyncio.gather(
-            *(self._collect(claims, slots) for claims in due.values()), return_exceptions=True
-        )
-        for error in results:
+        work = (self._collect(claims, slots) for claims in due.values())
+        for error in await asyncio.gather(*work, return_exceptions=True):
             if error is not None:
                 raise error
 
     async def _collect(self, claims: list[ClaimRecord], slots: asyncio.Semaphore) -> None:
-        """Delete the orphans of a namespace one after another: a webhook there may hold each of them up."""
-        for claim in claims:
-            try:
-                async with slots:
-                    if await self._wanted(claim):
-                        continue
-                    await self._writer.withdraw(claim)
-            except MovedOnError:
-                continue  # the next sweep sees what became of it
-            except ApiError as error:
-                if of_server(error):
-                    raise
-                logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)
-                continue
-            logger.info("claim %s/%s: its pod is gone; deleted", *claim.key)
+        """Delete the orphans of a namespace one after another: a webhook there may hold each of them up.
+
+        What takes too long is left to the next sweep, which comes when this one has done with all namespaces.
+        """
+        async with slots:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_S):
+                    for claim in claims:
+                        await self._delete(claim)
+
+    async def _delete(self, claim: ClaimRecord) -> None:
+        if self._limiter.paused():
+            return
+        try:
+            if await self._wanted(claim):
+                return
+            await self._writer.withdraw(claim)
+        except (MovedOnError, PausedError):
+            return  # the next sweep sees what became of it
+        except ApiError as error:
+            if of_server(error):
+                self._limiter.failed(error)
+                return
+            logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)
+            return
+        logger.info("claim %s/%s: its pod is gone; deleted", *claim.key)
 
     def _orphaned(self, claim: ClaimRecord) -> bool:
-        """A claim that another pod uses is left alone, and one that is being deleted needs nobody's help."""
-        if not claim.ours or claim.owner is None or claim.users or claim.deleting:
+        """A claim that another pod uses is left alone, and one that is being deleted needs nobody's help.
+
+        One without an owner is what ``kubectl delete pod --cascade=orphan`` leaves.
+        """
+        if not claim.ours or claim.users or claim.deleting:
             return False
+        if claim.owner is None:
+            return True
         name, uid = claim.owner
         pod = self._picture.pods.get((claim.metadata.namespace, name))
         return pod is None or pod.metadata.uid != uid or not _wants(pod, claim)
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
         """Ask the server itself whether its pod wants it still: the claims' reflector may be ahead of the pods'."""
-        assert claim.owner is not None, "an orphan has an owner that is gone"
+        if claim.owner is None:
+            return False
         name, uid = claim.owner
         try:
             pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -22,6 +23,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 logger = logging.getLogger(__name__)
 
 LONGEST_REASON: Final = 1024
+UNPROTECT_S: Final = 1.0
 
 
 class MovedOnError(DriverError):
@@ -71,14 +73,24 @@ class Writer:
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         self._go_on()
+        await self.go_on(pod, claim, placement)
+
+    async def go_on(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
+        """Lift a pod that has its claim; one that cannot be lifted keeps nothing from others.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses; the claim is gone again, but where the server is in trouble.
+            Unreachable: No answer; the same.
+        """
         try:
             await self.lift(pod, placement)
         except MovedOnError:
             raise
         except (ApiError, Unreachable) as error:
-            if not of_server(error):  # it would meet the same trouble, and be tried again as soon as that is over
-                self._go_on()
-                await self.withdraw(claim)  # a pod that cannot be lifted keeps nothing from others
+            # Trouble with the server the withdrawal would meet too; it comes once that is over.
+            if not of_server(error) and not self._paused():
+                await self.withdraw(claim)
             raise
 
     async def place_again(self, pod: Pod, wish: Wish, placement: Placement) -> None:
@@ -154,6 +166,26 @@ class Writer:
             await self.look(claim.key)
             raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
         self._picture.assume_deleted(claim)
+        await self._unprotect(claim)
+
+    async def _unprotect(self, claim: ClaimRecord) -> None:
+        """Let a claim go that was deleted: the next one of its name can be made at once.
+
+        kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
+        scheduler gives devices to a claim that is being deleted.
+        """
+        if self._paused():
+            return
+        namespace, name = claim.key
+        patch = Patch().test("metadata", "uid", value=claim.uid)
+        patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
+        try:
+            async with asyncio.timeout(UNPROTECT_S):
+                await self._client.patch(
+                    RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
+                )
+        except (ApiError, Unreachable, TimeoutError) as error:
+            logger.debug("claim %s/%s is deleted and may stay for a while: %s", namespace, name, error)
 
     async def lift(self, pod: Pod, placement: Placement) -> None:
         """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.

@@ -296,8 +296,8 @@ class Picture:
             return ""
         claim, intended = self.claims.get(key), self._intended.get(key)
         if claim is not None:
-            promised = claim.pin is not None and claim.owned_by(pod.metadata.uid) and not claim.deleting
-            return claim.pin.choice.node if claim.pin is not None and promised else ""
+            counts = claim.owned_by(pod.metadata.uid) and not (claim.deleting and claim.devices is None)
+            return claim.pin.choice.node if claim.pin is not None and counts else ""
         return "" if intended is None else intended.node
 
     def _tell(self) -> None:
@@ -309,8 +309,9 @@ class Picture:
 
 
 def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
-    """Return whether a state of a claim is from before another; from a deletion none comes back."""
-    return one.uid == other.uid and (_older(one, other) or (other.deleting and not one.deleting))
+    """Return whether a state of a claim is from before another, or is the one that we have deleted since."""
+    same = one.metadata.resource_version == other.metadata.resource_version
+    return one.uid == other.uid and (_older(one, other) or (same and other.deleting and not one.deleting))
 
 
 def _older(one: Pod | ClaimRecord, other: Pod | ClaimRecord) -> bool:

@@ -102,7 +102,7 @@ def review(
         assert name is not None
         return Wait(reason=f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
     if claim.deleting:
-        return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone" if pod.gated else None)
+        return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
         return _gated(pod, claim, others)
     if claim.devices is not None:

@@ -81,7 +81,7 @@ class Worker:
             writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
-        self._collector = Collector(client, self.picture, writer, grace_s=grace_s)
+        self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
         self._promise_s = promise_s
         self._unschedulable_s = unschedulable_s
         self._entries: dict[Key, Entry] = {}
@@ -264,7 +264,7 @@ class Worker:
         if placement is None:
             self._writers.withdraw(entry, Withdraw(step.claim, step.cause))
         else:
-            self._writers.lift(entry, placement)
+            self._writers.lift(entry, step.claim, placement)
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
@@ -277,7 +277,8 @@ class Worker:
     def _count(self, entry: Entry) -> None:
         """Keep up to date who waits for a scheduler."""
         pod = entry.pod
-        if pod.spec.node_name or pod.gated or self.picture.claim_of(pod) is None or refusal(pod) is not None:
+        claim = self.picture.claim_of(pod)
+        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or refusal(pod) is not None:
             self._answered(entry.key, bound=bool(pod.spec.node_name))
         else:
             self._pace.lifted(entry.key, _scheduler(entry))

@@ -16,6 +16,7 @@ from dradriver.controller.limiter import SLOW_S, Limiter, of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.records import ClaimRecord
 from dradriver.controller.review import Withdraw
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
@@ -26,7 +27,7 @@ SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
-QUICK_S: Final = 0.2  # a server that answers a read so fast is not what holds up a write for a second
+QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
 OWN_ERROR: Final = "an error in the controller, see its log"
 
 Action = Coroutine[Any, Any, None]
@@ -94,9 +95,9 @@ class Writers:
         self._picture.promise(entry.wish.claim, placement)
         self._start(entry, self._place(entry, placement))
 
-    def lift(self, entry: Entry, placement: Placement) -> None:
+    def lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of an entry that has its claim."""
-        self._start(entry, self._lift(entry, placement))
+        self._start(entry, self._lift(entry, claim, placement))
 
     def withdraw(self, entry: Entry, step: Withdraw) -> None:
         """End a promise."""
@@ -179,20 +180,22 @@ class Writers:
         after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.
         """
         clock = asyncio.get_running_loop().time
+        hangs_since, pause_s = clock() - SLOW_S, SLOW_S
         while not while_.done():
             began = clock()
             try:
-                lifted = await self._writer.lifted(entry.pod)
-                if lifted and entry.pod.gated:
+                if await self._writer.lifted(entry.pod) and entry.pod.gated:
                     return  # only the answer is late
-                if clock() - began < QUICK_S and not (while_.done() or self._limiter.paused()):
+                quick = clock() - began < (began - hangs_since) * QUICK
+                if quick and not (while_.done() or self._limiter.paused()):
                     await self._take_back(entry)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *entry.key, error)
                 if of_server(error):
                     self._limiter.failed(error)
-            await asyncio.sleep(SLOW_S)
+                pause_s *= 2
+            await asyncio.sleep(pause_s)
 
     async def _take_back(self, entry: Entry) -> None:
         if (key := claim_key(entry.pod)) is None:
@@ -223,9 +226,9 @@ class Writers:
             raise
         self._lifted(entry, placement, began)
 
-    async def _lift(self, entry: Entry, placement: Placement) -> None:
+    async def _lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()
-        await self._writer.lift(entry.pod, placement)
+        await self._writer.go_on(entry.pod, claim, placement)
         self._lifted(entry, placement, began)
 
     def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:

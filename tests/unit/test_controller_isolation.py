@@ -197,7 +197,7 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
     for namespace, name in (("alpha", "p"), ("slow", "q"), ("zeta", "r")):
         cluster.remove(PODS, name, namespace)
     cluster.deliver()
-    refuse(cluster, "slow", lambda: asyncio.sleep(10), verbs=("delete",))
+    refuse(cluster, "slow", lambda: asyncio.sleep(5), verbs=("delete",))
     sweep = asyncio.create_task(cluster.worker.sweep())
     await asyncio.sleep(1)
     cluster.deliver()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.client import Unreachable
+from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apirules import Object
-from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.fakes.troubles import working
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.troubles import raising, refuse, working
 
 
 @pytest.mark.looptime
@@ -134,7 +134,8 @@ async def test_a_lifted_pod_says_what_it_gets_before_its_claim_is_there() -> Non
     cluster.rival("rival", "a", cluster.gpus("p")[1])
     cluster.client.writes.clear()
     await cluster.settle()
-    assert [verb for verb, _ in cluster.client.writes] == ["delete", "patch", "create"]
+    assert cluster.client.writes[0] == ("delete", claim_of("p"))
+    assert cluster.client.writes[-2:] == [("patch", "p"), ("create", claim_of("p"))]
 
 
 @pytest.mark.looptime
@@ -150,6 +151,73 @@ async def test_a_claim_with_our_label_and_no_requests_holds_nothing() -> None:
     del forged["metadata"]["uid"]
     forged["spec"]["devices"]["requests"] = []
     cluster.put(RESOURCE_CLAIMS, forged)
+    cluster.pod("q", 8)
+    await cluster.settle()
+    assert cluster.gpus("q")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_was_left_and_whose_pod_cannot_be_lifted_gives_the_gpus_back() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8, namespace="strict")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.restart()
+    refuse(cluster, "strict", raising(ApiError(422, "Invalid", "denied by a policy")), verbs=("patch",))
+    cluster.pod("good", 8)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.gpus("good")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_claims_that_linger_after_their_promise_ended_hold_up_no_scheduler() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for number in range(20):
+        cluster.node(f"n{number}", "dgx-h100")
+    for number in range(130):
+        cluster.pod(f"p{number}", 1)
+    async with working(cluster):
+        await asyncio.sleep(25)
+        for claim in cluster.all(RESOURCE_CLAIMS):
+            claim["metadata"]["finalizers"] = ["example.com/mine"]
+            cluster.put(RESOURCE_CLAIMS, claim)
+        await asyncio.sleep(15)
+        cluster.pod("good", 1)
+        await asyncio.sleep(3)
+        assert cluster.claim("good") is not None
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_is_being_deleted_takes_no_cpu() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a", allocatable={"cpu": "4"})
+    cluster.pod("p", 1, schedulerName="nobody", requests={"cpu": "4"})
+    async with working(cluster):
+        await asyncio.sleep(1)
+        claim = cluster.claim("p")
+        assert claim is not None
+        claim["metadata"]["finalizers"] = ["example.com/mine"]
+        cluster.put(RESOURCE_CLAIMS, claim)
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        await asyncio.sleep(1)
+        cluster.pod("q", 1, requests={"cpu": "4"})
+        await asyncio.sleep(2)
+        assert cluster.claim("q") is not None
+
+
+async def test_a_claim_whose_owner_was_taken_away_is_collected() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    cluster.remove(PODS, "p", "default")
+    claim = cluster.claim("p")
+    assert claim is not None
+    claim["metadata"]["ownerReferences"] = []  # kubectl delete pod --cascade=orphan
+    cluster.put(RESOURCE_CLAIMS, claim)
     cluster.pod("q", 8)
     await cluster.settle()
     assert cluster.gpus("q")[0] == "a"

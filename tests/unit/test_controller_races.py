@@ -29,6 +29,7 @@ async def test_what_is_written_is_valid_in_every_supported_kubernetes() -> None:
     await cluster.settle()
     claim = cluster.claim("p")
     assert claim is not None
+    assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]  # the scheduler's own write
     schema.check(claim)
     schema.check(cluster.get_pod("p") | {"apiVersion": "v1", "kind": "Pod"})
 
@@ -97,8 +98,13 @@ async def test_a_claim_left_by_a_crash_is_replaced_before_its_pod_is_lifted() ->
     cluster.rival("rival", "a", cluster.gpus("p")[1])
     cluster.restart()
     await cluster.settle()
-    reason = "patch"
-    assert [verb for verb, _ in cluster.client.writes] == ["delete", reason, "create", "patch"]
+    unprotect = lift = "patch"
+    assert [write for write in cluster.client.writes if write != ("patch", "p")] == [
+        ("delete", claim_of("p")),
+        (unprotect, claim_of("p")),
+        ("create", claim_of("p")),
+    ]
+    assert cluster.client.writes[-1] == (lift, "p")
 
 
 async def test_a_claim_left_by_a_crash_is_replaced_when_the_same_gpus_go_to_other_containers() -> None:
@@ -262,3 +268,30 @@ async def test_a_claim_that_went_before_its_creation_was_answered_holds_nothing(
     await cluster.worker.rest()
     assert len(cluster.worker.picture.inventory.fleet.free("a")) == 8
     assert [verb for verb, _ in cluster.client.writes] == ["create"]
+
+
+async def test_an_event_from_before_our_own_deletion_does_not_bring_a_claim_back() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    picture = cluster.worker.picture
+    claim = picture.claims["default", claim_of("p")]
+    picture.assume_deleted(claim)
+    picture.claim_changed(Change(claim.key, None, claim))
+    assert len(picture.inventory.fleet.free("a")) == 8
+
+
+async def test_a_claim_that_is_being_deleted_no_more_holds_what_it_is_given() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    picture = cluster.worker.picture
+    claim = picture.claims["default", claim_of("p")]
+    bound = {"resource_version": "6000", "deletion_timestamp": None}
+    dying = {"resource_version": "5000", "deletion_timestamp": "2026-01-01T00:00:00Z"}
+    for change in (dying, bound):  # the server was put back to a backup, and goes on from there
+        now = msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, **change))
+        picture.claim_changed(Change(claim.key, None, now))
+    assert not picture.inventory.fleet.free("a")
