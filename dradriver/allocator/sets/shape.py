@@ -28,6 +28,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         numa: Per GPU, a number of its NUMA node counted from 0 in order of appearance; None where it is unknown.
         roots: Per GPU, a number of its PCIe root in the same way.
         nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
+        direct: Per GPU, whether it hangs below its CPU without a PCIe switch between.
         pcie_gbps: Per GPU, bandwidth of its PCIe link.
         memory_mib: Per GPU, its memory.
         power_watts: Per GPU, its power limit.
@@ -42,6 +43,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[int | None, ...]
     roots: tuple[int | None, ...]
     nics: tuple[PathType, ...]
+    direct: tuple[bool, ...]
     pcie_gbps: tuple[float, ...]
     memory_mib: tuple[int, ...]
     power_watts: tuple[int, ...]
@@ -73,6 +75,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             numa=_numbered(_reordered(self.numa, order)),
             roots=_numbered(_reordered(self.roots, order)),
             nics=_reordered(self.nics, order),
+            direct=_reordered(self.direct, order),
             pcie_gbps=_reordered(self.pcie_gbps, order),
             memory_mib=_reordered(self.memory_mib, order),
             power_watts=_reordered(self.power_watts, order),
@@ -105,6 +108,7 @@ def shape_of(machine: Machine) -> Shape:
             min((row[position] for row in machine.nic_paths), default=PathType.SYS)
             for position in range(len(machine.gpus))
         ),
+        direct=_direct(machine),
         pcie_gbps=tuple(gpu.pcie_gbps for gpu in machine.gpus),
         memory_mib=tuple(gpu.memory_mib for gpu in machine.gpus),
         power_watts=tuple(gpu.power_watts for gpu in machine.gpus),
@@ -118,6 +122,15 @@ def shape_of(machine: Machine) -> Shape:
             default=0,
         ),
     )
+
+
+def _direct(machine: Machine) -> tuple[bool, ...]:
+    """Without a PCI tree: where no two GPUs show a switch above them there is none."""
+    above = {device.busid: device.parent for device in machine.pci}
+    if all(gpu.pci in above for gpu in machine.gpus):
+        return tuple(above[gpu.pci] is None for gpu in machine.gpus)
+    none = not any(PathType.SELF < path <= PathType.PXB for row in machine.paths for path in row)
+    return (none,) * len(machine.gpus)
 
 
 def _reordered(values: Sequence[_T], order: Sequence[int]) -> tuple[_T, ...]:
