@@ -80,7 +80,7 @@ def keep_order(gpus: int) -> tuple[int, ...]:
 
 def _first(tables: Tables, *, numa_first: bool) -> Ints:
     """Most bandwidth; with a wish, few NUMA nodes."""
-    numbers = [_classes(tables.busbw)]
+    numbers = [_classes(tables.worth)]
     return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
 
 

@@ -2,7 +2,7 @@
 
 ``wires`` counts the wires in channels, ``reach`` says over what a set's GPUs talk, ``room`` how many rings fit,
 ``search`` which of them NCCL finds and ``chains`` which trees. Here the faster of ring, tree and, over switches from
-compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.24 to 2.30), and its
+compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.26 to 2.30), and its
 own verdict for every subset of forty machines, against which tests compare this.
 """
 
@@ -73,7 +73,7 @@ def predict(
 
 
 def split(shape: Shape) -> Bools:
-    """Masks whose rings NCCL gives two channels at least, from 2.24 on: (2**g,), bool.
+    """Masks whose rings NCCL gives two channels at least, from 2.26 on: (2**g,), bool.
 
     It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
     in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Level
@@ -31,6 +32,8 @@ class Facts:
     Attributes:
         busbw: Two of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs, by ``busbw.split``,
             which hangs on the numbering.
+        worth: The same, or, where it is not known what is between sockets, the geometric mean over both likely CPUs: a
+            set that is better with one and not worse with the other is worth more.
         weakest: (2**g,) uint8, number in ``steps_of(shape)`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
@@ -72,7 +75,12 @@ class Facts:
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 
         count = np.bitwise_count(np.arange(1 << g))
-        usual = np.where(busbw.split(shape), self.busbw[1], self.busbw[0])
+        self.worth = self.busbw
+        if shape.socket_gbps_or:
+            other = facts_of(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or, socket_gbps_or=0.0))
+            one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other.busbw, strict=True))
+            self.worth = (one, two)
+        usual = np.where(busbw.split(shape), self.worth[1], self.worth[0])
         best = [subsets.best_inside(np.where(count == k, usual, np.float32(0))) for k in (8, 4, 2)]
         self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
 

@@ -2,7 +2,7 @@
 
 The search goes down a list of speeds. At each it allows ever farther steps until it finds channels; it stops when the
 next speed is below 0.49 of the best one's, or when the channels carry all that a GPU has. Then it may cut fast channels
-in two, and trees get exactly the rings' number of channels. Source: NCCL's search.cc and topo.h, 2.23 to 2.30.
+in two, and trees get exactly the rings' number of channels. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
 """
 
 from __future__ import annotations

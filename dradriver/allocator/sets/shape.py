@@ -34,6 +34,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         power_watts: Per GPU, its power limit.
         link_gbps: Bandwidth of one link as NCCL counts it.
         socket_gbps: Bandwidth between CPU sockets.
+        socket_gbps_or: What it may be as well; 0 where it is known.
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
     """
 
@@ -49,6 +50,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     power_watts: tuple[int, ...]
     link_gbps: float
     socket_gbps: float
+    socket_gbps_or: float
     capability: int
 
     @property
@@ -81,6 +83,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             power_watts=_reordered(self.power_watts, order),
             link_gbps=self.link_gbps,
             socket_gbps=self.socket_gbps,
+            socket_gbps_or=self.socket_gbps_or,
             capability=self.capability,
         )
 
@@ -114,6 +117,7 @@ def shape_of(machine: Machine) -> Shape:
         power_watts=tuple(gpu.power_watts for gpu in machine.gpus),
         link_gbps=machine.link_gbps,
         socket_gbps=machine.socket_gbps,
+        socket_gbps_or=machine.socket_gbps_or,
         capability=min(
             (
                 _capability(gpu.compute_capability) or _CAPABILITY_OF_LINK.get(round(machine.link_gbps, 2), 0)
