@@ -62,7 +62,7 @@ def test_errors_are_said_by_place_reason_and_cure_with_status_1(tmp_path: Path) 
         '<system version="1">  [declaration]'
     )
     assert [[*line.split(": ")[0].rsplit(":", 2)[1:], line.split("[")[-1]] for line in lines[1:]] == [
-        ["2", "1", "no-gpu]"], ["3", "1", "tab]"], ["3", "18", "affinity]"], ["5", "1", "text]"],
+        ["2", "1", "no-gpu]"], ["3", "1", "tab]"], ["3", "18", "affinity-unused]"], ["5", "1", "text]"],
     ]  # fmt: skip
 
 
