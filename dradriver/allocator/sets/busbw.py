@@ -60,13 +60,18 @@ def predict(
     other = several[(one.channels != two.channels)[several] | (one.gbps != two.gbps)[several]]
     out = []
     busbw = np.where(switched, over_switch, 0).astype(np.float32)
+    most = of_generation(_TREE_CHANNEL_GBPS, shape.capability)
     for found, sets in ((one, several), (two, other)):
-        tree = trees(shape, room, limits, found, sets, paths=linked_paths, any_path=any_path)
-        most = of_generation(_TREE_CHANNEL_GBPS, shape.capability)
-        share = found.channels[sets] * (count[sets] - 1) / count[sets]
-        ring = found.channels[sets] * found.gbps[sets]
+        channels, gbps = found.channels[sets], found.gbps[sets]
+        share = (count[sets] - 1) / count[sets]
+        useful = most * share > gbps  # no speed makes up for it where a channel may not carry enough
+        tree = np.zeros(len(sets), dtype=np.float32)
+        least = (gbps / share / _TREE_EFFICIENCY).astype(np.float32)[useful]
+        tree[useful] = trees(
+            shape, room, limits, channels[useful], sets[useful], least=least, paths=linked_paths, any_path=any_path
+        )
         busbw = busbw.copy()
-        busbw[sets] = np.maximum(ring, share * np.minimum(_TREE_EFFICIENCY * tree, most))
+        busbw[sets] = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
         busbw = np.where(switched, np.maximum(busbw, over_switch), busbw)
         out.append(busbw)
     return out[0], out[1]

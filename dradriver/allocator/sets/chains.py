@@ -26,10 +26,11 @@ def fitting(room: Room, row: int, sets: Ints, channels: Counts, paths: Bools) ->
     """
     wires, reach = room.wires, room.reach
     wide = wires.links[row] > 0
-    ok = paths[sets]
+    at = np.flatnonzero(2 * room.weakest[row, sets] >= channels)
+    ok = paths[sets[at]]
     if reach.through.any():
-        ok = ok | reach.through[sets] & (subsets.part_of_lowest(wide, sets) == sets)
-    at = np.flatnonzero(ok)
+        ok = ok | reach.through[sets[at]] & (subsets.part_of_lowest(wide, sets[at]) == sets[at])
+    at = at[ok]
     sets, twice = sets[at], 2 * channels[at]
     member = (sets >> np.arange(len(wide))[:, None] & 1) != 0
     lanes = room.lanes[:, row, sets]
@@ -38,7 +39,7 @@ def fitting(room: Room, row: int, sets: Ints, channels: Counts, paths: Bools) ->
     leaf = few & (lanes == 0) & (reach.second[:, sets] == 0) & (np.bitwise_count(sets) > 2)
     ends = np.maximum(twice - both, np.where(leaf, twice // 2, 0))
     ends = np.where(member, np.maximum(ends, 0), 0).astype(np.int16)
-    ok = (~member | (2 * both >= twice)).all(axis=0) & (ends.sum(axis=0) <= twice)
+    ok = ends.sum(axis=0) <= twice
     if room.places.count and ok.any():
         ok[ok] = _through_places(room, row, sets[ok], twice[ok], ends[:, ok])
     out: Ints = at[ok]

@@ -81,11 +81,11 @@ class Reach:
             has = cycles.have_ring(np.concatenate(graphs)).reshape(len(graphs), len(sets))
             direct = np.concatenate([own >= width for width in widths])
             needed = dict(zip(widths, cycles.in_every_ring(direct).reshape(len(widths), *own.shape), strict=True))
-            for row, width in enumerate(wires.width):
-                if width:
-                    self.third[row, sets] = has[widths.index(width)]
-                    both_ways = np.where(needed[width], 2 * wires.links[row][pairs], _FREE)
-                    self.forced[row, sets] = both_ways.min(axis=(1, 2))
+            for width, found in zip(widths, has, strict=False):
+                rows = np.array([row for row, own_width in enumerate(wires.width) if own_width == width])
+                self.third[np.ix_(rows, sets)] = found
+                both_ways = np.where(needed[width], 2 * wires.links[rows][:, pairs[0], pairs[1]], _FREE)
+                self.forced[np.ix_(rows, sets)] = both_ways.min(axis=(2, 3))
             for kind, found in zip(out, has[len(widths) :], strict=True):
                 out[kind][sets] = found
         return out

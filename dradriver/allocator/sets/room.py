@@ -35,6 +35,7 @@ class Room:
         links: (r, 2**g), rings over direct links alone, if there is one.
         through: (r, 2**g), rings over links of which third GPUs may be part, if there is one.
         pcie: (r, 2**g), rings that take PCIe too.
+        weakest: (r, 2**g), channels of the GPU with the fewest.
     """
 
     def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
@@ -74,17 +75,14 @@ class Room:
         """Through third GPUs a ring may turn back; nothing binds it but that it crosses every cut both ways."""
         out = np.zeros(self.reach.third.shape, dtype=np.int64)
         wanted = masks[self.reach.third.any(axis=0) & self.reach.through]
-        known: dict[bytes, Ints] = {}
-        for row, links in enumerate(self.wires.links):
-            key = links.tobytes()
-            if wanted.size and key not in known:
-                known[key] = subsets.min_cuts(links.tolist(), wanted)
-            out[row, wanted] = known.get(key, 0)
+        if wanted.size:
+            out[:, wanted] = subsets.min_cuts(self.places.inside.astype(np.int64), wanted)
         return np.where(self.reach.third & self.reach.through, out, 0).astype(np.int16)
 
     def _over_pcie(self, masks: Ints) -> Counts:
         reach, wires, places = self.reach, self.wires, self.places
         any_ = self.lanes + self.degree
+        self.weakest: Counts = self._least(any_)
         passing = np.minimum(any_, 2 * (any_ - self._widest))
         passing = np.where((reach.second != 0)[:, None, :], any_, passing)
         if reach.gated.any():  # what comes through a gateway ends at the partner's PCIe

@@ -90,26 +90,34 @@ def rings(shape: Shape, room: Room, limits: Limits, *, least: int) -> Rings:
 
 
 def trees(
-    shape: Shape, room: Room, limits: Limits, found: Rings, sets: Ints, *, paths: dict[int, Bools], any_path: Bools
+    shape: Shape,
+    room: Room,
+    limits: Limits,
+    channels: Ints,
+    sets: Ints,
+    *,
+    least: Floats,
+    paths: dict[int, Bools],
+    any_path: Bools,
 ) -> Floats:
-    """Bandwidth of one channel of the trees that go with such rings, where that is more than the rings' own.
+    """Bandwidth of one channel of the trees that go with so many channels of rings.
 
     Args:
         shape: The machine.
         room: What its wires have room for.
         limits: Where the search begins and ends.
-        found: The rings of every set.
+        channels: Of the rings, by set.
         sets: Masks to look at.
+        least: By set, what a channel must carry to be of use.
         paths: By number of links c: masks with an open path whose every step has at least c links.
         any_path: Masks with an open path over links and PCIe.
 
     Returns:
-        Shape of ``sets``, float32, GB/s; 0 where the trees are slower than the rings, or there are none.
+        Shape of ``sets``, float32, GB/s; 0 where there are no such trees.
     """
-    fastest, total = (limit[sets] for limit in limits)
     count = np.bitwise_count(sets)
-    total = (total * count / (count - 1.0)).astype(np.float32)
-    channels, least = found.channels[sets].astype(np.int16), found.gbps[sets] * count / (count - 1.0)
+    fastest, total = limits.fastest[sets], limits.total[sets] * count / (count - 1.0)
+    wanted = channels.astype(np.int16)
     out = np.zeros(len(sets), dtype=np.float32)
     for speed, row in zip(speeds(shape.capability), room.wires.row_of, strict=True):
         open_ = (out == 0) & (speed > least) & (speed <= fastest + _TINY) & (speed * channels <= total + _TINY)
@@ -120,7 +128,7 @@ def trees(
         able = any_path & (room.lanes[:, row] > 0).any(axis=0)
         if width is not None:
             able = able | paths[width]
-        out[at[chains.fitting(room, int(row), sets[at], channels[at], able)]] = speed
+        out[at[chains.fitting(room, int(row), sets[at], wanted[at], able)]] = speed
     return out
 
 

@@ -94,21 +94,21 @@ class Wires:
         masks = np.arange(len(worst))
         if self.amd:
             return np.broadcast_to(plain, (*plain.shape[:2], len(masks)))
-        of_node = {
-            node: np.sum([masks & tree != 0 for tree in self.trees if tree & node], axis=0) for node in self.nodes
-        }
-        home = [next(node for node in self.nodes if node >> gpu & 1) for gpu in range(len(self.hops))]
-        parts = np.array([of_node[node] for node in home])
-        within = np.where((parts > 1)[:, None, :], self.bridged.T[:, :, None], plain)
-        tables = {
-            gbps: np.array(
-                [[_crossing(gbps, speed, max(1, count), HOST_BRIDGE) for count in range(int(parts.max()) + 1)]
-                 for speed in self.speeds], dtype=np.int16,
-            )
-            for gbps in set(self._pcie)
-        }  # fmt: skip
-        across = np.array([tables[gbps][:, own] for gbps, own in zip(self._pcie, parts, strict=True)])
-        return np.where(((worst == PathType.SYS) & (parts > 1))[:, None, :], across, within)
+        parts = {node: np.sum([masks & tree != 0 for tree in self.trees if tree & node], axis=0) for node in self.nodes}
+        known: dict[tuple[int, float], Counts] = {}
+        out = np.empty((*plain.shape[:2], len(masks)), dtype=np.int16)
+        for gpu, gbps in enumerate(self._pcie):
+            node = next(node for node in self.nodes if node >> gpu & 1)
+            if (node, gbps) not in known:
+                own = parts[node]
+                table = np.array(
+                    [[_crossing(gbps, speed, max(1, count), HOST_BRIDGE) for count in range(int(own.max()) + 1)]
+                     for speed in self.speeds], dtype=np.int16,
+                )  # fmt: skip
+                within = np.where(own > 1, self.bridged[:, gpu, None], self.lanes[:, gpu, None])
+                known[node, gbps] = np.where((worst == PathType.SYS) & (own > 1), table[:, own], within)
+            out[gpu] = known[node, gbps]
+        return out
 
 
 def _fitting(gbps: NDArray[np.float64], speeds: NDArray[np.float64]) -> Counts:

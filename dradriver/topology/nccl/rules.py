@@ -98,7 +98,7 @@ RULES = {
     "no-cpu": _error("no <cpu>: the file describes nothing", "write every NUMA node as a <cpu>"),
     "numaid": _error("numaid {text!r}: NCCL refuses a <cpu> without a number", 'write numaid="0", …'),
     "numaid-mixed": _error(
-        "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node, and nothing else",
+        "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node alone",
         "write the number that /sys/bus/pci/devices/…/numa_node has",
     ),
     "numaid-unused": _warning("numaid {text!r} of a <cpu> without devices: NCCL leaves it out", "write its number"),
