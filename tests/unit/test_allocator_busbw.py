@@ -12,8 +12,8 @@ import pytest
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.sets import busbw
 from dradriver.allocator.sets.shape import line_gbps, shape_of
-from dradriver.allocator.sets.tables import Tables, tables_of
-from dradriver.topology import read_machine
+from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
+from dradriver.topology import profiles, read_machine
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
@@ -106,6 +106,14 @@ def test_switches_make_all_sets_of_a_size_equal_and_nvls_helps_the_large_ones() 
     assert by_size == {2: {360}, 3: {360}, 4: {360}, 5: {360}, 6: {360}, 7: {408}, 8: {476}}
 
 
+@pytest.mark.parametrize("name", profiles.names())
+def test_every_set_of_a_known_machine_has_some_bandwidth(name: str) -> None:
+    machine = profiles.load(name)
+    if len(machine.gpus) <= MAX_GPUS:
+        tables = tables_of(machine)
+        assert (tables.busbw[tables.count > 1] > 0).all()
+
+
 def test_a_gpu_that_lost_switch_links_slows_its_sets_down_and_one_without_any_leaves_nvlink() -> None:
     slow = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [9]))
     assert slow.busbw[0b11] == pytest.approx(360)
@@ -113,7 +121,9 @@ def test_a_gpu_that_lost_switch_links_slows_its_sets_down_and_one_without_any_le
     lost = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [0]))
     assert lost.level(0b11).value == "nvlink"
     assert lost.level(0b10000001).value == "node"
-    assert lost.busbw[0b10000001] < 50
+    assert lost.busbw[0b10000001] == pytest.approx(22)  # 2 x 11 between sockets of 22 GB/s
+    assert 0 < lost.busbw[0b11111111] < 100
+    assert lost.busbw[0b01111111] == pytest.approx(408)
 
 
 @pytest.mark.parametrize(

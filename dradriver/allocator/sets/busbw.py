@@ -72,7 +72,7 @@ def predict(
         )
         busbw = busbw.copy()
         busbw[sets] = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
-        busbw = np.where(switched, np.maximum(busbw, over_switch), busbw)
+        busbw = np.where(switched, over_switch, busbw)
         out.append(busbw)
     return out[0], out[1]
 

@@ -169,7 +169,7 @@ def limits_of(shape: Shape) -> Limits:
         member = (masks >> gpu & 1) != 0
         near = sum(1 << other for other, path in enumerate(shape.paths[gpu]) if other != gpu and path < PathType.SYS)
         pcie = shape.pcie_gbps[gpu]
-        links = [0.0 if shape.switched else count * shape.link_gbps for count in row]
+        links = [count * shape.link_gbps for count in row]
         way = np.where(masks & near != 0, pcie, min(pcie, shape.socket_gbps))
         fastest = np.where(member, np.maximum(fastest, np.maximum(way, subsets.maxima(links))), fastest)
         total = np.where(member, np.maximum(total, np.maximum(pcie, subsets.sums(links))), total)

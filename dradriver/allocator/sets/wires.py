@@ -29,7 +29,7 @@ class Wires:
 
     Attributes:
         row_of: By speed, its row.
-        links: (r, g, g) int16, channels over the direct links of each pair; none where switches join the GPUs.
+        links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
         width: By row, the fewest links that carry one channel; None where no pair has so many.
         lanes: (r, g) int16, channels over each GPU's PCIe link.
         bridged: The same through the host bridge.
@@ -46,7 +46,7 @@ class Wires:
         g = shape.size
         self.amd = shape.socket_gbps == AMD_SOCKET_GBPS
         bridge = 1.0 if self.amd else HOST_BRIDGE
-        counts = np.zeros((g, g)) if shape.switched else np.array(shape.links, dtype=np.float64).reshape(g, g)
+        counts = np.array(shape.links, dtype=np.float64).reshape(g, g)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
         each = np.array(speeds, dtype=np.float64)
         links = _fitting(counts.ravel() * shape.link_gbps, each).reshape(len(speeds), g, g)
