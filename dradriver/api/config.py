@@ -33,15 +33,19 @@ class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
 
 def make(order: dict[str, list[str]], keep_env: list[str], nccl: str = values.NCCL_AUTO) -> dict[str, object]:
-    """Return the configuration as it stands in ``opaque.parameters``."""
+    """Return the configuration as it stands in ``opaque.parameters``, with all keys sorted.
+
+    Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
+    a claim with other parameters gets no status of its devices (seen with Kubernetes 1.36.3).
+    """
     built: dict[str, object] = {
         "apiVersion": names.CONFIG_API_VERSION,
-        "kind": names.CONFIG_KIND,
-        "order": order,
         "keepEnv": keep_env,
+        "kind": names.CONFIG_KIND,
+        "order": dict(sorted(order.items())),
     }
     # An agent of before this field takes no claim that has it.
-    return built if nccl == values.NCCL_AUTO else built | {"nccl": nccl}
+    return built if nccl == values.NCCL_AUTO else dict(sorted((built | {"nccl": nccl}).items()))
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:

@@ -18,7 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def machine_options(command: F) -> F:
-    """Give a command the options ``source`` and ``driver_root`` of ``read``."""
+    """Give a command the options ``source``, ``driver_root``, ``product`` and ``cpu`` of ``read``."""
+    command = click.option(
+        "--cpu", default="", metavar="NAME", help="What the source does not say: rome, skylake, GenuineIntel 6 85, …."
+    )(command)
+    command = click.option(
+        "--product", default="", metavar="NAME", help='The same of the GPUs: a40, "NVIDIA H100 PCIe", ….'
+    )(command)
     command = click.option(
         "--driver-root", metavar="DIR", type=click.Path(path_type=Path),
         help="Without --machine: root of the file system that holds the NVIDIA driver, such as /run/nvidia/driver.",
@@ -30,14 +36,23 @@ def machine_options(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def read(source: str | None, *, driver_root: Path | None = None) -> Machine:
+def read(source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "") -> Machine:
     """Return the named machine, or without a name this one; what could not be read of it goes to standard error.
+
+    ``product`` and ``cpu`` take the place of what it says of them (see ``topology.complete``).
 
     Raises:
         DriverError: It cannot be read; the message says what to give instead.
     """
     if source is not None:
-        return read_machine(source)
+        machine = read_machine(source)
+        if product or cpu:
+            from dradriver.topology.complete import complete  # here, for few need it
+
+            return complete(machine, product=product, cpu=cpu)
+        return machine
+    if product or cpu:
+        raise click.UsageError("--product and --cpu are for --machine: this machine says itself what it has")
     from dradriver.node.discovery import reading as discovery
 
     try:

@@ -10,11 +10,13 @@ from dradriver.cli.machine_source import machine_options, read
 from dradriver.cli.render.document import Cell, Notes, Tone, report, words
 from dradriver.cli.render.output import show, warn
 from dradriver.topology import nccl as files
+from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.nccl import explain as advice
 from dradriver.topology.nccl.like import lost
 from dradriver.topology.nccl.notes import Finding
+from dradriver.topology.nccl.tree import reduced
 from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
 
 _MOST_BYTES = 1 << 20
@@ -28,14 +30,31 @@ def nccl() -> None:
 @nccl.command()
 @machine_options
 @click.option("--like", metavar="FILE|PROFILE", help="The server under a virtual machine: its PCIe paths are written.")
+@click.option("--bus-ids", default="", metavar="LIST", help="The GPUs' own, by index, where the source has none.")
 @click.option("-o", "--output", metavar="FILE", help=f"Where to; NCCL reads {VIRTUAL_PATH} by itself. Default: stdout.")
-def write(source: str | None, driver_root: Path | None, like: str | None, output: str | None) -> None:
+def write(
+    source: str | None,
+    driver_root: Path | None,
+    product: str,
+    cpu: str,
+    like: str | None,
+    bus_ids: str,
+    output: str | None,
+) -> None:
     """Write a topology file that every NCCL from 2.18 to 2.30 reads.
 
-    It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain.
+    It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain. A
+    topo -m text says nothing of the CPUs and no bus ids: give --cpu, and --bus-ids as nvidia-smi
+    --query-gpu=pci.bus_id prints them.
     """
-    machine, server = read(source, driver_root=driver_root), None if like is None else read_machine(like)
-    text = files.write(machine, like=server)
+    machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
+    server = None if like is None else read_machine(like)
+    if bus_ids:
+        machine = complete(machine, bus_ids=[reduced(busid.strip()) for busid in bus_ids.split(",")])
+    made_up = not all(gpu.pci for gpu in machine.gpus)
+    text = files.write(with_bus_ids(machine) if made_up else machine, like=server)
+    if made_up:
+        warn("the source has no bus ids, those in the file are made up: give the GPUs' own with --bus-ids")
     for loss in [] if server is None else lost(machine, like=server):
         warn(loss)
     if output is None:
@@ -80,7 +99,7 @@ def _read(path: Path) -> str:
 
 @nccl.command()
 @machine_options
-def explain(source: str | None, driver_root: Path | None) -> None:
+def explain(source: str | None, driver_root: Path | None, product: str, cpu: str) -> None:
     """Say whether NCCL needs a topology file on this machine, and why."""
-    reasons = advice.explain(read(source, driver_root=driver_root)).reasons
+    reasons = advice.explain(read(source, driver_root=driver_root, product=product, cpu=cpu)).reasons
     show(report(Notes(lines=words(*reasons))))

@@ -49,7 +49,8 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         strategy: As the annotation, as are the next seven.
         min_bandwidth: GB/s, a number or text.
         min_busbw: The same.
-        product: Full name or glob.
+        product: Full name or glob; of a machine whose source names none: what its GPUs are.
+        cpu: What CPUs it has, where its source does not say: ``rome``.
         architecture: One word.
         min_memory: A quantity: ``40Gi``.
         max_cross_nvswitch_gpus: How many.
@@ -71,6 +72,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_bandwidth: float | str = ""
     min_busbw: float | str = ""
     product: str = ""
+    cpu: str = ""
     architecture: str = ""
     min_memory: str = ""
     max_cross_nvswitch_gpus: int | None = None
@@ -111,7 +113,10 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 )
 @click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate between neighbours of the ring.")
 @click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
-@click.option("--product", default="", metavar="GLOB", help="Only GPUs of this product.")
+@click.option(
+    "--product", default="", metavar="GLOB", help="Only GPUs of this product; in a topo -m text: what all are."
+)
+@click.option("--cpu", default="", metavar="NAME", help="The CPUs, where the machine's source does not say: rome, ….")
 @click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
 @click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
 @click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
@@ -157,7 +162,7 @@ def plan(
         exclude=numbers(exclude, option="--exclude"),
         **words,
     )
-    machine = read_machine(source)
+    machine, question = told(read_machine(source), question)
     wish = request(question)
     choice = choose(machine, free_gpus(machine, question), wish)
     if output == "json":
@@ -174,15 +179,29 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             continue
         try:
             question = msgspec.json.decode(line, type=Question)
-            wish = request(question)
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
-            machine = machines[question.machine]
+            machine, question = told(machines[question.machine], question)
+            wish = request(question)
             choice = choose(machine, free_gpus(machine, question), wish)
             reply: Answer | dict[str, str] = answer(choice, estimate(machine, question, choice))
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             reply = {"error": str(error)}
         click.echo(as_line(reply))
+
+
+def told(machine: Machine, question: Question) -> tuple[Machine, Question]:
+    """The machine with what the question says of it, and the question without.
+
+    Raises:
+        TopologyError: A product or CPU that is not known.
+    """
+    product = "" if any(gpu.product for gpu in machine.gpus) else question.product
+    if product or question.cpu:
+        from dradriver.topology.complete import complete  # here, for few need it
+
+        machine = complete(machine, product=product, cpu=question.cpu)
+    return machine, msgspec.structs.replace(question, product="", cpu="") if product else question
 
 
 def as_line(reply: Answer | dict[str, str]) -> str:

@@ -29,6 +29,8 @@ from dradriver.topology.groups import group
 def topo(
     source: str | None,
     driver_root: Path | None,
+    product: str,
+    cpu: str,
     list_profiles: bool,
     output: str,
     no_color: bool,
@@ -39,9 +41,9 @@ def topo(
 ) -> None:
     """Show a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes."""
     if of_cluster:
-        if source is not None or driver_root is not None or list_profiles:
+        if source is not None or driver_root is not None or list_profiles or product or cpu:
             raise click.UsageError(
-                "--cluster shows a cluster's machines: leave out --machine, --driver-root and --list"
+                "--cluster shows a cluster's machines: leave out --machine, --driver-root, --product, --cpu and --list"
             )
         from dradriver.cli.cluster.show import show_cluster
 
@@ -52,7 +54,7 @@ def topo(
     if list_profiles:
         _list()
         return
-    machine = read(source, driver_root=driver_root)
+    machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     groups = group(machine)
     show_as(
         output,

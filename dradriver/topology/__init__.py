@@ -4,6 +4,7 @@ machine    the model that every reader produces and every decision is made from
 check      what every machine must satisfy
 load       one door for whatever describes a machine
 codec      a machine as JSON
+complete   what a machine's source leaves out, by hand
 profiles   machines as data, one YAML file each
 topo_m     the text of ``nvidia-smi topo -m``
 nccl       NCCL's topology files

@@ -148,6 +148,7 @@ def _check_rest(machine: Machine) -> None:
         _check_number(machine.cpu.model, "cpu.model")
     _check_number(machine.link_gbps, "link_gbps")
     _check_number(machine.socket_gbps, "socket_gbps")
+    _check_number(machine.socket_gbps_or, "socket_gbps_or")
 
 
 def _check_pci(machine: Machine) -> None:

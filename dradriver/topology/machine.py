@@ -175,6 +175,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         numa: NUMA nodes by id.
         link_gbps: Bandwidth of one link, one direction, as NCCL counts it (V100 20, H100 20.6); 0 without links.
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
+        socket_gbps_or: What it may be as well, where the source does not name the CPUs (topo -m); 0 where it does.
         driver_version: Of the GPU driver; empty where not known.
         cpu: The CPUs' model; None where the source does not say.
         pci: The PCI tree of GPUs, NICs and the bridges above them, parents first; empty where the source has none. Of
@@ -193,6 +194,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     numa: tuple[NumaNode, ...] = ()
     link_gbps: float = 0.0
     socket_gbps: float = 10.0
+    socket_gbps_or: float = 0.0
     driver_version: str = ""
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.sets.shape import line_gbps
-from dradriver.allocator.sets.tables import Tables, tables_of
+from dradriver.allocator.sets import busbw
+from dradriver.allocator.sets.shape import line_gbps, shape_of
+from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
+from dradriver.topology import profiles, read_machine
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
+from tests.verdicts import TRAINED
+from tests.verdicts import verdict as figures
 
 JUDGED = [(machines.dgx1, "dgx1v-2.27.7.csv"), (machines.pcie_box, "rtx4090x8-2switch-2.27.7.csv")]
 
@@ -33,17 +39,9 @@ def test_every_subset_has_the_bandwidth_that_nccl_predicts(build: Callable[[], M
     off = {
         mask: (true, float(tables.busbw[mask]))
         for mask, (true, _) in verdict(name).items()
-        if tables.busbw[mask] != pytest.approx(true, rel=0.001) and not tables.second_tree[mask]
+        if tables.busbw[mask] != pytest.approx(true, rel=0.001)
     }
     assert off == {}
-
-
-@pytest.mark.shared_data
-def test_the_second_tree_is_right_for_every_subset_of_dgx1() -> None:
-    tables = tables_of(machines.dgx1())
-    for mask, (true, _) in verdict("dgx1v-2.27.7.csv").items():
-        surplus = true > 1.3 * tables.busbw[mask]
-        assert surplus == tables.second_tree[mask], bin(mask)
 
 
 @pytest.mark.shared_data
@@ -73,6 +71,26 @@ def test_choices_reach_the_best_that_nccl_would(build: Callable[[], Machine], na
     assert min(reached) >= 0.99
 
 
+# Kinds of made-up machines: the least share of sets whose bandwidth is within 1 % of NCCL's. Bounds on rings are exact
+# but for dense direct links, where rings get in each other's way, or where NCCL's search runs out of time.
+KINDS = {
+    "bridges-a100pcie": 0.99, "bridges-a40": 0.99, "bridges-h100pcie": 0.99, "bridges-rtxa6000": 0.99,
+    "bridges-v100": 0.95, "pcie": 1.0, "graph-v100": 0.98, "graph-p100": 0.95, "graph-a100": 0.95, "switch": 0.98,
+}  # fmt: skip
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("kind", KINDS)
+def test_machines_at_random_have_the_bandwidth_that_nccl_predicts(kind: str) -> None:
+    off: list[bool] = []
+    for path in sorted(TRAINED.glob(f"{kind}-*.xml")):
+        predicted = tables_of(read_machine(path)).busbw
+        for places, true in figures(f"train/{path.stem}-2.27.7.csv").items():
+            off.append(abs(float(predicted[sum(1 << place for place in places)]) / true - 1) > 0.01)
+    assert off
+    assert sum(off) <= (1 - KINDS[kind]) * len(off)
+
+
 @pytest.mark.parametrize(("gpus", "best", "mean", "worst"), [(2, 240, 45.7, 10), (3, 20, 11.4, 10), (4, 40, 11.1, 10)])
 def test_bridge_pairs_have_the_published_figures(gpus: int, best: float, mean: float, worst: float) -> None:
     tables = tables_of(machines.bridge_pairs())
@@ -88,6 +106,14 @@ def test_switches_make_all_sets_of_a_size_equal_and_nvls_helps_the_large_ones() 
     assert by_size == {2: {360}, 3: {360}, 4: {360}, 5: {360}, 6: {360}, 7: {408}, 8: {476}}
 
 
+@pytest.mark.parametrize("name", profiles.names())
+def test_every_set_of_a_known_machine_has_some_bandwidth(name: str) -> None:
+    machine = profiles.load(name)
+    if len(machine.gpus) <= MAX_GPUS:
+        tables = tables_of(machine)
+        assert (tables.busbw[tables.count > 1] > 0).all()
+
+
 def test_a_gpu_that_lost_switch_links_slows_its_sets_down_and_one_without_any_leaves_nvlink() -> None:
     slow = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [9]))
     assert slow.busbw[0b11] == pytest.approx(360)
@@ -95,7 +121,9 @@ def test_a_gpu_that_lost_switch_links_slows_its_sets_down_and_one_without_any_le
     lost = tables_of(machines.dgx_h100(switch_links=[18] * 7 + [0]))
     assert lost.level(0b11).value == "nvlink"
     assert lost.level(0b10000001).value == "node"
-    assert lost.busbw[0b10000001] < 50
+    assert lost.busbw[0b10000001] == pytest.approx(22)  # 2 x 11 between sockets of 22 GB/s
+    assert 0 < lost.busbw[0b11111111] < 100
+    assert lost.busbw[0b01111111] == pytest.approx(408)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +167,46 @@ def test_alike_machines_share_their_tables() -> None:
     assert tables_of(first) is tables_of(second)
     assert isinstance(tables_of(first), Tables)
     assert tables_of(first) is not tables_of(machines.bridge_pairs())
+
+
+def chain(order: tuple[int, int, int, int]) -> Machine:
+    """Four GPUs in a row, by links, in this order."""
+    paths = machines.nested(((0, 0, 1, 1),), (PathType.PIX,), across=PathType.SYS)
+    links = {(min(pair), max(pair)): 1 for pair in itertools.pairwise(order)}
+    return machines.build("chain", paths=paths, links=links, socket_gbps=6.0)
+
+
+def test_nccl_tears_a_row_of_links_in_two_where_its_numbers_run_so() -> None:
+    # 0-1-2-3: each gives its label to the next. 0-1-3-2: 3 has 0's label by way of 1, but 2 comes later with its own.
+    assert not busbw.split(shape_of(chain((0, 1, 2, 3))))[0b1111]
+    assert busbw.split(shape_of(chain((0, 1, 3, 2))))[0b1111]
+    assert tables_of(chain((0, 1, 2, 3))).busbw[0b1111] == pytest.approx(20)  # one ring there and back
+    # Two rings of half that speed, and two trees, one in each direction, of the whole: 0.92 * 40 * 3/4.
+    assert tables_of(chain((0, 1, 3, 2))).busbw[0b1111] == pytest.approx(27.6)
+
+
+def test_two_linked_pairs_are_split_and_three_are_not() -> None:
+    split = busbw.split(shape_of(machines.bridge_pairs()))
+    assert split[0b1111]
+    assert split[0b11111]
+    assert not split[0b0111]
+    assert not split[0b111111]
+    assert not busbw.split(shape_of(machines.dgx_h100())).any()
+
+
+def test_amd_sockets_carry_the_same_ring_again_and_again() -> None:
+    tables = tables_of(a40())
+    assert tables.busbw[0b1111] == pytest.approx(16)  # 4 x 4 of 16 GB/s: split, so two channels at least
+    assert tables.busbw[0b111] == pytest.approx(15)  # 1 x 15
+
+
+def test_a_bridge_between_sockets_carries_what_else_the_sockets_would() -> None:
+    paths = machines.nested((machines.HALVES[2:6],), (PathType.NODE,), across=PathType.SYS)
+    build = partial(machines.build, "gate", paths=paths, links={(1, 2): 12}, pcie_gbps=24.0, capability="8.0")
+    slow = tables_of(build(socket_gbps=16.0))
+    # Over the bridge and its GPUs' PCIe links: rings of 2 x 12, trees of 2 x 20.
+    assert slow.busbw[0b1111] == pytest.approx(27.6)
+    assert tables_of(build(socket_gbps=16.0, links={})).busbw[0b1111] == pytest.approx(15)
 
 
 def l40s() -> Machine:

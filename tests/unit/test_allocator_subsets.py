@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dradriver.allocator.request import Constraint
-from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets import cycles, subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine
@@ -47,9 +47,24 @@ def test_hamiltonian_cycles_and_paths(graph: Graph) -> None:
         assert bool(cycles[0, mask]) == bool(rings)
 
 
+@pytest.mark.parametrize("size", range(2, 7))
+def test_rings_of_single_graphs(size: int) -> None:
+    found = np.array(graphs(12, gpus=size)) > 0
+    has, needed = cycles.have_ring(found), cycles.in_every_ring(found)
+    for graph, one, steps in zip(found, has, needed, strict=True):
+        rings = [
+            {frozenset(pair) for pair in itertools.pairwise((*order, order[0]))}
+            for order in itertools.permutations(range(size))
+            if all(graph[a][b] for a, b in itertools.pairwise((*order, order[0])))
+        ]
+        assert one == bool(rings)
+        common = set.intersection(*rings) if rings else set()
+        assert {frozenset(pair) for pair in np.argwhere(steps).tolist()} == common
+
+
 @pytest.mark.parametrize("graph", graphs(4))
 def test_min_cuts(graph: Graph) -> None:
-    cuts = subsets.min_cuts(graph, np.arange(64))
+    cuts = subsets.min_cuts(subsets.pair_sums(graph).astype(np.int64)[None], np.arange(64))[0]
     for mask in range(64):
         places = members(mask)
         parts = [set(part) for size in range(1, len(places)) for part in itertools.combinations(places, size)]

@@ -49,6 +49,8 @@ def test_config_round_trip() -> None:
 
 
 def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it() -> None:
+    sorted_by_the_server = config.make({"b": [UUID], "a": [UUID]}, [], "env")
+    assert json.dumps(sorted_by_the_server) == json.dumps(sorted_by_the_server, sort_keys=True)
     assert "nccl" not in config.make({}, [])  # agents of before that field take what has it for a mistake
     assert config.read(config.make({}, [], "env")).nccl == "env"
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import nccl, profiles
+from dradriver.topology import nccl, profiles, topo_m
 
 
 def run(*arguments: str) -> Result:
@@ -23,6 +23,22 @@ def test_what_is_written_is_taken(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "GPU0 (0000:06:00.0) is not in the file" in result.output
     assert result.output.endswith(", with 8 warnings\n")
+
+
+def test_a_text_is_written_with_what_it_does_not_say(tmp_path: Path) -> None:
+    text, file = tmp_path / "a40.txt", tmp_path / "topo.xml"
+    text.write_text(topo_m.write(profiles.load("a40-x8-bridge-pairs")))
+    result = run("write", "-m", str(text), "-o", str(file))
+    assert result.exit_code == 1
+    assert "name it (--cpu)" in result.stderr
+    given = ["write", "-m", str(text), "--product", "a40", "--cpu", "milan", "-o", str(file)]
+    assert "made up: give the GPUs' own with --bus-ids" in run(*given).stderr
+    ids = [gpu.pci for gpu in profiles.load("a40-x8-bridge-pairs").gpus]
+    assert run(*given, "--bus-ids", ",".join(f"0000{busid}" for busid in ids)).stderr == ""
+    assert run("check", str(file)).output == f"{file}: NCCL takes it\n"
+    machine = nccl.read(file.read_text())
+    assert [gpu.pci for gpu in machine.gpus] == ids
+    assert (machine.socket_gbps, machine.gpus[0].pcie_gbps) == (16, 24)
 
 
 def test_a_virtual_machine_is_written_like_its_server() -> None:
@@ -46,7 +62,7 @@ def test_errors_are_said_by_place_reason_and_cure_with_status_1(tmp_path: Path) 
         '<system version="1">  [declaration]'
     )
     assert [[*line.split(": ")[0].rsplit(":", 2)[1:], line.split("[")[-1]] for line in lines[1:]] == [
-        ["2", "1", "no-gpu]"], ["3", "1", "tab]"], ["3", "18", "affinity]"], ["5", "1", "text]"],
+        ["2", "1", "no-gpu]"], ["3", "1", "tab]"], ["3", "18", "affinity-unused]"], ["5", "1", "text]"],
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import topo_m
+from dradriver.topology import profiles, topo_m
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
@@ -163,3 +163,19 @@ def test_demands_of_the_annotations_are_options_too() -> None:
     assert "the most bandwidth between neighbours" in str(found[1]["error"])
     assert "the machine has Tesla V100" in str(found[2]["error"])
     assert found[3]["gpus"] == [0, 4]
+
+
+def test_a_text_is_completed_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "l40s.txt"
+    file.write_text(topo_m.write(profiles.load("l40s-x8")))
+    ask = ["plan", "-m", str(file), "--gpus", "2", "-o", "json", "--free", "0,4"]
+    plain = json.loads(CliRunner().invoke(main, ask).output)
+    told = json.loads(CliRunner().invoke(main, [*ask, "--product", "l40s", "--cpu", "sapphire rapids"]).output)
+    known = json.loads(CliRunner().invoke(main, ["plan", "-m", "l40s-x8", *ask[3:]]).output)
+    assert told["busbw_gbps"] == known["busbw_gbps"] != plain["busbw_gbps"]
+    line = json.dumps({"machine": str(file), "free": [0, 4], "gpus": 2, "product": "L40S", "cpu": "sapphirerapids"})
+    batch = json.loads(CliRunner().invoke(main, ["plan", "--batch"], input=line + "\n").output)
+    assert batch["busbw_gbps"] == told["busbw_gbps"]
+    wrong = CliRunner().invoke(main, [*ask, "--cpu", "z80"])
+    assert wrong.exit_code == 1
+    assert "write one of broadwell" in wrong.output

@@ -25,7 +25,8 @@ def best_set(
     """The mask of the best admissible set of ``gpus`` free positions, or None where there is none."""
     if gpus > free.bit_count() or criteria.include & ~free:
         return None
-    general = criteria.any_busbw  # sets with most come first, so their bandwidth is looked at last
+    # Sets with most come first, so their bandwidth is looked at last; unless they are compared by something else.
+    general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
         found = int(_table(tables, gpus, general, preference)[free])
     else:
@@ -39,7 +40,7 @@ def best_sets(
     tables: Tables, free: Ints, *, gpus: int, criteria: Criteria = ANY, preference: Preference = USUAL
 ) -> Ints:
     """``best_set`` for many free masks that have a fitting set: shape of ``free``, int64."""
-    general = criteria.any_busbw
+    general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
         return _table(tables, gpus, general, preference)[free]
     found = [search(tables, mask, gpus=gpus, criteria=general, preference=preference) for mask in free.tolist()]

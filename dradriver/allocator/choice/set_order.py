@@ -79,8 +79,8 @@ def keep_order(gpus: int) -> tuple[int, ...]:
 
 
 def _first(tables: Tables, *, numa_first: bool) -> Ints:
-    """Most bandwidth; where NCCL's figure depends on the GPUs' numbers, the lucky ones; with a wish, few NUMA nodes."""
-    numbers = [_classes(tables.busbw), (~tables.second_tree).astype(np.int64)]
+    """Most bandwidth; with a wish, few NUMA nodes."""
+    numbers = [_classes(tables.worth)]
     return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
 
 

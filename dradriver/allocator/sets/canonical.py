@@ -34,8 +34,8 @@ def _order(shape: Shape) -> tuple[int, ...]:
          for a in vertices]
     )  # fmt: skip
     own = [
-        (shape.switch_links[a], shape.nics[a], shape.pcie_gbps[a], shape.memory_mib[a], shape.power_watts[a],
-         shape.numa[a] is None, shape.roots[a] is None)
+        (shape.switch_links[a], shape.nics[a], shape.direct[a], shape.pcie_gbps[a], shape.memory_mib[a],
+         shape.power_watts[a], shape.numa[a] is None, shape.roots[a] is None)
         for a in vertices
     ]  # fmt: skip
     kinds = sorted(set(own))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Level
@@ -29,10 +30,12 @@ class Facts:
     """Figures of all subsets of one shape, in that shape's own numbering.
 
     Attributes:
-        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
+        busbw: Two of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs, by ``busbw.split``,
+            which hangs on the numbering.
+        worth: The same, or, where it is not known what is between sockets, the geometric mean over both likely CPUs: a
+            set that is better with one and not worse with the other is worth more.
         weakest: (2**g,) uint8, number in ``steps_of(shape)`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
-        one_ring: (2**g,) bool, whether one single link holds two halves of the set together.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
             sets of 4, of 2.
     """
@@ -59,20 +62,27 @@ class Facts:
         cycles, paths = cycles[which], paths[which]
         ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
         self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
-        rings = dict(zip(widths, wide, strict=True))
-        chains = dict(zip(widths, paths[len(steps) :], strict=False))
-        cuts = busbw.cuts(shape, rings=rings, paths=chains)
-        self.busbw: Floats = busbw.predict(
-            shape, rings=rings, paths=chains, cuts=cuts, steps=dict(zip(kinds, near, strict=True))
+        _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
+        self.busbw: tuple[Floats, Floats] = busbw.predict(
+            shape,
+            linked=dict(zip(widths, wide, strict=True)),
+            linked_paths=dict(zip(widths, wide_paths, strict=True)),
+            near=dict(zip(kinds, near, strict=True)),
+            near_paths=dict(zip(kinds, near_paths, strict=True)),
         )
-        self.one_ring: Bools = cuts == 1
         self.linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
         # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 
         count = np.bitwise_count(np.arange(1 << g))
-        best = [subsets.best_inside(np.where(count == k, self.busbw, np.float32(0))) for k in (8, 4, 2)]
-        self.keep: Floats = np.stack([*best, *(subsets.packed(self.busbw, g, k) for k in (4, 2))])
+        self.worth = self.busbw
+        if shape.socket_gbps_or:
+            other = facts_of(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or, socket_gbps_or=0.0))
+            one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other.busbw, strict=True))
+            self.worth = (one, two)
+        usual = np.where(busbw.split(shape), self.worth[1], self.worth[0])
+        best = [subsets.best_inside(np.where(count == k, usual, np.float32(0))) for k in (8, 4, 2)]
+        self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
 
 
 @lru_cache(maxsize=32)

@@ -28,11 +28,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         numa: Per GPU, a number of its NUMA node counted from 0 in order of appearance; None where it is unknown.
         roots: Per GPU, a number of its PCIe root in the same way.
         nics: Per GPU, the nearest path to any NIC; ``PathType.SYS`` without NICs.
+        direct: Per GPU, whether it hangs below its CPU without a PCIe switch between.
         pcie_gbps: Per GPU, bandwidth of its PCIe link.
         memory_mib: Per GPU, its memory.
         power_watts: Per GPU, its power limit.
         link_gbps: Bandwidth of one link as NCCL counts it.
         socket_gbps: Bandwidth between CPU sockets.
+        socket_gbps_or: What it may be as well; 0 where it is known.
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
     """
 
@@ -42,11 +44,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[int | None, ...]
     roots: tuple[int | None, ...]
     nics: tuple[PathType, ...]
+    direct: tuple[bool, ...]
     pcie_gbps: tuple[float, ...]
     memory_mib: tuple[int, ...]
     power_watts: tuple[int, ...]
     link_gbps: float
     socket_gbps: float
+    socket_gbps_or: float
     capability: int
 
     @property
@@ -73,11 +77,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             numa=_numbered(_reordered(self.numa, order)),
             roots=_numbered(_reordered(self.roots, order)),
             nics=_reordered(self.nics, order),
+            direct=_reordered(self.direct, order),
             pcie_gbps=_reordered(self.pcie_gbps, order),
             memory_mib=_reordered(self.memory_mib, order),
             power_watts=_reordered(self.power_watts, order),
             link_gbps=self.link_gbps,
             socket_gbps=self.socket_gbps,
+            socket_gbps_or=self.socket_gbps_or,
             capability=self.capability,
         )
 
@@ -105,11 +111,13 @@ def shape_of(machine: Machine) -> Shape:
             min((row[position] for row in machine.nic_paths), default=PathType.SYS)
             for position in range(len(machine.gpus))
         ),
+        direct=_direct(machine),
         pcie_gbps=tuple(gpu.pcie_gbps for gpu in machine.gpus),
         memory_mib=tuple(gpu.memory_mib for gpu in machine.gpus),
         power_watts=tuple(gpu.power_watts for gpu in machine.gpus),
         link_gbps=machine.link_gbps,
         socket_gbps=machine.socket_gbps,
+        socket_gbps_or=machine.socket_gbps_or,
         capability=min(
             (
                 _capability(gpu.compute_capability) or _CAPABILITY_OF_LINK.get(round(machine.link_gbps, 2), 0)
@@ -118,6 +126,15 @@ def shape_of(machine: Machine) -> Shape:
             default=0,
         ),
     )
+
+
+def _direct(machine: Machine) -> tuple[bool, ...]:
+    """Without a PCI tree: where no two GPUs show a switch above them there is none."""
+    above = {device.busid: device.parent for device in machine.pci}
+    if all(gpu.pci in above for gpu in machine.gpus):
+        return tuple(above[gpu.pci] is None for gpu in machine.gpus)
+    none = not any(PathType.SELF < path <= PathType.PXB for row in machine.paths for path in row)
+    return (none,) * len(machine.gpus)
 
 
 def _reordered(values: Sequence[_T], order: Sequence[int]) -> tuple[_T, ...]:

@@ -158,16 +158,19 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
     return cycles, paths
 
 
-def min_cuts(links: Sequence[Sequence[int]], wanted: Ints) -> Ints:
-    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: shape of ``wanted``.
+def min_cuts(inside: Ints, wanted: Ints) -> Ints:
+    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: (r, wanted), int64.
 
     Every way to part a mask is tried, the lowest member staying on one side: 2**(n - 1) for n members. A full graph of
     16 with all its subsets costs 21 million steps, in blocks of a few MB.
+
+    Args:
+        inside: (r, 2**g), for each of r graphs the links within each mask (``pair_sums``).
+        wanted: Masks.
     """
-    inside = pair_sums(links).astype(np.int32)
-    out = np.zeros(len(wanted), dtype=np.int64)
+    out = np.zeros((len(inside), len(wanted)), dtype=np.int64)
     count = np.bitwise_count(wanted)
-    for size in range(2, len(links) + 1):
+    for size in range(2, (inside.shape[1] - 1).bit_length() + 1):
         of_size = np.flatnonzero(count == size)
         step = max(1, _BLOCK >> (size - 1))
         for start in range(0, len(of_size), step):
@@ -179,7 +182,8 @@ def min_cuts(links: Sequence[Sequence[int]], wanted: Ints) -> Ints:
                 parts = np.concatenate((parts, parts | bit[:, None]), axis=1)
                 left = left ^ bit
             parts = parts[:, 1:]
-            out[block] = inside[masks] - (inside[parts] + inside[masks[:, None] ^ parts]).max(axis=1)
+            kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
+            out[:, block] = inside[:, masks] - kept
     return out
 
 

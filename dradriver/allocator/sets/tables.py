@@ -44,7 +44,7 @@ class Tables:
         everything: Mask of all GPUs.
         count: (2**g,) uint8, members of each mask.
         busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
-        second_tree: (2**g,) bool, whether NCCL's search will have luck with these numbers; see ``busbw.second_tree``.
+        worth: (2**g,) float32, what sets are compared by: the same, or a mean where the CPUs are not known.
         step_gbps: (g, g) float32, line rate of the step between two GPUs, one direction, GB/s.
         step_rank: (g, g) int64, how bad that step is: its number in ``steps``.
         steps: The machine's kinds of steps, best first: (level, GB/s).
@@ -71,11 +71,12 @@ class Tables:
             [1 << canonical_position[position] for position in range(g)]
         )  # the same set, canonically numbered
         self.steps, self.step_rank, self.step_gbps = steps_of(shape)
-        self.busbw: Floats = facts.busbw[there]
+        split = busbw.split(shape)
+        self.busbw: Floats = np.where(split, facts.busbw[1][there], facts.busbw[0][there])
+        self.worth: Floats = np.where(split, facts.worth[1][there], facts.worth[0][there])
         self.weakest = facts.weakest[there]
         self.keep: Floats = facts.keep[:, there]
         self._linked: Bools = facts.linked[there]
-        self.second_tree: Bools = busbw.second_tree(shape, facts.one_ring[there])
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
 

@@ -11,6 +11,7 @@ import re
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import device_rules, facts
 from dradriver.topology.nccl.device_rules import below, elements
+from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
@@ -20,6 +21,8 @@ MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
 MAX_ATTRIBUTES = 16
 MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
+_ROOM = 17  # attributes of one element: NCCL has room for one more than it reads
+_ADDED = ("class", *IDS, "link_speed", "link_width")  # what NCCL adds to a device that /sys has
 _MAX_CHILDREN_2_21 = 128
 _OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
@@ -53,7 +56,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
     elif root is not None and root.name != "system":
         notes.add("graph" if root.name == "graphs" else "no-system", root.place, name=root.name)
     elif root is not None:
-        _system(root, notes)
+        _system(root, notes, machine)
         if machine is not None:
             _compare(root, machine, notes)
     noted = notes.findings()
@@ -63,7 +66,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
     return sorted(found, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
-def _system(root: Element, notes: Notes) -> None:
+def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     if root.get("version") != "1":
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
@@ -77,6 +80,11 @@ def _system(root: Element, notes: Notes) -> None:
     for cpu in cpus:
         _numaid(cpu, lines, notes)
         _cpu(cpu, notes)
+    numas = {gpu.numa for gpu in machine.gpus} if machine is not None else set()
+    if -1 in lines and max(lines) >= 0 and None not in numas:
+        for cpu in cpus:
+            if cpu.get("numaid") == "-1" and device_rules.has_gpu(cpu):
+                notes.add("numaid-mixed", cpu.at("numaid"), text=-1)
     top = max(lines, default=0)
     missing = [str(numa) for numa in range(min(top, _MOST_GAPS)) if numa not in lines]
     if missing:
@@ -87,10 +95,13 @@ def _system(root: Element, notes: Notes) -> None:
 def _shape(element: Element, notes: Notes) -> None:
     """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
     name, count = element.name, len(element.attributes) + element.blanks
-    most = MAX_GPU_ATTRIBUTES if name == "gpu" else MAX_ATTRIBUTES
+    most, added = MAX_GPU_ATTRIBUTES if name == "gpu" else MAX_ATTRIBUTES, ", those included that it adds"
+    if name == "pci" and not (element.get("busid") or "").startswith(INVENTED):
+        missing = sum(element.get(one) is None for one in _ADDED)
+        most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing} from /sys" if missing else ""
     if count > most:
         blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
-        notes.add("attributes", element.place, name=name, count=count, blanks=blanks, most=most)
+        notes.add("attributes", element.place, name=name[:40], count=count, blanks=blanks, most=most, added=added)
     children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
     if children > MAX_CHILDREN:
         more = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
@@ -101,8 +112,10 @@ def _shape(element: Element, notes: Notes) -> None:
         elif child.name in _KNOWN:
             wanted = " or ".join(f"<{parent}>" for parent, names in _CHILDREN.items() if child.name in names)
             notes.add("misplaced", child.place, name=child.name, parent=name, wanted=wanted or "no element")
+        elif any(below(child, name) for name in _KNOWN):
+            notes.add("unknown-around", child.place, name=child.name[:40])
         else:
-            notes.add("unknown", child.place, once=f"unknown {child.name}", name=child.name)
+            notes.add("unknown", child.place, once=f"unknown {child.name}", name=child.name[:40])
 
 
 def _count(element: Element) -> int:
@@ -114,7 +127,9 @@ def _count(element: Element) -> int:
 def _numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
     text = cpu.get("numaid")
     if text is None or not _NUMA.fullmatch(text):
-        notes.add("numaid", cpu.at("numaid"), text=text)
+        notes.add("numaid" if cpu.children else "numaid-unused", cpu.at("numaid"), text=text)
+    elif int(text) in lines and not cpu.children:
+        notes.add("numaid-unused", cpu.at("numaid"), text=text)
     elif int(text) in lines:
         notes.add("numaid-twice", cpu.at("numaid"), text=text, line=lines[int(text)])
     else:
@@ -125,7 +140,7 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
     intel_or_amd = arch in (None, "x86_64")
     if mask is not None and not _MASK.fullmatch(mask):
-        notes.add("affinity", cpu.at("affinity"), text=mask)
+        notes.add("affinity" if cpu.children else "affinity-unused", cpu.at("affinity"), text=mask)
     if arch is not None and arch not in _ARCHS:
         notes.add("arch", cpu.at("arch"), text=arch)
     if intel_or_amd and vendor is not None and vendor not in _VENDORS:
@@ -153,6 +168,10 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
         element = listed.get(device.busid)
         if element is None:
             continue
+        rate, wanted_rate = _rate(element), facts.pci_gbps(device.link_speed, device.link_width)
+        if rate is not None and device.link_speed in facts.LINK_SPEEDS and rate != wanted_rate:
+            cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
+            notes.add("not-rate", element.at("link_width"), text=f"{rate:g}", wanted=f"{wanted_rate:g}", cure=cure)
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
         for name, wanted in [("class", device.kind), *zip(IDS, ids, strict=False)]:
             said = element.get(name)
@@ -162,3 +181,11 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
     missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))
+
+
+def _rate(element: Element) -> float | None:
+    """Return the bandwidth that NCCL counts for a device's own link; None where the file does not say."""
+    speed, width = element.get("link_speed"), element.get("link_width")
+    if speed not in facts.LINK_SPEEDS or width is None or not re.fullmatch(r"\d{1,3}", width):
+        return None
+    return facts.pci_gbps(speed, int(width))

@@ -9,12 +9,13 @@ from dradriver.topology.nccl import facts
 from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.links import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.notes import Notes
-from dradriver.topology.nccl.tree import IDS, reduced
+from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
 from dradriver.topology.nccl.xml import Element
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
+_CPU_CLASS = "0x068001"  # POWER
 _COUNT = re.compile(r"\d{1,9}")
 _OVERRIDES = {
     "dev": "NVML's number, which starts at 0 in a container",
@@ -34,6 +35,11 @@ def elements(root: Element, name: str) -> Iterator[Element]:
 def below(element: Element, name: str) -> bool:
     """Return whether an element of that name is anywhere below ``element``."""
     return next(elements(element, name), None) is not None
+
+
+def has_gpu(element: Element) -> bool:
+    """Return whether a GPU is below ``element``."""
+    return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
@@ -58,12 +64,19 @@ def _gpus(pci: Element) -> list[Element]:
 
 def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     busid = pci.get("busid") or ""
-    if not _BUS_ID.fullmatch(busid):
+    switch = any(child.name == "pci" for child in pci.children)
+    if not busid:
+        notes.add("no-busid", pci.at("busid"))
+    elif not _BUS_ID.fullmatch(busid) and switch:
+        notes.add("busid-switch", pci.at("busid"), text=busid)
+    elif not _BUS_ID.fullmatch(busid):
         short = reduced(busid)
         rule = "busid-form" if _BUS_ID.fullmatch(short) else "busid"
         notes.add(rule, pci.at("busid"), text=pci.get("busid"), short=short)
     elif busid in seen:
-        notes.add("busid-twice", pci.at("busid"), text=busid, line=seen[busid].place[0])
+        plain = not switch and not any(child.name in ("pci", "nic") for child in seen[busid].children)
+        rule = "gpu-twice" if plain and not below(pci, "net") else "busid-twice"
+        notes.add(rule, pci.at("busid"), text=busid, line=seen[busid].place[0])
     seen.setdefault(busid, pci)
     network = below(pci, "net")
     _pci_class(pci, notes, network=network)
@@ -72,12 +85,14 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
         notes.add("two-gpus", second.place)
     missing = [name for name in IDS if pci.get(name) is None]
     if network and missing and not busid.startswith(INVENTED):
-        notes.add("ids", pci.place, text=", ".join(missing))
+        notes.add("ids" if switch else "ids-nic", pci.place, text=", ".join(missing))
 
 
 def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
     kind = pci.get("class")
-    if kind is None:
+    if kind is None and (pci.get("busid") or "").startswith(INVENTED):
+        notes.add("no-class-switch", pci.place)
+    elif kind is None:
         notes.add("no-class-net" if network else "no-class", pci.place, once="" if network else "no-class")
     elif not _CLASS.fullmatch(kind):
         notes.add("class", pci.at("class"), text=kind)
@@ -90,10 +105,14 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
     for name, value in (("link_speed", speed), ("link_width", width)):
         if value is None and network:
             notes.add("no-speed", pci.place, name=name)
-    if speed is not None and speed not in facts.LINK_SPEEDS:
+    if speed == "":
+        notes.add("speed-empty", pci.at("link_speed"), once="speed-empty")
+    elif speed is not None and speed not in facts.LINK_SPEEDS:
         notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
     if width is not None and not _COUNT.fullmatch(width):
         notes.add("width", pci.at("link_width"), once=f"width {width}", text=width)
+    elif width is not None and int(width) > MOST_LANES:
+        notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)
 
 
 def _links(gpus: dict[str, Element], notes: Notes) -> None:
@@ -116,10 +135,26 @@ def _links(gpus: dict[str, Element], notes: Notes) -> None:
         back = counts.get((b, a), (0, link))[0]
         if back != count:
             notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=back)
+    _switches(gpus, linked, notes)
     if any(linked.values()):
         for busid, links in linked.items():
             rule = "believed" if links else "no-links"
             notes.add(rule, links[0].place if links else gpus[busid].place, once=rule)
+
+
+def _switches(gpus: dict[str, Element], linked: dict[str, list[Element]], notes: Notes) -> None:
+    """Note GPUs with fewer links to switches than others have."""
+    up = dict.fromkeys(gpus, 0)
+    for busid, links in linked.items():
+        for link in links:
+            kind, count = link.get("tclass"), link.get("count") or ""
+            to_gpu = link.get("target") in gpus if kind is None else kind.startswith("0x03") or kind == _CPU_CLASS
+            if not to_gpu and _COUNT.fullmatch(count):
+                up[busid] += int(count)
+    most = max(up.values(), default=0)
+    for busid, total in up.items():
+        if total < most:
+            notes.add("switch-lost", gpus[busid].place, count=total, most=most)
 
 
 def _gpu(gpu: Element, notes: Notes) -> None:
@@ -138,7 +173,8 @@ def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -
     """Note what is wrong with one link element and return its count, 0 for none."""
     target, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
     if not _BUS_ID.fullmatch(target) and target not in _HIDDEN_SWITCH:
-        notes.add("target", link.at("target"), text=link.get("target"))
+        rule = "target" if kind is None or kind.startswith("0x03") else "switch-target"
+        notes.add(rule, link.at("target"), text=link.get("target"))
     if not _COUNT.fullmatch(count):
         notes.add("count", link.at("count"), text=link.get("count"))
     elif int(count) > MOST_LINKS:
@@ -149,8 +185,8 @@ def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -
         notes.add("switch-guess", link.place)
     elif kind is None:
         notes.add("no-tclass", link.place, once="no-tclass")
-    elif kind not in (SWITCH_CLASS, "0x068001") and not kind.startswith("0x03"):
-        notes.add("tclass", link.at("tclass"), text=kind)
+    elif kind not in (SWITCH_CLASS, _CPU_CLASS) and not kind.startswith("0x03"):
+        notes.add("tclass" if target in gpus else "switch-class", link.at("tclass"), text=kind)
     elif kind.startswith("0x03") and target not in gpus:
         notes.add("dropped", link.at("target"), text=target)
     return int(count) if _COUNT.fullmatch(count) else 0

@@ -51,11 +51,12 @@ RULES = {
     "cut": _error("the file ends inside {what}", "write {end} after it"),
     "no-name": _error("a '<' without an element's name", "write <name …>; '<' has no other use here"),
     "bad-tag": _error("{text!r} where an attribute or the tag's end should stand", 'write name="value"'),
-    "second-root": _error("a second outermost element, <{name}>", "keep one <system>"),
+    "second-root": _warning("a second outermost element, <{name}>: NCCL reads the first", "keep one <system>"),
+    "long-element": _error(f"an element's name of {{count}} characters: {_REFUSED}", "use 253 at most"),
     "deep": _error("nested deeper than {most} elements", "this describes no machine"),
     "no-value": _error("{name} has no value", 'write {name}="…" or remove it'),
     "blank-at-equals": _error("blanks beside the = of {name}: NCCL misreads the attribute", 'write {name}="…"'),
-    "twice": _error("{name} is given twice: NCCL takes the first", "write it once"),
+    "twice": _warning("{name} is given twice: NCCL takes the first", "write it once"),
     "no-quotes": _error(f"the value of {{name}} has no quotes: {_REFUSED}", 'write {name}="{text}"'),
     "open-quote": _error("the value of {name} does not start or end with a quote", 'write {name}="…"'),
     "single-quotes": _error("single quotes: NCCL before 2.27 refuses the file", "use double quotes, in the whole file"),
@@ -83,7 +84,7 @@ RULES = {
         "keep 200, without NICs",
     ),
     "attributes": _error(
-        "<{name}> has {count} attributes{blanks}: NCCL crashes on more than {most}, those included that it adds",
+        "<{name}> has {count} attributes{blanks}: NCCL crashes on more than {most}{added}",
         "remove what NCCL finds out by itself, and blanks before > and />",
     ),
     "children": _error(
@@ -92,9 +93,15 @@ RULES = {
     ),
     "misplaced": _error("<{name}> directly in <{parent}>: NCCL skips it", "put it in {wanted}"),
     "unknown": _warning("<{name}>: NCCL knows no such element and skips it", "remove it"),
+    "unknown-around": _error("<{name}>: NCCL skips it with the devices in it", "remove its tags, keep what is in it"),
     # CPUs.
     "no-cpu": _error("no <cpu>: the file describes nothing", "write every NUMA node as a <cpu>"),
     "numaid": _error("numaid {text!r}: NCCL refuses a <cpu> without a number", 'write numaid="0", …'),
+    "numaid-mixed": _error(
+        "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node alone",
+        "write the number that /sys/bus/pci/devices/…/numa_node has",
+    ),
+    "numaid-unused": _warning("numaid {text!r} of a <cpu> without devices: NCCL leaves it out", "write its number"),
     "numaid-twice": _error("numaid {text} stands in line {line} too: NCCL looks the first up", "write each once"),
     "numa-missing": _warning(
         "no <cpu> for NUMA node {text}: if it has a GPU or NIC, NCCL 2.21 fails and 2.25 sees two systems", _NODES
@@ -102,6 +109,9 @@ RULES = {
     "affinity": _error(
         "affinity {text!r} is no mask: NCCL binds its threads to other CPUs",
         "write the text of /sys/devices/system/node/nodeN/cpumap: 0000ffff,ffffffff",
+    ),
+    "affinity-unused": _warning(
+        "affinity {text!r} is no mask; NCCL leaves a <cpu> without devices out", "write a mask: 0000ffff,ffffffff"
     ),
     "arch": _error("arch {text!r}: NCCL takes it for another CPU", "write x86_64, arm64 or ppc64"),
     "vendor": _error(
@@ -114,7 +124,7 @@ RULES = {
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
         "write {text}, or remove the <net>",
     ),
-    "host-hash": _warning("host_hash: NCCL before 2.27 takes another host's for another machine", "remove it"),
+    "host-hash": _error("host_hash: NCCL before 2.27 takes another host's for another machine", "remove it"),
     # PCI devices.
     "busid": _error(
         "busid {text!r}: NCCL compares letter by letter and adds the device a second time, on no NUMA node", _BUS_ID
@@ -123,9 +133,22 @@ RULES = {
         "busid {text!r}: NCCL compares letter by letter and adds the device a second time, on no NUMA node",
         'write busid="{short}"',
     ),
+    "busid-switch": _warning(
+        "busid {text!r} of a switch: NCCL takes the tree below it as it stands, and completes nothing from /sys",
+        _BUS_ID,
+    ),
+    "no-busid": _error("no busid: every NCCL ends with 'Attribute busid of node pci not found'", _BUS_ID),
     "busid-twice": _error("busid {text} stands in line {line} too", "write each device once"),
+    "gpu-twice": _warning("busid {text} stands in line {line} too: NCCL uses the first", "write each device once"),
     "no-gpu": _warning("no GPU: NCCL adds those of the process where /sys has them", "write each GPU as a bare <pci>"),
-    "class": _error("class {text!r}: NCCL compares letter by letter", "write six hex digits as /sys does: 0x030200"),
+    "class": _warning(
+        "class {text!r}: NCCL compares letter by letter; where /sys has the device that decides",
+        "write six hex digits as /sys does: 0x030200",
+    ),
+    "no-class-switch": _error(
+        "no class of a switch that no server has: every NCCL ends with 'Attribute class of node pci not found'",
+        'write class="0x060400"',
+    ),
     "no-class": _warning("no class: NCCL must find it in /sys, and fails without", 'write class="0x030200", …'),
     "no-class-net": _error(
         "no class, but a <net> below: NCCL ends with 'Attribute class of node pci not found' where /sys has no such "
@@ -141,15 +164,23 @@ RULES = {
         "with a fraction of the bandwidth",
         "write all four ids as /sys has them, or remove the <net>",
     ),
+    "ids-nic": _warning(
+        "no {text}: NCCL adds them from /sys", "write all four ids as /sys has them, or leave the NIC out"
+    ),
     "no-speed": _error(
         "no {name}, but a <net> below: every NCCL ends with 'Attribute {name} of node pci not found' on ranks that "
         "cannot read it",
         "write it as /sys has it",
     ),
-    "speed": _warning(
+    "speed": _error(
         "link_speed {text!r}: NCCL silently takes it for Gen 3",
         "write 2.5, 5.0, 8.0, 16.0, 32.0 or 64.0 GT/s PCIe",
     ),
+    "speed-empty": _warning(
+        "link_speed is empty, as a virtual machine's /sys has it: NCCL takes it for Gen 3",
+        "write that of the server: 32.0 GT/s PCIe",
+    ),
+    "width-most": _error("link_width {text}: NCCL multiplies whatever it reads, no PCIe link is as wide", "write 16"),
     "width": _warning("link_width {text!r}: NCCL silently takes it for x16", 'write link_width="16"'),
     "two-gpus": _error("a second <gpu> in one <pci>: NCCL uses the first", "give each GPU its own <pci>"),
     "pcilink": _error("target {text!r} is no bus id", _BUS_ID),
@@ -165,6 +196,13 @@ RULES = {
         'write count="0" where links are down',
     ),
     "c2c": _error("a <c2c> without bw or count as numbers", "write MB/s of one link and their number, or remove it"),
+    "switch-target": _warning(
+        "target {text!r} of a link to a switch: NCCL knows one switch and does not look at it", "write its bus id"
+    ),
+    "switch-lost": _error(
+        "{count} links to switches, other GPUs have {most}: NCCL slows all GPUs down to these, or leaves NVLink out",
+        "write the links that are up; a GPU without any is better left alone",
+    ),
     "target": _error(
         "target {text!r} is no bus id as NCCL writes it: the link leads nowhere",
         "write that of the other GPU or of the switch: 0000:0a:00.0",
@@ -177,10 +215,14 @@ RULES = {
     "to-itself": _warning(
         "a link of the GPU to itself, as NVML shows one whose other end is hidden", "remove all <gpu> elements"
     ),
-    "switch-guess": _error("no tclass: NCCL takes the other GPU for a switch", 'write tclass="0x030200"'),
+    "switch-guess": _warning(
+        "no tclass: where /sys has not the other GPU, NCCL takes it for a switch",
+        'write tclass="0x030200"',
+    ),
     "no-tclass": _warning("no tclass: NCCL assumes a switch and says so nowhere", 'write tclass="0x068000"'),
-    "tclass": _error("tclass {text!r} is neither a GPU's nor a switch's", "write 0x030200 or 0x068000"),
-    "dropped": _warning("{text} is not in the file: NCCL drops the link", "write all GPUs or none"),
+    "tclass": _error("tclass {text!r} of a GPU: NCCL takes it for a switch", "write 0x030200"),
+    "switch-class": _warning("tclass {text!r}: NCCL takes all but GPUs and CPUs for switches", "write 0x068000"),
+    "dropped": _error("{text} is not in the file: NCCL drops the link", "write all GPUs or none"),
     "one-way": _error(
         "{count} links from {name} to {target}, but {back} back: NCCL ends with 'Failed to find reverse path'",
         "write the same number at both GPUs",
@@ -198,6 +240,9 @@ RULES = {
     "lacks-gpu": _warning("GPU{count} ({text}) is not in the file: NCCL hangs it where /sys has it", "add it"),
     "not-sys": _error(
         "{name} {text!r}, but /sys has {wanted}: NCCL since 2.23 may see this device as two", 'write {name}="{wanted}"'
+    ),
+    "not-rate": _error(
+        "{text} GB/s over PCIe, but this device has {wanted}: NCCL believes the file", "write what /sys has: {cure}"
     ),
     "numa-lacks": _error(
         "no <cpu> for NUMA node {text}, which the machine has: NCCL 2.21 fails and 2.25 sees two systems", _NODES

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 _DECIMAL = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _HEX = re.compile(r"0x[0-9a-f]{4}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
-_MOST_LANES = 64
+MOST_LANES = 64
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ def _device(element: Element, place: Place, above: int | None) -> PciDevice:
         kind=kind,
         ids=":".join(text[2:] for text in ids) if all(map(_HEX.fullmatch, ids)) else "",
         link_speed=element.get("link_speed") or "",
-        link_width=number(element, "link_width", _MOST_LANES) or 0,
+        link_width=number(element, "link_width", MOST_LANES) or 0,
     )
 
 

@@ -51,8 +51,8 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         machine = _part(machine, gpus)
     if machine.cpu is None:
         raise TopologyError(
-            "cpu: the CPUs' model is not known, and NCCL refuses files without it; describe the machine by a profile "
-            "or an NCCL dump, or run this on the node itself"
+            "cpu: the CPUs' model is not known, and NCCL refuses files without it; name it (--cpu), describe the "
+            "machine by a profile or an NCCL dump, or run this on the node itself"
         )
     for gpu in machine.gpus:
         if len(gpu.pci) != len("0000:06:00.0"):

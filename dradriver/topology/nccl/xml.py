@@ -178,12 +178,14 @@ class _Parser:
         if name is None:
             self.stop("no-name", start)
         element = Element(name[0], self.lines.place(start))
+        if len(element.name) > MAX_TEXT:
+            self.note("long-element", start, count=len(element.name))
         if self.open:
             self.open[-1].children.append(element)
         elif self.root is None:
             self.root = element
         else:
-            self.stop("second-root", start, name=element.name)
+            self.note("second-root", start, name=element.name[:40])
         self.at = name.end()
         if not self._attributes(element, start):
             self.whole = not self.open

@@ -1,8 +1,9 @@
 """The text of ``nvidia-smi topo -m``: for import of machines that one cannot log in to, and to look at.
 
-reader  the grammar
-infer   what a text implies without saying it
-writer  the text of a machine
+reader   the grammar
+infer    what a text implies of paths, switches and NUMA nodes
+implied  what its links imply of GPUs and CPUs
+writer   the text of a machine
 """
 
 from dradriver.topology.topo_m.reader import read

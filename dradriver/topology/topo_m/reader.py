@@ -17,6 +17,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.topo_m import infer
+from dradriver.topology.topo_m.implied import implied
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU(\d{1,4})")
@@ -48,16 +49,16 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     """Return the machine that a ``nvidia-smi topo -m`` text shows.
 
     The text has no uuids, bus ids or products: uuids are made from ``name``, ``seed`` and GPU number, the others stay
-    empty. The PCIe path under an ``NV#`` cell is hidden: it becomes the nearest that can be proved (PIX where both GPUs
-    are PIX to one NIC, …), else NODE in one NUMA node, else SYS. Switches and, in old texts, NUMA nodes are inferred
-    too; see ``infer``.
+    empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden: it becomes the nearest that
+    can be proved (PIX where both GPUs are PIX to one NIC, …), else NODE in one NUMA node, else SYS. Switches and, in
+    old texts, NUMA nodes are inferred too; see ``infer``.
 
     Args:
         text: The whole output, with or without the legend.
         name: The machine's name.
         seed: Tells machines of the same name apart.
-        link_gbps: Bandwidth of one link. Left out: 20.6 where a pair has more than 12 links, which only NVLink 4 and
-            later have, else 20, what NCCL assumes of parts that it does not know (topo.h).
+        link_gbps: Bandwidth of one link. Left out: that of the product that the links imply (``implied``); it
+            also tells compute capability, PCIe and what is between sockets.
 
     Raises:
         TopologyError: With line and column, what stands there and what may: unknown or glued cells, rows or cells
@@ -75,9 +76,9 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     cpus = [matrix.affinity[g].get(_CPU, "") for g in gpus]
     numas = infer.numa(cpus, [matrix.affinity[g].get(_NUMA, "") for g in gpus], said=_NUMA in matrix.headings)
     switch_links = infer.switch_links(links)
-    most = max(max(row) for row in links)
-    if link_gbps is None:
-        link_gbps = 20.6 if most > 12 else 20.0
+    likely = implied(links, switched=any(switch_links))
+    if link_gbps is not None and likely.link_gbps not in (0, link_gbps):
+        likely = msgspec.structs.replace(likely, link_gbps=link_gbps, capability="")
     names = _nic_names(lines, end, nics)
     return check(
         Machine(
@@ -90,6 +91,8 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
                     pci="",
                     numa=numas[i],
                     switch_links=switch_links[i],
+                    pcie_gbps=likely.pcie_gbps,
+                    compute_capability=likely.capability,
                 )
                 for i, device in enumerate(gpus)
             ),
@@ -100,7 +103,9 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
             ),
             nic_paths=nic_paths,
             numa=infer.numa_nodes(numas, cpus),
-            link_gbps=link_gbps if most else 0.0,
+            link_gbps=likely.link_gbps,
+            socket_gbps=likely.socket_gbps,
+            socket_gbps_or=likely.socket_gbps_or,
         )
     )
 

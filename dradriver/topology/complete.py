@@ -1,0 +1,126 @@
+"""What a machine's source leaves out, by hand: the GPUs' product, the CPUs' model, bus ids.
+
+A ``nvidia-smi topo -m`` text names none of them. Products are spelled as NVML spells them, bandwidths NCCL's (topo.h).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Machine
+from dradriver.topology.nccl import facts
+
+PRODUCTS = {  # name as NVML spells it: compute capability times ten, PCIe GB/s
+    "Tesla P100-SXM2-16GB": (60, 12.0),
+    "Tesla V100-SXM2-32GB": (70, 12.0),
+    "Tesla V100-PCIE-32GB": (70, 12.0),
+    "Tesla T4": (75, 12.0),
+    "NVIDIA A100-SXM4-80GB": (80, 24.0),
+    "NVIDIA A100 80GB PCIe": (80, 24.0),
+    "NVIDIA A30": (80, 24.0),
+    "NVIDIA A10": (86, 24.0),
+    "NVIDIA A40": (86, 24.0),
+    "NVIDIA RTX A6000": (86, 24.0),
+    "NVIDIA GeForce RTX 3090": (86, 24.0),
+    "NVIDIA GeForce RTX 4090": (89, 24.0),
+    "NVIDIA L4": (89, 24.0),
+    "NVIDIA L40S": (89, 24.0),
+    "NVIDIA H100 PCIe": (90, 48.0),
+    "NVIDIA H100 NVL": (90, 48.0),
+    "NVIDIA H100 80GB HBM3": (90, 48.0),
+    "NVIDIA H200": (90, 48.0),
+    "NVIDIA B200": (100, 48.0),
+}
+CPUS = {  # as /proc/cpuinfo numbers them
+    "broadwell": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=79),
+    "skylake": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=85),
+    "cascadelake": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=85),
+    "icelake": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=106),
+    "sapphirerapids": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=143),
+    "emeraldrapids": Cpu(arch="x86_64", vendor="GenuineIntel", family=6, model=207),
+    "rome": Cpu(arch="x86_64", vendor="AuthenticAMD", family=23, model=49),
+    "milan": Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=1),
+    "genoa": Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=17),
+    "turin": Cpu(arch="x86_64", vendor="AuthenticAMD", family=26, model=2),
+    "grace": Cpu(arch="arm64"),
+}
+_NUMBERS = re.compile(r"(GenuineIntel|AuthenticAMD)[ :/](\d{1,3})[ :/](\d{1,3})")
+_WORDS = re.compile(r"[a-z0-9]+")
+
+
+def complete(machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = ()) -> Machine:
+    """Return the machine with what its source does not say.
+
+    Args:
+        machine: Any; what is given here takes the place of what it says.
+        product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
+        cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
+        bus_ids: One for each GPU, by index.
+
+    Raises:
+        TopologyError: An unknown product or CPU, or words that several fit; it says which there are.
+    """
+    gpus = machine.gpus
+    if product:
+        name, (sm, pcie) = _product(product)
+        gpus = tuple(
+            msgspec.structs.replace(
+                gpu, product=name, pcie_gbps=pcie, architecture=facts.architecture(sm),
+                compute_capability=f"{sm // 10}.{sm % 10}",
+            )
+            for gpu in gpus
+        )  # fmt: skip
+        if machine.link_gbps:
+            machine = msgspec.structs.replace(machine, link_gbps=facts.link_gbps(sm))
+    if bus_ids:
+        if len(bus_ids) != len(gpus) or not all(map(is_bus_id, bus_ids)):
+            raise TopologyError(
+                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {len(gpus)} GPUs, by index"
+            )
+        gpus = tuple(msgspec.structs.replace(gpu, pci=pci) for gpu, pci in zip(gpus, bus_ids, strict=True))
+    machine = msgspec.structs.replace(machine, gpus=gpus)
+    if cpu:
+        model = _cpu(cpu)
+        machine = msgspec.structs.replace(machine, cpu=model, socket_gbps=facts.socket_gbps(model), socket_gbps_or=0.0)
+    return check(machine)
+
+
+def with_bus_ids(machine: Machine) -> Machine:
+    """Return the machine with made-up bus ids for GPUs that have none: ``0000:10:00.0``, ``0000:18:00.0``, …."""
+    return msgspec.structs.replace(
+        machine,
+        gpus=tuple(
+            gpu if gpu.pci else msgspec.structs.replace(gpu, pci=f"{i // 24:04x}:{16 + 8 * (i % 24):02x}:00.0")
+            for i, gpu in enumerate(machine.gpus)
+        ),
+    )
+
+
+def _product(text: str) -> tuple[str, tuple[int, float]]:
+    wanted = set(_WORDS.findall(text.lower()))
+    fitting = [name for name in PRODUCTS if wanted and wanted <= set(_WORDS.findall(name.lower()))]
+    exact = [name for name in PRODUCTS if name.lower() == text.strip().lower()]
+    known = {PRODUCTS[name] for name in fitting}
+    if not exact and len(known) != 1:
+        problem = f"{text!r} is " + (f"one of {', '.join(fitting)}" if fitting else "no product that is known")
+        raise TopologyError(f"product: {problem}; write one of {', '.join(PRODUCTS)}")
+    name = (exact or fitting)[0]
+    return name, PRODUCTS[name]
+
+
+def _cpu(text: str) -> Cpu:
+    name = re.sub(r"[\s_-]", "", text.lower())
+    if name in CPUS:
+        return CPUS[name]
+    numbers = _NUMBERS.fullmatch(text.strip())
+    if numbers is None:
+        raise TopologyError(
+            f"cpu: {text!r}; write one of {', '.join(CPUS)}, or vendor, family and model as /proc/cpuinfo has them: "
+            "GenuineIntel 6 85"
+        )
+    return Cpu(arch="x86_64", vendor=numbers[1], family=int(numbers[2]), model=int(numbers[3]))

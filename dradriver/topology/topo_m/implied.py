@@ -1,0 +1,56 @@
+"""What the links of a ``nvidia-smi topo -m`` text imply of GPUs and CPUs, which it does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Implied(msgspec.Struct, frozen=True):
+    """What is most likely of a machine; bandwidths in GB/s and one direction, as NCCL counts them (topo.h).
+
+    Attributes:
+        capability: ``7.0``; empty where nothing implies it.
+        pcie_gbps: Of a GPU's PCIe link.
+        link_gbps: Of one link; 0 without links.
+        socket_gbps: Between sockets.
+        socket_gbps_or: The same with the other CPUs that such GPUs are sold with; 0 where there are none.
+    """
+
+    capability: str
+    pcie_gbps: float
+    link_gbps: float
+    socket_gbps: float
+    socket_gbps_or: float
+
+
+# Between sockets: P100 is of Broadwell's years, V100 of Skylake's and Broadwell's. PCIe 4 came with AMD's CPUs, then
+# with Ice Lake; PCIe 5 with Sapphire Rapids and AMD's.
+_P100 = Implied("6.0", 12.0, 18.0, 6.0, 0.0)
+_V100 = Implied("7.0", 12.0, 20.0, 10.0, 6.0)
+_A100 = Implied("8.0", 24.0, 20.0, 16.0, 10.0)
+_GA102 = Implied("8.6", 24.0, 12.0, 16.0, 10.0)  # A40, RTX A6000, RTX 3090
+_HOPPER = Implied("9.0", 48.0, 20.6, 22.0, 16.0)
+_NO_LINKS = Implied("", 24.0, 0.0, 10.0, 16.0)  # with PCIe 4 every step farther is slower, with either kind of CPU
+_SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so nothing else decides
+
+
+def implied(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
+    """Return what links imply: ``links`` is g x g, of pairs; ``switched``, whether they end in switches.
+
+    A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
+    Of direct links to several peers a P100 has 4, a V100 6, an A100 12 in all.
+    """
+    most, total = max(map(max, links)), max(map(sum, links))
+    if switched:
+        return msgspec.structs.replace(_SWITCHED, link_gbps=20.6) if most > 12 else _SWITCHED
+    if most == 0:
+        return _NO_LINKS
+    if most > 12:
+        return _HOPPER
+    if total > 6:
+        return _A100
+    if all(sum(count > 0 for count in row) <= 1 for row in links):
+        return _GA102 if most in (3, 4) else _V100
+    return _V100 if total > 4 else _P100
