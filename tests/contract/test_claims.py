@@ -92,4 +92,4 @@ async def test_a_drivers_entries_are_applied_beside_others(server: Server) -> No
         found = [{key: value for key, value in one.items() if value} for one in applied["status"]["devices"]]
         assert sorted(found, key=lambda one: str(one["driver"])) == [ours, theirs]
     assert (await refused(apply("ours", key | {"device": "gpu-1"}))).invalid
-    assert (await refused(apply("ours", ours, uid="11111111-2222-3333-4444-555555555555"))).conflict
+    assert (await refused(apply("ours", ours, uid="11111111-2222-3333-4444-555555555555"))).invalid

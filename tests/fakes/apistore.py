@@ -214,7 +214,7 @@ def _applied(obj: Object, body: Object) -> Object:
         devices[_device_key(entry)] = entry
     uid = body["metadata"].get("uid", obj["metadata"]["uid"])
     if uid != obj["metadata"]["uid"]:
-        raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {uid}")
+        raise Refused(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
     return obj | {"status": obj["status"] | {"devices": list(devices.values())}}
 
 

@@ -27,6 +27,10 @@ subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16">
   <cpu numaid="1"/>
 </system>
 """
+BOTH = GOOD.replace(
+    '<cpu numaid="1"/>',
+    '<cpu numaid="1"><pci busid="0000:81:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/></cpu>',
+)
 LINKED = re.sub(
     r'(busid="0000:0(.):00.0" class="0x030200") link_speed="32.0 GT/s PCIe" link_width="16"/>',
     lambda m: f'{m[1]}><gpu><nvlink target="0000:0{5 - int(m[2])}:00.0" count="4" tclass="0x030200"/></gpu></pci>',
@@ -98,7 +102,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "unknown": (swap(GOOD, '  <cpu numaid="1"/>', '  <nvswitch/><cpu numaid="1"/>'), 9, 3),
     "no-cpu": ('<system version="1"></system>', 1, 1),
     "numaid": (swap(GOOD, 'numaid="0" ', ""), 3, 3),
-    "numaid-mixed": (swap(GOOD, 'numaid="0"', 'numaid="-1"'), 3, 8),
+    "numaid-mixed": (swap(BOTH, 'numaid="0"', 'numaid="-1"'), 3, 8),
     "numaid-unused": (swap(GOOD, 'numaid="1"', ""), 9, 3),
     "numaid-twice": (swap(GOOD, '<cpu numaid="1"/>', '<cpu numaid="0"><pci busid="0000:09:00.0"/></cpu>'), 9, 8),
     "numa-missing": (swap(GOOD, 'numaid="1"', 'numaid="2"'), 2, 1),

@@ -80,11 +80,13 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     for cpu in cpus:
         _numaid(cpu, lines, notes)
         _cpu(cpu, notes)
-    numas = {gpu.numa for gpu in machine.gpus} if machine is not None else set()
-    if -1 in lines and max(lines) >= 0 and None not in numas:
-        for cpu in cpus:
-            if cpu.get("numaid") == "-1" and device_rules.has_gpu(cpu):
-                notes.add("numaid-mixed", cpu.at("numaid"), text=-1)
+    numas: set[int | None] = set()
+    if machine is not None:
+        numas = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
+    nodes = {cpu.get("numaid"): cpu for cpu in cpus if any(child.name == "pci" for child in cpu.children)}
+    unnumbered = nodes.get("-1")  # where a flat virtual machine has all its devices
+    if unnumbered is not None and device_rules.has_gpu(unnumbered) and len(nodes) > 1 and None not in numas:
+        notes.add("numaid-mixed", unnumbered.at("numaid"), text=-1)
     top = max(lines, default=0)
     missing = [str(numa) for numa in range(min(top, _MOST_GAPS)) if numa not in lines]
     if missing:
