@@ -29,6 +29,7 @@ class Server:
     """
 
     def __init__(self, machine: Machine | str, folder: Path) -> None:
+        nvml.end_sessions()
         self.machine = complete(profiles.load(machine)) if isinstance(machine, str) else machine
         self.table = nvml.table(self.machine)
         self.sys = Sys(folder / "root", self.machine)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+import pynvml
 
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -45,6 +48,13 @@ def compiled(*, old: bool = False) -> Path:
 def _folder() -> tempfile.TemporaryDirectory[str]:
     """A folder for as long as the process lives."""
     return tempfile.TemporaryDirectory(prefix="nvml-")
+
+
+def end_sessions() -> None:
+    """End every session that is open in this process: an agent that was not told to close keeps its own."""
+    with contextlib.suppress(pynvml.NVMLError):
+        while True:
+            pynvml.nvmlShutdown()
 
 
 def write(table: Mapping[str, str], path: Path) -> Path:
