@@ -72,10 +72,10 @@ class Writer:
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        self._go_on()
-        await self.go_on(pod, claim, placement)
+        self._check_pause()
+        await self.lift_or_withdraw(pod, claim, placement)
 
-    async def go_on(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
+    async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
         """Lift a pod that has its claim; one that cannot be lifted keeps nothing from others.
 
         Raises:
@@ -106,13 +106,13 @@ class Writer:
         # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
         if await self.look(wish.claim) is not None:
             raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
-        self._go_on()
+        self._check_pause()
         # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
         await self.annotate(pod, placement.texts)
-        self._go_on()
+        self._check_pause()
         await self._create(pod, wish, placement)
 
-    def _go_on(self) -> None:
+    def _check_pause(self) -> None:
         if self._paused():
             raise PausedError("the API server wants a pause")
 
@@ -135,13 +135,8 @@ class Writer:
             ApiError: The server refuses to say.
             Unreachable: No answer.
         """
-        try:
-            now = await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
-        return now.metadata.uid == pod.metadata.uid and not now.gated
+        now = await self._now(pod)
+        return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
 
     async def withdraw(self, claim: ClaimRecord) -> None:
         """Delete a claim as it was seen.
@@ -295,14 +290,20 @@ class Writer:
             return True
         if not error.invalid:
             return False
-        try:
-            now = await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
-        except ApiError as again:
-            if again.not_found:
-                return True
-            raise
+        now = await self._now(pod)
+        if now is None:
+            return True
         if now.metadata.resource_version == pod.metadata.resource_version:
             return False
         if now.metadata.uid == pod.metadata.uid:
             self._picture.assume_pod(now, was=pod)
         return True
+
+    async def _now(self, pod: Pod) -> Pod | None:
+        """Return the pod that has the name now, as the server knows it; None where there is none."""
+        try:
+            return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise

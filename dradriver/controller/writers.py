@@ -228,7 +228,7 @@ class Writers:
 
     async def _lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()
-        await self._writer.go_on(entry.pod, claim, placement)
+        await self._writer.lift_or_withdraw(entry.pod, claim, placement)
         self._lifted(entry, placement, began)
 
     def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:

@@ -11,6 +11,7 @@ devices     kinds of devices, and making them
 records     a ledger on disk
 edits       what a container is given
 files       files that are all there or not at all
+threads     calls that may hang, beside the event loop
 metrics     what the agent counts
 errors      errors that end up in a pod's events
 protos      the kubelet's gRPC stubs, generated

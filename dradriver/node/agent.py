@@ -32,7 +32,7 @@ from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.toolkit import BaseSpecification
-from dradriver.node.discovery.watch import MachineWatch, beside
+from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.events import Holding, PodEvents
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.kmsg import KernelLog
@@ -43,6 +43,7 @@ from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
+from dradriver.node.threads import beside
 
 logger = logging.getLogger(__name__)
 

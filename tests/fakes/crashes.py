@@ -28,10 +28,10 @@ from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.devices.thread import Thread
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import DeviceBusyError
+from dradriver.node.threads import Thread
 from tests.fakes.node import NODE, claim, device, edits, machine, result, typed, uuid
 from tests.fakes.parts import Halves, half
 from tests.paths import REPO

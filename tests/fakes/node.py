@@ -22,8 +22,8 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.telling import Teller
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.discovery.watch import BESIDE
 from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.threads import BESIDE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer

@@ -6,5 +6,4 @@ made       an entry of the ledger of what was changed on hardware
 workshop   makes and undoes, in the one thread that changes hardware
 control    the calls that change hardware
 simulated  hardware that can be changed, in a file
-thread     one thread that works are given to, one after the other
 """

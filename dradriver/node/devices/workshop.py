@@ -13,9 +13,9 @@ from dradriver.node.devices.control import Control
 from dradriver.node.devices.kinds import Kind
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.devices.thread import Thread
 from dradriver.node.edits import Edits
 from dradriver.node.errors import NotYetError
+from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
 
 T = TypeVar("T")

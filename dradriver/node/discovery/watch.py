@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
 from dradriver.node.errors import RestartError
+from dradriver.node.threads import beside
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
 HANGS_S: Final = 60.0  # a driver that has not answered for so long does not
 READINGS: Final = 5  # in a row that fail before it is said of the GPUs
-BESIDE: Final = "beside the event loop"
 AGAIN_S: Final = 2.0  # after a reading that failed
 
 
@@ -132,29 +129,3 @@ class MachineWatch:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))
             logger.warning("the machine changed; lost %s, found %s", sorted(was - now), sorted(now - was))
         self._on_change()
-
-
-def beside(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Return the future result of work in a thread that holds up nobody's end, unlike those of an executor."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(cast("T", result))
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as caught:  # handed to whoever waits
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name=BESIDE, daemon=True).start()
-    return future

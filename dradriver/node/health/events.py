@@ -105,19 +105,11 @@ class PodEvents:
         return [Reference("Pod", holding.namespace, one.name, one.uid) for one in users[:_MOST_PODS]]
 
     async def _write(self, pod: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
-        if ill:
-            await self._events.record(
-                about=pod,
-                type="Warning",
-                reason="GPUUnhealthy",
-                message=f"GPU {uuid}: {fault.said}. {fault.advice}",
-                action="Watching",
-            )
-        else:
-            await self._events.record(
-                about=pod,
-                type="Normal",
-                reason="GPURecovered",
-                message=f"GPU {uuid}: no more: {fault.said}",
-                action="Watching",
-            )
+        message = f"{fault.said}. {fault.advice}" if ill else f"no more: {fault.said}"
+        await self._events.record(
+            about=pod,
+            type="Warning" if ill else "Normal",
+            reason="GPUUnhealthy" if ill else "GPURecovered",
+            message=f"GPU {uuid}: {message}",
+            action="Watching",
+        )

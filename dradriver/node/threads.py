@@ -1,0 +1,69 @@
+"""Calls that may hang, in threads that hold up nobody's end, unlike those of an executor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+T = TypeVar("T")
+
+BESIDE: Final = "beside the event loop"
+
+
+class Thread:
+    """One thread that works are given to, one after the other."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the name; the thread starts with the first work."""
+        self._name = name
+        self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._started = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what the work gives, when all that was given before is done; it goes on when the caller gives up."""
+        future, do = _promised(work)
+        self._works.put(do)
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        return await future
+
+    def _serve(self) -> None:
+        while True:
+            self._works.get()()
+
+
+def beside(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Return the future result of work in a thread of its own."""
+    future, do = _promised(work)
+    threading.Thread(target=do, name=BESIDE, daemon=True).start()
+    return future
+
+
+def _promised(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+    """Return the future result of work, and what a thread has to call for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("T", result))
+
+    def do() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as caught:  # handed to whoever waits
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    return future, do
