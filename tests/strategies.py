@@ -103,6 +103,7 @@ def machines(
             numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=1, cpus="8-15")) if numa_known else (),
             link_gbps=draw(st.sampled_from((18.0, 20.0, 20.6))) if kind != "none" else 0.0,
             socket_gbps=draw(st.sampled_from((6.0, 10.0, 22.0))),
+            nccl_version=draw(st.sampled_from(("", "2.23.4", "2.27"))),
             cpu=draw(cpus),
             pci=draw(pci_trees(gpus=gpus, nics=nics)),
             virtual=draw(st.none() | st.booleans()),

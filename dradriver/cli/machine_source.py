@@ -36,23 +36,37 @@ def machine_options(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def read(source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "") -> Machine:
+def nccl_version_option(command: F) -> F:
+    """Give a command the option ``nccl_version``, for ``topology.complete``."""
+    return click.option(
+        "--nccl-version",
+        default="",
+        metavar="VERSION",
+        help="The NCCL that bandwidth is predicted for: 2.23. Default: the newest.",
+    )(command)
+
+
+def read(
+    source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "", nccl_version: str = ""
+) -> Machine:
     """Return the named machine, or without a name this one; what could not be read of it goes to standard error.
 
-    ``product`` and ``cpu`` take the place of what it says of them (see ``topology.complete``).
+    ``product``, ``cpu`` and ``nccl_version`` take the place of what it says of them (see ``topology.complete``).
 
     Raises:
         DriverError: It cannot be read; the message says what to give instead.
     """
-    if source is not None:
-        machine = read_machine(source)
-        if product or cpu:
-            from dradriver.topology.complete import complete  # here, for few need it
-
-            return complete(machine, product=product, cpu=cpu)
-        return machine
-    if product or cpu:
+    if source is None and (product or cpu):
         raise click.UsageError("--product and --cpu are for --machine: this machine says itself what it has")
+    machine = _own(driver_root) if source is None else read_machine(source)
+    if product or cpu or nccl_version:
+        from dradriver.topology.complete import complete  # here, for few need it
+
+        return complete(machine, product=product, cpu=cpu, nccl_version=nccl_version)
+    return machine
+
+
+def _own(driver_root: Path | None) -> Machine:
     from dradriver.node.discovery import reading as discovery
 
     try:

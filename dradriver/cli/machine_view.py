@@ -95,9 +95,10 @@ def facts(machine: Machine, groups: Groups) -> list[Block]:
         for gpu in machine.gpus
         if gpu.mig is not None
     ]
+    nccl = f", NCCL {machine.nccl_version}" if machine.nccl_version else ""
     return [
         Notes(lines=words(*nics), verbatim=True),
-        Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}", *slices)),
+        Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}{nccl}", *slices)),
         _groups(machine, groups),
         Notes(lines=words(f"Device order: {_names(machine, groups.order)}")),
         _levels(machine),

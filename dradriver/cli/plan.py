@@ -21,6 +21,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
 from dradriver.api.quantity import whole
+from dradriver.cli.machine_source import nccl_version_option
 from dradriver.cli.render.document import Document, report, table
 from dradriver.cli.render.output import safe_json, show
 from dradriver.errors import DriverError
@@ -51,6 +52,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         min_busbw: The same.
         product: Full name or glob; of a machine whose source names none: what its GPUs are.
         cpu: What CPUs it has, where its source does not say: ``rome``.
+        nccl_version: Which NCCL runs on it, ``2.23``; the newest where neither this nor the machine says it.
         architecture: One word.
         min_memory: A quantity: ``40Gi``.
         max_cross_nvswitch_gpus: How many.
@@ -73,6 +75,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_busbw: float | str = ""
     product: str = ""
     cpu: str = ""
+    nccl_version: str = ""
     architecture: str = ""
     min_memory: str = ""
     max_cross_nvswitch_gpus: int | None = None
@@ -117,6 +120,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     "--product", default="", metavar="GLOB", help="Only GPUs of this product; in a topo -m text: what all are."
 )
 @click.option("--cpu", default="", metavar="NAME", help="The CPUs, where the machine's source does not say: rome, ….")
+@nccl_version_option
 @click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
 @click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
 @click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
@@ -194,13 +198,13 @@ def told(machine: Machine, question: Question) -> tuple[Machine, Question]:
     """The machine with what the question says of it, and the question without.
 
     Raises:
-        TopologyError: A product or CPU that is not known.
+        TopologyError: A product, CPU or NCCL that is not known.
     """
     product = "" if any(gpu.product for gpu in machine.gpus) else question.product
-    if product or question.cpu:
+    if product or question.cpu or question.nccl_version:
         from dradriver.topology.complete import complete  # here, for few need it
 
-        machine = complete(machine, product=product, cpu=question.cpu)
+        machine = complete(machine, product=product, cpu=question.cpu, nccl_version=question.nccl_version)
     return machine, msgspec.structs.replace(question, product="", cpu="") if product else question
 
 

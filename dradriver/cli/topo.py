@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dradriver.cli import machine_view
-from dradriver.cli.machine_source import machine_options, read
+from dradriver.cli.machine_source import machine_options, nccl_version_option, read
 from dradriver.cli.render.document import report, table
 from dradriver.cli.render.output import FORMATS, show, show_as
 from dradriver.topology import profiles
@@ -16,6 +16,7 @@ from dradriver.topology.groups import group
 
 @click.command()
 @machine_options
+@nccl_version_option
 @click.option("--list", "list_profiles", is_flag=True, help="List the profiles and stop.")
 @click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
@@ -31,6 +32,7 @@ def topo(
     driver_root: Path | None,
     product: str,
     cpu: str,
+    nccl_version: str,
     list_profiles: bool,
     output: str,
     no_color: bool,
@@ -41,9 +43,10 @@ def topo(
 ) -> None:
     """Show a machine: the matrix of nvidia-smi topo -m, groups of GPUs with the best links, NUMA nodes."""
     if of_cluster:
-        if source is not None or driver_root is not None or list_profiles or product or cpu:
+        if source is not None or driver_root is not None or list_profiles or product or cpu or nccl_version:
             raise click.UsageError(
-                "--cluster shows a cluster's machines: leave out --machine, --driver-root, --product, --cpu and --list"
+                "--cluster shows a cluster's machines: leave out --machine, --driver-root, --product, --cpu, "
+                "--nccl-version and --list"
             )
         from dradriver.cli.cluster.show import show_cluster
 
@@ -54,7 +57,7 @@ def topo(
     if list_profiles:
         _list()
         return
-    machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
+    machine = read(source, driver_root=driver_root, product=product, cpu=cpu, nccl_version=nccl_version)
     groups = group(machine)
     show_as(
         output,

@@ -62,11 +62,13 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        nccl_version: str = "",
     ) -> None:
-        """Make a controller that knows nothing yet; see ``Worker`` for the arguments."""
+        """Make a controller that knows nothing yet; see ``Worker`` and ``Picture.nccl_changed`` for the arguments."""
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
+        self.worker.picture.nccl_changed(nccl_version)
         self._reflectors = {
             source.resource: Reflector[Any](
                 client,

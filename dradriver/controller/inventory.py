@@ -54,6 +54,7 @@ class Inventory:
         self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._pools: dict[str, _Pool] = {}
         self._fleet = Fleet()
+        self._nccl_version = ""
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
 
@@ -81,6 +82,16 @@ class Inventory:
         for pool in pools:
             self._read(pool)
         return pools
+
+    def set_nccl_version(self, version: str) -> None:
+        """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
+        if version == self._nccl_version:
+            return
+        self._nccl_version = version
+        for name, pool in self._pools.items():
+            pool.row = None  # so that the fleet is told of the machine again
+            self._dirty.add(name)
+            self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
         """Take in that a node came or went: without a row of its own it has no place in the arrays."""
@@ -168,7 +179,7 @@ class Inventory:
             if pool.row == row:
                 self._fleet.set_free(name, free)
             else:
-                self._fleet.set_node(name, pool.machine, free, row=row)
+                self._fleet.set_node(name, self._with_nccl(pool.machine), free, row=row)
                 pool.row = row
             self._free[row] = len(free)
         except DriverError as error:
@@ -176,3 +187,8 @@ class Inventory:
             self._fleet.remove(name)
             del self._pools[name]
             self._nodes.offer(name, False)
+
+    def _with_nccl(self, machine: Machine) -> Machine:
+        if machine.nccl_version or not self._nccl_version:
+            return machine
+        return msgspec.structs.replace(machine, nccl_version=self._nccl_version)

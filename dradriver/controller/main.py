@@ -7,6 +7,8 @@ from typing import Final
 
 from dradriver import __version__
 from dradriver.kube import options
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.nccl_version import release
 
 LEASE: Final = "gpu-topology-controller"
 
@@ -21,6 +23,7 @@ class Options(options.Common):
     retry_period: float
     promise: float
     unschedulable: float
+    nccl_version: str
 
 
 def main(argv: list[str]) -> int:
@@ -51,6 +54,7 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=recorder(client, instance=args.identity),
+            nccl_version=args.nccl_version,
         )
         elector = LeaderElector(
             client,
@@ -96,7 +100,17 @@ def parse(argv: list[str]) -> Options:
         metavar="S",
         help="the same once the scheduler says that it finds no room for the pod (default 5)",
     )
+    parser.add_argument(
+        "--nccl-version",
+        default="",
+        metavar="VERSION",
+        help="the NCCL that jobs run, as 2.23: bandwidth is predicted for it (default: the newest that is known)",
+    )
     args = parser.parse_args(argv, namespace=Options())
+    try:
+        release(args.nccl_version)
+    except TopologyError as error:
+        parser.error(str(error))
     if not 0 < 1.2 * args.retry_period < args.renew_deadline < args.lease_duration:
         parser.error("--retry-period, --renew-deadline and --lease-duration must grow in this order, as 2, 10 and 15")
     return args

@@ -126,6 +126,17 @@ class Picture:
         self.nodes.claimable = frozenset().union(*self._classes.values())
         self._tell()
 
+    # What is configured.
+
+    def nccl_changed(self, version: str) -> None:
+        """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.
+
+        Args:
+            version: As ``topology.nccl_version.release`` reads it; empty for the newest.
+        """
+        self.inventory.set_nccl_version(version)
+        self._tell()
+
     # What we write.
 
     def promise(self, claim: Key, placement: Placement) -> None:

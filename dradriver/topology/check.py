@@ -9,6 +9,7 @@ import msgspec
 
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.nccl_version import release
 
 _IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -127,6 +128,7 @@ def _check_gpus(machine: Machine) -> None:
 
 
 def _check_rest(machine: Machine) -> None:
+    release(machine.nccl_version)
     names: set[str] = set()
     for i, nic in enumerate(machine.nics):
         if not nic.name or nic.name in names:

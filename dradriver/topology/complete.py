@@ -1,4 +1,4 @@
-"""What a machine's source leaves out, by hand: the GPUs' product, the CPUs' model, bus ids.
+"""What a machine's source leaves out, by hand: the GPUs' product, the CPUs' model, bus ids, which NCCL it runs.
 
 A ``nvidia-smi topo -m`` text names none of them. Products are spelled as NVML spells them, bandwidths NCCL's (topo.h).
 """
@@ -53,7 +53,9 @@ _NUMBERS = re.compile(r"(GenuineIntel|AuthenticAMD)[ :/](\d{1,3})[ :/](\d{1,3})"
 _WORDS = re.compile(r"[a-z0-9]+")
 
 
-def complete(machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = ()) -> Machine:
+def complete(
+    machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
+) -> Machine:
     """Return the machine with what its source does not say.
 
     Args:
@@ -61,9 +63,10 @@ def complete(machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Seq
         product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
         cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
         bus_ids: One for each GPU, by index.
+        nccl_version: As ``Machine.nccl_version``.
 
     Raises:
-        TopologyError: An unknown product or CPU, or words that several fit; it says which there are.
+        TopologyError: An unknown product, CPU or NCCL, or words that several fit; it says which there are.
     """
     gpus = machine.gpus
     if product:
@@ -87,6 +90,8 @@ def complete(machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Seq
     if cpu:
         model = _cpu(cpu)
         machine = msgspec.structs.replace(machine, cpu=model, socket_gbps=facts.socket_gbps(model), socket_gbps_or=0.0)
+    if nccl_version:
+        machine = msgspec.structs.replace(machine, nccl_version=nccl_version)
     return check(machine)
 
 

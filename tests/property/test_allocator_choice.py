@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,6 +110,7 @@ def test_numbering_the_gpus_otherwise_changes_bandwidth_where_nccl_goes_by_numbe
         paths=tuple(tuple(machine.paths[a][b] for b in order) for a in order),
         link_gbps=machine.link_gbps,
         socket_gbps=machine.socket_gbps,
+        nccl_version=machine.nccl_version,
         pci=machine.pci,
     )
     before, after = tables_of(machine), tables_of(turned)
@@ -128,3 +130,22 @@ def test_more_free_gpus_never_make_the_best_set_worse(machine: Machine) -> None:
     for free in range(1 << tables.size):
         for place in range(tables.size):
             assert (best[:, free | 1 << place] >= best[:, free]).all()
+
+
+@FEW
+@given(machines(max_gpus=6), st.integers(19, 40), st.integers(0, 9))
+def test_the_newest_nccl_is_the_default_and_an_older_one_differs_by_its_rules_alone(
+    machine: Machine, minor: int, patch: int
+) -> None:
+    told = msgspec.structs.replace(machine, nccl_version=f"2.{minor}.{patch}")
+    machine = msgspec.structs.replace(machine, nccl_version="")
+    newest, own = tables_of(machine), tables_of(told)
+    assert own.weakest.tolist() == newest.weakest.tolist()  # what wires there are is no matter of the release
+    if minor >= 28:
+        assert shape_of(told) == shape_of(machine)
+    else:
+        # With neither NVLS, AMD nor newer Intel CPUs only split sets differ, and none before 2.26 knows them.
+        same = np.full(1 << own.size, minor >= 26) | ~split(shape_of(machine))
+        if not machine.switched and machine.socket_gbps <= 10:
+            assert (own.busbw[same] == newest.busbw[same]).all()
+        assert split(shape_of(told)).any() <= (minor >= 26)

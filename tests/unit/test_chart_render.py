@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dradriver.api import names
-from dradriver.controller.main import LEASE
+from dradriver.controller.main import LEASE, parse
 from tests import needs
 from tests.paths import REPO
 
@@ -288,6 +288,12 @@ def test_what_nccl_is_told_reaches_the_node_agent() -> None:
     assert not own & {word.partition("=")[0] for word in container("node")["args"]}
     told = container("node", "nccl.servers.p5\\.48xlarge=hgx-h100", "nccl.tuning=auto")["args"]
     assert {"--nccl-server=p5.48xlarge=hgx-h100", "--nccl-tuning=auto"} <= set(told)
+
+
+def test_the_nccl_of_the_jobs_reaches_the_controller() -> None:
+    assert not any(word.startswith("--nccl-version") for word in container("controller")["args"])
+    told = container("controller", "nccl.version=2.23")["args"]
+    assert parse(told[2:]).nccl_version == "2.23"
 
 
 def test_host_folders_are_mounted_at_the_same_path() -> None:

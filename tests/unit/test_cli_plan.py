@@ -179,3 +179,29 @@ def test_a_text_is_completed_by_hand(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(main, [*ask, "--cpu", "z80"])
     assert wrong.exit_code == 1
     assert "write one of broadwell" in wrong.output
+
+
+def test_an_older_nccl_may_be_named_for_all_and_for_one_line() -> None:
+    ask = ["plan", "-m", "l40s-x8", "--free", "0-4", "--gpus", "3", "-o", "json"]
+    newest, older = (
+        json.loads(CliRunner().invoke(main, ask + more).output) for more in ([], ["--nccl-version", "2.23"])
+    )
+    assert 4 in newest["gpus"]
+    assert older["gpus"] == [0, 1, 2]
+    line = {"machine": "l40s-x8", "free": [0, 4], "gpus": 2}
+    found = answers(run("--batch", lines=[line, line | {"nccl_version": "2.23.4"}, line]))
+    assert [answer["busbw_gbps"] for answer in found] == [20.0, 10.0, 20.0]
+
+
+@pytest.mark.parametrize("version", ["2.18", "newest"])
+def test_an_unknown_nccl_is_refused_with_what_to_write(version: str) -> None:
+    message = f"nccl-version: {version!r}; write 2.19 or a later one, as 2.23 or 2.23.4"
+    asked = run("-m", "dgx1-v100", "--gpus", "2", "--nccl-version", version)
+    assert (asked.exit_code, asked.stderr) == (1, f"Error: {message}\n")
+    (refused,) = answers(run("--batch", lines=[{"machine": "dgx1-v100", "gpus": 2, "nccl_version": version}]))
+    assert refused == {"error": message}
+
+
+def test_a_number_is_no_version() -> None:
+    (refused,) = answers(run("--batch", lines=[{"machine": "dgx1-v100", "gpus": 2, "nccl_version": 2.3}]))
+    assert refused == {"error": "Expected `str`, got `float` - at `$.nccl_version`"}

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import codec, profiles, read_machine, topo_m
 from dradriver.topology.machine import MigDevice
 from tests.paths import REPO
 
@@ -160,3 +160,13 @@ def test_gpus_in_mig_mode_are_told_of(tmp_path: Path) -> None:
         "  GPU2 is in MIG mode:  3g.40gb",
         "  GPU5 is in MIG mode:  empty",
     ]
+
+
+def test_an_older_nccl_stays_with_a_machine_that_is_saved(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(main, ["topo", "-m", "l40s-x8", "--nccl-version", "2.23", "-o", "json"])
+    saved = tmp_path / "saved.json"
+    saved.write_text(shown.output)
+    assert read_machine(saved).nccl_version == "2.23"
+    refused = CliRunner().invoke(main, ["topo", "-m", "l40s-x8", "--nccl-version", "2.3.4"])
+    assert refused.stderr == "Error: nccl-version: '2.3.4'; write 2.19 or a later one, as 2.23 or 2.23.4\n"
+    assert CliRunner().invoke(main, ["topo", "--cluster", "--nccl-version", "2.23"]).exit_code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from dradriver.api import names
@@ -428,3 +429,26 @@ async def test_a_node_that_goes_takes_its_gpus_along() -> None:
     cluster.pod("p")
     await cluster.settle()
     assert cluster.claim("p") is None
+
+
+async def test_the_nccl_that_jobs_run_decides_and_may_change() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "l40s-x8")  # between whose sockets NCCL counts 22 GB/s from 2.26 on, 10 before
+    cluster.worker.picture.nccl_changed("2.23.4")
+    cluster.pod("p", 5, wishes={"min-busbw": "15"})  # five are on both sockets
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "at least 15 GB/s of bus bandwidth: no" in (cluster.note("p", "reason") or "")
+    cluster.worker.picture.nccl_changed("")
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"
+
+
+async def test_a_machine_that_names_its_nccl_keeps_it() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "l40s-x8")
+    cluster.publish("a", msgspec.structs.replace(cluster.machines["a"], nccl_version="2.30.7"))
+    cluster.worker.picture.nccl_changed("2.23.4")
+    cluster.pod("p", 5, wishes={"min-busbw": "15"})
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"

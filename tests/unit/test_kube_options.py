@@ -43,3 +43,10 @@ def test_every_process_tells_its_version(
         parse(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.strip() == __version__
+
+
+def test_the_controller_refuses_a_version_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        controller.parse(["--namespace=n", "--identity=me", "--nccl-version=2.18"])
+    assert "nccl-version: '2.18'; write 2.19 or a later one, as 2.23 or 2.23.4" in capsys.readouterr().err
+    assert controller.parse(["--namespace=n", "--identity=me"]).nccl_version == ""

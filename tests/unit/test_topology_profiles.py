@@ -185,8 +185,8 @@ WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
 def test_the_written_schema_names_every_field_and_the_required_ones(heading: str, entry: type[msgspec.Struct]) -> None:
     part = WRITTEN.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     rows = [row.split("|")[1:3] for row in part.splitlines() if row.startswith("| `")]
-    told = {name: required.strip() for names, required in rows for name in re.findall(r"`(\w+)`", names)}
-    fields = {field.name: field.required for field in msgspec.structs.fields(entry)}
+    told = {name: required.strip() for names, required in rows for name in re.findall(r"`([\w-]+)`", names)}
+    fields = {field.encode_name: field.required for field in msgspec.structs.fields(entry)}
     assert set(told) == set(fields)
     assert {name for name, required in told.items() if required == "required"} == {n for n, r in fields.items() if r}
 
@@ -264,6 +264,8 @@ PAIRS = (resources.files(profiles) / "rtx-a6000-x4-pairs.yaml").read_text("utf-8
         ("pcie_gbps: 24", "pcie_gbps: Gen4", "product.pcie_gbps: 'Gen4'; write a number"),
         ("links:", "virtual: maybe\nlinks:", "virtual: 'maybe'; write true or false"),
         ("name: rtx-a6000-x4-pairs", "name: [a]", "name: a list; write text"),
+        ("links:", "nccl-version: [a]\nlinks:", "nccl-version: a list; write text"),
+        ("links:", "nccl-version: 2.3x\nlinks:", "nccl-version: '2.3x'; write 2.19 or a later one, as 2.23 or 2.23.4"),
         ("product:", "product: NVIDIA\nnumas:", "product: 'NVIDIA'; write fields: name, architecture, compute_cap"),
         ("numa:\n", "numa: 2\nnics:\n", "numa: '2'; write a list"),
         ("  - {pci: 0000:01:00.0, ", "  - 0000:01:00.0\n  - {pci: 0000:02:00.0, ", "gpus[0]: '0000:01:00.0'; write f"),
@@ -283,6 +285,11 @@ def test_what_no_machine_can_have_is_refused_with_what_it_can(old: str, new: str
 
 def test_a_profile_may_leave_its_numa_nodes_out() -> None:
     assert schema.read(GOOD, source="two.yaml").numa == ()
+
+
+def test_a_profile_may_say_which_nccl_runs_and_needs_no_quotes() -> None:
+    assert schema.read(PAIRS, source="pairs.yaml").nccl_version == ""
+    assert schema.read(PAIRS + "nccl-version: 2.30\n", source="pairs.yaml").nccl_version == "2.30"
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a word", "[" * 1200, "? [a]\n: b", "a: \0", "'': a", "x - at `$.y: 1"])

@@ -2,27 +2,34 @@
 
 ``wires`` counts the wires in channels, ``reach`` says over what a set's GPUs talk, ``room`` how many rings fit,
 ``search`` which of them NCCL finds and ``chains`` which trees. Here the faster of ring, tree and, over switches from
-compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.26 to 2.30), and its
+compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to 2.30), and its
 own verdict for every subset of forty machines, against which tests compare this.
+
+Of a machine's NCCL (``Shape.nccl``) three things depend here, and gateways in ``reach``: split domains and newer Intel
+CPUs are known from 2.26 on, and NVLS has a measured efficiency from 2.28 on.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.search import limits_of, of_generation, reached, rings, speeds, trees
-from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.shape import NVLS_MEASURED, SPLITS, Shape
 from dradriver.allocator.sets.subsets import Bools, Floats
 from dradriver.allocator.sets.wires import Wires
 from dradriver.topology.machine import PathType
 
 _TREE_EFFICIENCY = 0.92  # tuning.cc, as are the next three
-_TREE_CHANNEL_GBPS = {100: 77.4, 90: 38.7, 80: 24.0, 0: 26.5}  # most that one tree channel carries
+_TREE_CHANNEL_GBPS = {100: 70.0, 90: 38.7, 80: 24.0, 0: 26.5}  # most that one tree channel carries
 _NVLS_EFFICIENCY = {100: 0.74, 90: 0.85}
-_NVLS_CHANNELS_PER_GPU = 2
+_NVLS_EFFICIENCY_BEFORE = 5 / 6
+_ROUNDING = 1e-3  # as search.cc rounds what is left of a wire
+_SKYLAKE_GBPS = 10.0  # between sockets (topo.h), up to 2.25 also for what NCCL has told from Skylake since:
+_AFTER_SKYLAKE_GBPS = (22.0, 40.0)  # Sapphire Rapids and Emerald Rapids
 
 
 def predict(
@@ -44,6 +51,8 @@ def predict(
         near: By PCIe path: masks with a ring whose every step is linked or at most that far.
         near_paths: The same for open paths.
     """
+    if shape.nccl < SPLITS and shape.socket_gbps in _AFTER_SKYLAKE_GBPS:
+        shape = msgspec.structs.replace(shape, socket_gbps=_SKYLAKE_GBPS)
     count = np.bitwise_count(np.arange(1 << shape.size)).astype(np.float32)
     switched = shape.switched and linked[min(linked)] & (count > 1) if linked else np.zeros(len(count), dtype=np.bool_)
     over_switch = _over_switch(shape, count) if shape.switched else np.zeros(len(count), dtype=np.float32)
@@ -86,7 +95,7 @@ def split(shape: Shape) -> Bools:
     """
     g = shape.size
     masks = np.arange(1 << g)
-    if shape.switched:
+    if shape.switched or shape.nccl < SPLITS:
         return np.zeros(1 << g, dtype=np.bool_)
     member = [(masks >> gpu & 1) != 0 for gpu in range(g)]
     label = [np.full(1 << g, gpu, dtype=np.int8) for gpu in range(g)]
@@ -103,14 +112,25 @@ def split(shape: Shape) -> Bools:
 
 
 def _over_switch(shape: Shape, count: Floats) -> Floats:
-    """Rings over switches: as fast as the GPU with the fewest links, or NVLS for larger sets."""
+    """Rings over switches: as fast as the GPU with the fewest links, or NVLS for larger sets.
+
+    NVLS has a channel for each GPU, which passes all GPUs' links once and those of its own twice. Up to 2.27 it is
+    taken to reach 5/6 of them. From 2.28 on it has a measured efficiency, and its speed between nodes, which the search
+    raises up to twice the speed within, is a bound on a single node, too.
+    """
     own = subsets.minima([links * shape.link_gbps for links in shape.switch_links])
     own[0] = 0
     ring = reached(own, shape.capability)
     if shape.capability < min(_NVLS_EFFICIENCY):
         return ring
-    efficiency = of_generation(_NVLS_EFFICIENCY, shape.capability)
-    carried = np.minimum(_NVLS_CHANNELS_PER_GPU * count * np.floor(shape.link_gbps), ring)
-    nvls = 2 * efficiency * carried * (count - 1) / np.maximum(count, 1)
+    tried = speeds(shape.capability)
+    within = np.max([np.where(speed * (count + 1) <= own + _ROUNDING, speed, 0) for speed in tried], axis=0)
+    both_ways = 2 * within * (count - 1) / np.maximum(count, 1)
+    if shape.nccl < NVLS_MEASURED:
+        channel = _NVLS_EFFICIENCY_BEFORE * both_ways
+    else:
+        between = np.min([np.where(speed >= 2 * within, speed, tried[0]) for speed in tried], axis=0)
+        channel = np.minimum(of_generation(_NVLS_EFFICIENCY, shape.capability) * both_ways, between)
+    nvls = count * channel
     out: Floats = np.maximum(ring, nvls).astype(np.float32)
     return out

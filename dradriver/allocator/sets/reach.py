@@ -3,7 +3,8 @@
 NCCL gives each pair one way: its direct links; else, where the set has one, the widest way over a third GPU's links,
 unless a PCIe switch that both hang below is faster; else PCIe. A GPU that hangs below its CPU without a switch is, to
 NCCL's breadth-first search, as near to that CPU for its linked partner as the partner's own socket: traffic between
-sockets then takes the link and the partner's PCIe (a *gateway*), not the wires between the sockets (paths.cc).
+sockets then takes the link and the partner's PCIe (a *gateway*), not the wires between the sockets (paths.cc). That is
+where GPUs talk by way of their CPUs, on AMD's from 2.23 on; before, they do it directly.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dradriver.allocator.sets import cycles, subsets
-from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.shape import BY_CPU, Shape
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.wires import Counts, Wires
 from dradriver.topology.machine import PathType
@@ -119,6 +120,8 @@ def _gateways(shape: Shape, wires: Wires, worst: Ints) -> tuple[Bools, Bools]:
     gbps = np.array(shape.links).reshape(g, g) * shape.link_gbps
     faster = np.minimum(gbps, np.minimum(pcie[:, None], pcie[None, :])) > shape.socket_gbps
     gates = wires.adjacent & (wires.hops == PathType.SYS) & direct[:, None] & direct[None, :] & faster
+    if wires.amd and shape.nccl < BY_CPU:
+        gates[:] = False
     if not gates.any():
         return gates, np.zeros(1 << g, dtype=np.bool_)
     joined = subsets.part_of_lowest((wires.hops <= PathType.NODE) | gates) == np.arange(1 << g)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.nccl_version import Release, release
 
 _T = TypeVar("_T")
 
@@ -16,6 +17,11 @@ _T = TypeVar("_T")
 _LINE_GBPS = {18.0: 20.0, 20.0: 25.0, 12.0: 14.0625, 20.6: 25.0, 40.1: 50.0}
 # A topo -m text says nothing of the generation, but the speed of its links does.
 _CAPABILITY_OF_LINK = {12.0: 86, 20.6: 90, 40.1: 100}
+# NCCL's releases from which on it predicts otherwise (its sources by version tag): see ``reach`` and ``busbw``.
+BY_CPU: Release = (2, 23)
+SPLITS: Release = (2, 26)
+NVLS_MEASURED: Release = (2, 28)
+_RELEASES = (BY_CPU, SPLITS, NVLS_MEASURED)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +42,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         socket_gbps: Bandwidth between CPU sockets.
         socket_gbps_or: What it may be as well; 0 where it is known.
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
+        nccl: The oldest release of NCCL that predicts as the machine's does; (0, 0) for those before all of these.
     """
 
     links: tuple[tuple[int, ...], ...]
@@ -52,6 +59,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     socket_gbps: float
     socket_gbps_or: float
     capability: int
+    nccl: Release
 
     @property
     def size(self) -> int:
@@ -85,6 +93,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             socket_gbps=self.socket_gbps,
             socket_gbps_or=self.socket_gbps_or,
             capability=self.capability,
+            nccl=self.nccl,
         )
 
     def linked(self, a: int, b: int) -> int:
@@ -125,6 +134,7 @@ def shape_of(machine: Machine) -> Shape:
             ),
             default=0,
         ),
+        nccl=max((own for own in _RELEASES if own <= release(machine.nccl_version)), default=(0, 0)),
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import inspect
 from dradriver.topology.profiles.entries import Links, Profile
 
 _PLACE = re.compile(r"(.*) - at `([^`]*)`", re.DOTALL)
-_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+_STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _MOST_SHOWN = 60  # characters of a bad value
 
 
@@ -30,7 +30,7 @@ def cure(error: msgspec.ValidationError, data: object) -> tuple[str, str]:
     struct = _bare(wanted)
     if isinstance(struct, inspect.StructType) and isinstance(value, dict):  # a field of it is unknown or missing
         unknown = re.search("unknown field `(.*)`", message)
-        allowed = ", ".join(field.name for field in struct.fields)
+        allowed = ", ".join(field.encode_name for field in struct.fields)
         return at, message + (f"; {unknown[1]} is not one of {allowed}" if unknown else "")
     shown = repr(value)[:_MOST_SHOWN] if isinstance(value, str) else "a list" if isinstance(value, list) else "fields"
     return at, f"{shown}; write {_words(wanted)}"
@@ -40,7 +40,7 @@ def _down(step: re.Match[str], at: str, wanted: inspect.Type, value: Any) -> tup
     """Follow one step of msgspec's path, in the types and in the data."""
     above = _bare(wanted)
     if isinstance(above, inspect.StructType):
-        return f"{at}.{step[1]}", next(f.type for f in above.fields if f.name == step[1]), value[step[1]]
+        return f"{at}.{step[1]}", next(f.type for f in above.fields if f.encode_name == step[1]), value[step[1]]
     if isinstance(above, inspect.DictType):  # of links; msgspec does not say whose
         key = next(key for key, count in value.items() if not _converts(count))
         return f"{at}.{key}", above.value_type, value[key]
