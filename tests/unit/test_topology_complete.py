@@ -10,6 +10,7 @@ from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology import profiles, read_machine, topo_m
 from dradriver.topology.complete import CPUS, PRODUCTS, complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import PathType
 from dradriver.topology.nccl import facts
 from dradriver.topology.topo_m.implied import implied
 from tests.fakes import machines
@@ -43,8 +44,43 @@ def links(count: int, pairs: dict[tuple[int, int], int]) -> list[list[int]]:
     ],
 )
 def test_links_imply_the_product(given: list[list[int]], capability: str, pcie_gbps: float, link_gbps: float) -> None:
-    found = implied(given, switched=False)
+    found = implied(given, two_nodes(PathType.NODE), switched=False)
     assert (found.capability, found.pcie_gbps, found.link_gbps) == (capability, pcie_gbps, link_gbps)
+
+
+def two_nodes(inside: PathType) -> list[list[PathType]]:
+    """Four GPUs, two on each of two NUMA nodes."""
+    return machines.nested(((0, 0, 1, 1),), (inside,), across=PathType.SYS)
+
+
+@pytest.mark.parametrize(
+    ("given", "shared", "apart"),
+    [
+        (links(4, {(0, 2): 2}), (6, 10), (10, 6)),  # V100: Broadwell, Skylake
+        (links(4, {(0, 2): 12}), (16, 10), (16, 10)),  # A100: AMD, Ice Lake; both may show NODE, PHB AMD alone
+        (links(4, {(0, 2): 18}), (16, 22), (22, 16)),  # Hopper: AMD, Sapphire Rapids
+        (links(4, {}), (16, 10), (10, 16)),  # AMD, Ice Lake
+        (links(4, dict.fromkeys(((0, 1), (1, 2), (2, 3), (0, 3)), 1)), (6, 0), (6, 0)),  # P100: Broadwell
+    ],
+)
+def test_gpus_below_one_host_bridge_imply_cpus_whose_ports_share_one(
+    given: list[list[int]], shared: tuple[float, float], apart: tuple[float, float]
+) -> None:
+    for inside, expected in ((PathType.PHB, shared), (PathType.NODE, apart), (PathType.PIX, apart)):
+        found = implied(given, two_nodes(inside), switched=False)
+        assert (found.socket_gbps, found.socket_gbps_or) == expected
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "socket_gbps"),
+    [
+        ("dgx1v-v100x8-mlx5x4", 6.0),  # Broadwell (Xeon E5-2698 v4): its GPUs are PHB to the NICs of other switches
+        ("v100x8-sxm2-dgx1like-nic0", 10.0),  # NODE to the NIC
+    ],
+)
+def test_posted_texts_imply_their_cpus(name: str, socket_gbps: float) -> None:
+    assert read_machine(SHARED_DATA / "topo_m" / f"{name}.txt").socket_gbps == socket_gbps
 
 
 def test_profiles_and_products_agree() -> None:

@@ -2,7 +2,7 @@
 
 reader   the grammar
 infer    what a text implies of paths, switches and NUMA nodes
-implied  what its links imply of GPUs and CPUs
+implied  what its links and paths imply of GPUs and CPUs
 writer   the text of a machine
 """
 

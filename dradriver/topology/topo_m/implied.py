@@ -1,10 +1,12 @@
-"""What the links of a ``nvidia-smi topo -m`` text imply of GPUs and CPUs, which it does not name."""
+"""What links and PCIe paths of a ``nvidia-smi topo -m`` text imply of GPUs and CPUs, which it does not name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import msgspec
+
+from dradriver.topology.machine import PathType
 
 
 class Implied(msgspec.Struct, frozen=True):
@@ -34,14 +36,34 @@ _GA102 = Implied("8.6", 24.0, 12.0, 16.0, 10.0)  # A40, RTX A6000, RTX 3090
 _HOPPER = Implied("9.0", 48.0, 20.6, 22.0, 16.0)
 _NO_LINKS = Implied("", 24.0, 0.0, 10.0, 16.0)  # with PCIe 4 every step farther is slower, with either kind of CPU
 _SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so nothing else decides
+# Between sockets of CPUs with several x16 ports below one host bridge: Broadwell has one bridge a socket, AMD's one for
+# two ports. From Skylake on each x16 port of Intel's has its own.
+_PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
 
 
-def implied(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
-    """Return what links imply: ``links`` is g x g, of pairs; ``switched``, whether they end in switches.
+def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool) -> Implied:
+    """Return what is most likely of the GPUs and CPUs.
 
     A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
     Of direct links to several peers a P100 has 4, a V100 6, an A100 12 in all.
+
+    Of both CPUs that such GPUs are sold with, those are the likelier that join GPUs as the text has them: in servers
+    with Broadwell (DGX-1) or AMD's CPUs two may be below one host bridge (PHB), with Intel's from Skylake on they are
+    NODE. The others stay possible: a virtual machine may show PHB on any.
+
+    Args:
+        links: g x g, of pairs.
+        paths: g x g, PCIe paths, as far as they can be proved.
+        switched: Whether links end in switches.
     """
+    found = _of_links(links, switched=switched)
+    shared = any(PathType.PHB in row for row in paths)
+    if shared and found.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and found.socket_gbps not in _PORTS_SHARE_A_BRIDGE:
+        return msgspec.structs.replace(found, socket_gbps=found.socket_gbps_or, socket_gbps_or=found.socket_gbps)
+    return found
+
+
+def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
     most, total = max(map(max, links)), max(map(sum, links))
     if switched:
         return msgspec.structs.replace(_SWITCHED, link_gbps=20.6) if most > 12 else _SWITCHED

@@ -58,7 +58,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
         name: The machine's name.
         seed: Tells machines of the same name apart.
         link_gbps: Bandwidth of one link. Left out: that of the product that the links imply (``implied``); it
-            also tells compute capability, PCIe and what is between sockets.
+            also tells compute capability and PCIe.
 
     Raises:
         TopologyError: With line and column, what stands there and what may: unknown or glued cells, rows or cells
@@ -76,7 +76,8 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     cpus = [matrix.affinity[g].get(_CPU, "") for g in gpus]
     numas = infer.numa(cpus, [matrix.affinity[g].get(_NUMA, "") for g in gpus], said=_NUMA in matrix.headings)
     switch_links = infer.switch_links(links)
-    likely = implied(links, switched=any(switch_links))
+    paths = infer.paths(visible, nic_paths, numas)
+    likely = implied(links, paths, switched=any(switch_links))
     if link_gbps is not None and likely.link_gbps not in (0, link_gbps):
         likely = msgspec.structs.replace(likely, link_gbps=link_gbps, capability="")
     names = _nic_names(lines, end, nics)
@@ -97,7 +98,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
                 for i, device in enumerate(gpus)
             ),
             links=links,
-            paths=infer.paths(visible, nic_paths, numas),
+            paths=paths,
             nics=tuple(
                 Nic(name=nic, numa=infer.nic_numa(row, numas)) for nic, row in zip(names, nic_paths, strict=True)
             ),
