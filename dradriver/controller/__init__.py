@@ -29,6 +29,7 @@ collecting  claims of ours that nothing else removes
 The process:
 
 controller  reflectors and worker
+policies    a bad policies file, told as an Event
 main        the command line
 metrics     what is counted
 """

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.ledger import OURS
+from dradriver.api.policies.model import Policies
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
@@ -77,6 +78,10 @@ class Controller:
             )
             for source in SOURCES
         }
+
+    def follow(self, policies: Policies) -> None:
+        """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
+        self.worker.picture.weights = policies.preference
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""

@@ -16,6 +16,7 @@ class Options(options.Common):
 
     namespace: str
     identity: str
+    policies_configmap: str
     lease_duration: int  # seconds, as the rest
     renew_deadline: float
     retry_period: float
@@ -37,11 +38,12 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
+    from dradriver.controller import policies, reasons
     from dradriver.controller.controller import Controller
-    from dradriver.controller.reasons import recorder
     from dradriver.kube import config, memory
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
+    from dradriver.kube.policies import PoliciesFile
     from dradriver.kube.serve import serve_health
 
     server = config.load(args.kubeconfig)
@@ -50,8 +52,13 @@ async def serve(args: Options) -> None:
             client,
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
-            record=recorder(client, instance=args.identity),
+            record=reasons.recorder(client, instance=args.identity),
         )
+        tell = policies.recorder(client, namespace=args.namespace, name=args.policies_configmap, instance=args.identity)
+        file = PoliciesFile(
+            args.policies, on_change=controller.follow, on_trouble=tell if args.policies_configmap else None
+        )
+        controller.follow(file.in_force)
         elector = LeaderElector(
             client,
             namespace=args.namespace,
@@ -62,6 +69,7 @@ async def serve(args: Options) -> None:
             retry_period_s=args.retry_period,
         )
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
+            tasks.create_task(file.run())
             tasks.create_task(controller.watch())
             # Whoever leads must be able to work at once.
             await controller.synced()
@@ -79,6 +87,12 @@ def parse(argv: list[str]) -> Options:
         namespace="the election's lease",
     )
     parser.add_argument("--identity", required=True, help="this replica's name in the election: its pod's name")
+    parser.add_argument(
+        "--policies-configmap",
+        default="",
+        metavar="NAME",
+        help="ConfigMap of --policies, for Events about a bad one; default: none",
+    )
     parser.add_argument("--lease-duration", type=int, default=15, metavar="S", help="default 15")
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
     parser.add_argument("--retry-period", type=float, default=2, metavar="S", help="default 2")
