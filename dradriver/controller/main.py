@@ -43,7 +43,6 @@ async def serve(args: Options) -> None:
     from dradriver.kube import config, memory
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
-    from dradriver.kube.policies import PoliciesFile
     from dradriver.kube.serve import serve_health
 
     server = config.load(args.kubeconfig)
@@ -54,11 +53,14 @@ async def serve(args: Options) -> None:
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
         )
-        tell = policies.recorder(client, namespace=args.namespace, name=args.policies_configmap, instance=args.identity)
-        file = PoliciesFile(
-            args.policies, on_change=controller.follow, on_trouble=tell if args.policies_configmap else None
+        file = policies.follow(
+            controller,
+            client,
+            args.policies,
+            namespace=args.namespace,
+            configmap=args.policies_configmap,
+            instance=args.identity,
         )
-        controller.follow(file.in_force)
         elector = LeaderElector(
             client,
             namespace=args.namespace,
