@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from typing import Any
 
+import jsonschema
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from dradriver.api.policies.model import UNKNOWN, plain
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.policies.read import PoliciesError, notes, read
 from dradriver.topology.machine import Gpu, MigDevice
+from tests.paths import REPO
 
 NODES = ("node-a", "node-b")
 LABELS = {"pool": ("train", "serve"), "a.b/tier": ("0", "1")}
@@ -99,6 +102,16 @@ def test_the_first_rule_that_fits_decides(
     assert mode.whole == (mode.mig == "off" and mode.shared == "none")
     again = read(yaml.safe_dump(plain(policies)).encode(), source="x")
     assert mode_of(again, node=node, labels=labels, gpu=gpu) == mode
+
+
+SCHEMA = json.loads((REPO / "helm" / "gpu-topology-dra" / "values.schema.json").read_text())
+HELM = jsonschema.Draft7Validator(SCHEMA)
+
+
+@given(st.lists(rules(), max_size=6))
+def test_what_the_processes_take_helm_takes(found: list[dict[str, Any]]) -> None:
+    read(yaml.safe_dump({"gpus": found}).encode(), source="x")
+    assert list(HELM.iter_errors({"policies": {"gpus": found}})) == []
 
 
 @given(st.sampled_from(NODES), NODE_LABELS, GPUS)
