@@ -25,13 +25,15 @@ def test_every_process_has_the_common_options_with_one_default_but_the_port(
 ) -> None:
     args = parse(needed)
     assert (args.kubeconfig, args.health_port, args.log_format, args.verbose) == (None, port, "text", False)
+    assert args.policies is None
 
 
 @each_process
 def test_every_process_takes_the_common_options(
     parse: Callable[[list[str]], Common], needed: list[str], port: int
 ) -> None:
-    args = parse([*needed, "--kubeconfig=/k", "--health-port=9", "--log-format=json", "-v"])
+    args = parse([*needed, "--kubeconfig=/k", "--policies=/p", "--health-port=9", "--log-format=json", "-v"])
+    assert args.policies == Path("/p")
     assert (args.kubeconfig, args.health_port, args.log_format, args.verbose) == (Path("/k"), 9, "json", True)
 
 

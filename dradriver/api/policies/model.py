@@ -37,7 +37,7 @@ Weight = Annotated[float, Meta(ge=0, le=1000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 PolicyName = Annotated[str, Meta(pattern=rf"\A{_NAME}\Z", description="a name in lower case, as train-fast")]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
-Version = Annotated[str, Meta(pattern=r"\A(\d{1,2}\.\d{1,3}(\.\d{1,3})?)?\Z", examples=["2.27 or 2.27.7"])]
+Version = Annotated[str, Meta(pattern=r"\A([0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,3})?)?\Z", examples=["2.27 or 2.27.7"])]
 
 # A word as in an annotation, without the prefix; ``read`` checks each as a pod's would be.
 Words: TypeAlias = Annotated[
