@@ -92,7 +92,7 @@ class PoliciesFile(Followed):
         self._count()
         logger.info("%s is in force, digest %012x", self._path, policies.digest)
         for note in notes(policies):
-            logger.warning("%s: %s", self._path.name, note)
+            logger.info("%s: %s", self._path.name, note)
         if self._on_change is not None:
             self._on_change(policies)
 

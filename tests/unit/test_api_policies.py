@@ -304,7 +304,7 @@ def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
 
 @pytest.mark.parametrize("words", [{"policy": "train"}, {"policy": "no-such"}, *({"workload": w} for w in WORKLOADS)])
 def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str, str]) -> None:
-    with pytest.raises(WordError, match="stands in the policies file, which cannot be read now"):
+    with pytest.raises(WordError, match="means is for the policies file to say, which cannot be read now"):
         wish(words, UNKNOWN)
 
 

@@ -89,7 +89,7 @@ def test_without_any_good_file_only_what_it_could_change_is_refused(tmp_path: Pa
     admin = Admin(tmp_path, "policies: 3")
     verdict = admit(defaulted(TRAIN), policies=admin.file)
     assert not verdict.allowed
-    assert "'train' stands in the policies file, which cannot be read now" in verdict.message
+    assert "'train' means is for the policies file to say, which cannot be read now" in verdict.message
     assert admit(defaulted(pod(2, annotations={names.POLICY: "nvlink,pack"})), policies=admin.file).allowed
     admin.write(FILE)
     assert admit(defaulted(TRAIN), policies=admin.file).allowed

@@ -103,6 +103,6 @@ def _annotated(words: Mapping[str, str], who: str) -> dict[str, str]:
 
 def _unknown(key: str, text: str) -> WordError:
     return WordError(
-        f"{key}: {shown(text)} stands in the policies file, which cannot be read now: have an administrator correct it "
-        f"(gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}"
+        f"{key}: what {shown(text)} means is for the policies file to say, which cannot be read now: have an "
+        f"administrator correct it (gputopo policies check), or write a built-in policy: {', '.join(POLICIES)}"
     )
