@@ -52,7 +52,7 @@ def read(text: bytes, *, source: str) -> Policies:
         found = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
     except UnicodeDecodeError as error:
         raise PoliciesError(f"{source}:1: not UTF-8: {error}") from None
-    _put_off_back(found.data)
+    _restore_off(found.data)
     sections = found.convert(Sections)
     try:
         _check_rules(sections)
@@ -81,7 +81,7 @@ class _PlacedError(Exception):
         self.says = says
 
 
-def _put_off_back(data: object) -> None:
+def _restore_off(data: object) -> None:
     """Make ``off`` of a ``false`` that can be nothing else: Helm reads an unquoted ``off`` as a bool (YAML 1.1)."""
 
     def put(place: Any, key: str) -> None:
