@@ -64,13 +64,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def serve(args: Options) -> None:
-    """Serve until cancelled: admission over TLS, health and metrics beside it, certificates renewed all the while."""
+    """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
+    from dradriver.kube.policies import PoliciesFile
     from dradriver.kube.serve import serve_health
     from webhook import server, tls
     from webhook.admission import Admission
 
     context = tls.server_context()
-    endpoint = server.Endpoint(Admission(controller_user=args.controller_user))
+    policies = PoliciesFile(args.policies)
+    endpoint = server.Endpoint(Admission(controller_user=args.controller_user, policies=policies))
     if args.certificates == "mounted":
         from webhook.mounted import Mounted
 
@@ -82,6 +84,7 @@ async def serve(args: Options) -> None:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(mounted.run())
+            group.create_task(policies.run())
         return
 
     from dradriver.kube.client import Client
@@ -105,6 +108,7 @@ async def serve(args: Options) -> None:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(certificates.run())
+            group.create_task(policies.run())
 
 
 if __name__ == "__main__":

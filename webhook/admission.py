@@ -11,6 +11,7 @@ from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
 from dradriver.kube.labels import Labelled
+from dradriver.kube.policies import PoliciesFile
 from webhook import create, patch, review, update, validate, view
 
 logger = logging.getLogger(__name__)
@@ -43,10 +44,12 @@ class Admission:
 
     Args:
         controller_user: The controller's user name; its updates of pods pass untouched.
+        policies: What names of policies and workloads stand for; the defaults without it.
     """
 
-    def __init__(self, *, controller_user: str) -> None:
+    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
         self._controller_user = controller_user
+        self._policies = policies or PoliciesFile()
         self._paths = {"/mutate-pods": self.mutate_pod, "/validate-claims": validate_claim}
 
     def __contains__(self, path: str) -> bool:
@@ -74,13 +77,14 @@ class Admission:
         by_controller = request.operation == "UPDATE" and request.user_info.username == self._controller_user
         if request.kind.kind != "Pod" or request.sub_resource or by_controller:
             return review.allow(request), "allowed"
+        policies = self._policies.in_force
         try:
             if request.operation == "CREATE":
                 pod = view.read(request.object)
-                want, warnings = create.create(pod)
+                want, warnings = create.create(pod, policies)
             elif request.operation == "UPDATE":
                 pod = view.read(request.object)
-                want, warnings = update.update(pod, view.read(request.old_object))
+                want, warnings = update.update(pod, view.read(request.old_object), policies)
             else:
                 return review.allow(request), "allowed"
             made = None if want is None else patch.write(pod, want)

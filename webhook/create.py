@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dradriver.api import affinity, messages, names, resolved
 from dradriver.api.errors import WordError
+from dradriver.api.policies.model import Policies
 from webhook import advice, bounds, containers, view, wanted
 from webhook.containers import Counts
 
@@ -36,11 +37,14 @@ def marked(pod: view.Pod) -> bool:
     return bool(pod.words or pod.written) or pod.label is not None
 
 
-def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[wanted.Wanted | None, list[str]]:
+def create(
+    pod: view.Pod, policies: Policies, *, new_name: Callable[[], str] = claim_name
+) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
 
     Args:
         pod: The pod as sent.
+        policies: Those in force.
         new_name: Gives the claim its name.
 
     Raises:
@@ -58,7 +62,7 @@ def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[
     else:
         _refuse_foreign(pod)
         counts = containers.counts(pod)
-    note = _resolved(tuple(pod.words.items()), tuple(counts.items()))
+    note = _resolved(tuple(pod.words.items()), tuple(counts.items()), policies)
     return (
         wanted.Wanted(
             written={names.REQUEST: note},
@@ -78,9 +82,9 @@ def create(pod: view.Pod, *, new_name: Callable[[], str] = claim_name) -> tuple[
 
 
 @functools.lru_cache(maxsize=256)
-def _resolved(words: tuple[tuple[str, str], ...], counts: tuple[tuple[str, int], ...]) -> str:
+def _resolved(words: tuple[tuple[str, str], ...], counts: tuple[tuple[str, int], ...], policies: Policies) -> str:
     """Return the note of a resolved request. Pods of one job come in numbers, all with the same words."""
-    return resolved.write(resolved.resolve(dict(words), dict(counts)))
+    return resolved.write(resolved.resolve(dict(words), dict(counts), policies))
 
 
 def authors_affinity(pod: view.Pod) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from dradriver.api import affinity, names, resolved, values
 from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
+from dradriver.api.policies.model import Policies
 from webhook import bounds, containers, create, view, wanted
 from webhook.containers import Counts
 
@@ -24,7 +25,7 @@ _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place;
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
-def update(pod: view.Pod, live: view.Pod) -> tuple[wanted.Wanted | None, list[str]]:
+def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
 
     Raises:
@@ -34,9 +35,9 @@ def update(pod: view.Pod, live: view.Pod) -> tuple[wanted.Wanted | None, list[st
     if live.label != names.LABEL_PLACED:
         if pod.label != live.label:
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
-        return None, _read_too_late(pod.words, live.words)
+        return None, _read_too_late(pod.words, live.words, policies)
     bounds.check(pod, live)
-    note, warnings = _note(pod, live)
+    note, warnings = _note(pod, live, policies)
     required, more = _affinity(pod, live)
     spec, was = pod.spec, live.spec
     return (
@@ -54,7 +55,7 @@ def update(pod: view.Pod, live: view.Pod) -> tuple[wanted.Wanted | None, list[st
     )
 
 
-def _note(pod: view.Pod, live: view.Pod) -> tuple[str | None, list[str]]:
+def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None, list[str]]:
     """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
     Raises:
@@ -66,14 +67,14 @@ def _note(pod: view.Pod, live: view.Pod) -> tuple[str | None, list[str]]:
     if same and intact:
         return note, []
     if counts is None or not (live.gated or same):
-        found = _read_too_late(pod.words, live.words)
+        found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found
     try:
-        return resolved.write(resolved.resolve(pod.words, counts)), []
+        return resolved.write(resolved.resolve(pod.words, counts, policies)), []
     except WordError as error:
         if same:
             return note, []  # of an earlier release, and beyond repair
-        _refuse_what_is_new(error, pod.words, live.words, counts)
+        _refuse_what_is_new(error, pod.words, live.words, counts, policies)
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
 
@@ -88,7 +89,7 @@ def _counts(live: view.Pod) -> tuple[Counts | None, bool]:
     return ({users[0]: count} if count is not None and len(users) == 1 else None), False
 
 
-def _read_too_late(words: Mapping[str, str], were: Mapping[str, str]) -> list[str]:
+def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: Policies) -> list[str]:
     """Return a warning if words changed that nobody reads any more.
 
     Raises:
@@ -97,14 +98,14 @@ def _read_too_late(words: Mapping[str, str], were: Mapping[str, str]) -> list[st
     if words == were:
         return []
     try:
-        check_words(words)
+        check_words(words, policies)
     except WordError as error:
-        _refuse_what_is_new(error, words, were, None)
+        _refuse_what_is_new(error, words, were, None, policies)
     return [_TOO_LATE]
 
 
 def _refuse_what_is_new(
-    error: WordError, words: Mapping[str, str], were: Mapping[str, str], counts: Counts | None
+    error: WordError, words: Mapping[str, str], were: Mapping[str, str], counts: Counts | None, policies: Policies
 ) -> None:
     """Return if the words were wrong before, and those that were added or changed are right by themselves.
 
@@ -112,9 +113,9 @@ def _refuse_what_is_new(
         WordError: What is wrong is new.
     """
     try:
-        check_words(were) if counts is None else parse(were, counts)
+        check_words(were, policies) if counts is None else parse(were, counts, policies)
     except WordError:
-        check_words({key: value for key, value in words.items() if were.get(key) != value})
+        check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
     else:
         raise error
 

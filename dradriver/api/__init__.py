@@ -3,7 +3,8 @@
 names        every name that stands in a Kubernetes object
 objects      the parts of Kubernetes objects that decisions are made from
 annotations  a pod's annotations as a Request
-values       values of annotations: policies, numbers, kinds of GPUs
+values       values of annotations: strategies, numbers, kinds of GPUs
+policies     the policies file, and what its names stand for
 messages     how errors about words are put
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices they are

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Constraint, Request
 from dradriver.api import messages, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.words import spelled_out
 from dradriver.api.values import MOST_GPUS
 
 LONGEST_VALUE: Final = 256  # characters
@@ -19,7 +20,7 @@ _ALIASES: Final = {
     names.ALIAS_PREFIX + "required": names.REQUIRED,
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
-_ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # policy before strategy: which is said to contradict
+_ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # in which words are read
 _KNOWN: Final = (*names.WISHES, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
 
@@ -57,17 +58,18 @@ def has_wish(annotations: Mapping[str, str]) -> bool:
     return any(is_ours(key) for key in annotations)
 
 
-def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
+def parse(annotations: Mapping[str, str], counts: Mapping[str, int], policies: Policies = DEFAULTS) -> Request:
     """Return what the annotations ask for.
 
     Args:
         annotations: All annotations of the pod.
         counts: GPUs of each container that wants any, by container name, in pod order.
+        policies: What names of policies and workloads stand for.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction.
     """
-    fields, gpus = _read(annotations)
+    fields, gpus = _read(annotations, policies)
     total = sum(counts.values())
     if gpus is not None and gpus != total:
         raise WordError(
@@ -84,25 +86,25 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
     return Request(containers=tuple(counts.values()), **fields)
 
 
-def nccl(annotations: Mapping[str, str]) -> str:
+def nccl(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> str:
     """Return what NCCL is to be told, ``auto`` where no word says it: nothing that the choice of GPUs depends on.
 
     Raises:
         WordError: An unknown key, or a value that ``parse`` refuses.
     """
-    text = _words(annotations).get(names.NCCL, values.NCCL_AUTO)
+    text = _words(annotations, policies).get(names.NCCL, values.NCCL_AUTO)
     if values.nccl(text) is None:
         raise messages.not_one_of(names.NCCL, text, values.NCCL)
     return text
 
 
-def check_words(annotations: Mapping[str, str]) -> None:
+def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
     """Return if every word can be read, however many GPUs the pod has.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction among the words.
     """
-    _read(annotations)
+    _read(annotations, policies)
 
 
 def gpu_number(key: str, text: str) -> int:
@@ -117,21 +119,14 @@ def gpu_number(key: str, text: str) -> int:
     return count
 
 
-def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
+def _read(annotations: Mapping[str, str], policies: Policies) -> tuple[dict[str, Any], int | None]:
     """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
-    words = _words(annotations)
+    words = _words(annotations, policies)
     required: list[Constraint] = []
     fields: dict[str, Any] = {}
     gpus: int | None = None
     for key, text in words.items():
-        if key == names.POLICY:
-            policy = values.policy(text)
-            if policy is None:
-                raise messages.no_policy(key, text)
-            required += POLICIES[policy[0]]
-            if policy[1] is not None:
-                fields["strategy"] = policy[1]
-        elif key == names.REQUIRED:
+        if key == names.REQUIRED:
             required += _ladder(key, text)
         elif key == names.PREFERRED:
             fields["preferred"] = tuple(dict.fromkeys(_ladder(key, text)))
@@ -148,8 +143,7 @@ def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
             strategy = values.strategy(text)
             if strategy is None:
                 raise messages.not_one_of(key, text, values.STRATEGIES)
-            if fields.setdefault("strategy", strategy) != strategy:
-                raise messages.contradicts(key, text, names.POLICY)
+            fields["strategy"] = strategy
         else:
             field = _FIELDS[key]
             value = field.read(text)
@@ -161,11 +155,12 @@ def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     return fields, gpus
 
 
-def _words(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the author's words by their own names, in the order in which they are read.
+def _words(annotations: Mapping[str, str], policies: Policies) -> dict[str, str]:
+    """Return the author's words by their own names, with what policies stand for, in the order in which they are read.
 
     Raises:
-        WordError: An unknown key, a value that is too long, or an alias that contradicts its word.
+        WordError: An unknown key, a value that is too long, an alias that contradicts its word, or what
+            ``spelled_out`` refuses.
     """
     found: dict[str, str] = {}
     for key, value in annotations.items():
@@ -178,7 +173,7 @@ def _words(annotations: Mapping[str, str]) -> dict[str, str]:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
         if found.setdefault(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(found[known])}")
-    return dict(sorted(found.items(), key=lambda item: _ORDER[item[0]]))
+    return dict(sorted(spelled_out(found, policies).items(), key=lambda item: _ORDER[item[0]]))
 
 
 def _ladder(key: str, text: str) -> list[Constraint]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,6 +9,7 @@ from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
 from dradriver.api.errors import WordError
 from dradriver.api.values import MOST_GPUS
+from dradriver.yamltext.cures import hint
 
 # What a value is not, and what to write; after "<key>: <value> is no".
 RATE: Final = "bandwidth; write a number of GB/s above zero, as 100 or 100GB/s"
@@ -19,16 +19,12 @@ ARCHITECTURE: Final = "architecture; write one word, as hopper"
 GPUS: Final = f"count of GPUs; write a whole number from 1 to {MOST_GPUS}"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"
 
+MOST_SHOWN: Final = 20  # names of policies in a message
+
 
 def shown(text: str) -> str:
     """Return text from a pod in quotes: bounded, and without control characters that would forge lines of a log."""
     return repr(text if len(text) <= 64 else text[:61] + "...")
-
-
-def hint(word: str, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean nvlink?)`` where an allowed word is near, else nothing."""
-    near = difflib.get_close_matches(word[:64], list(allowed), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def is_no(key: str, text: str, what: str) -> WordError:
@@ -42,11 +38,13 @@ def not_one_of(key: str, text: str, allowed: Iterable[str]) -> WordError:
     return WordError(f"{key}: {shown(text)} is not allowed; write one of {', '.join(words)}{hint(text, words)}")
 
 
-def no_policy(key: str, text: str) -> WordError:
-    """Return the refusal of a policy."""
+def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
+    """Return the refusal of a policy; ``named`` are those of the policies file."""
+    names = [*POLICIES, *named]
+    shown_names = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
     return WordError(
-        f"{key}: {shown(text)} is not allowed; write one of {', '.join(POLICIES)}, and after a comma one of "
-        f"{', '.join(Strategy)} if you like{hint(text.partition(',')[0].strip(), POLICIES)}"
+        f"{key}: {shown(text)} is not allowed; write one of {', '.join(shown_names)}, and after a comma one of "
+        f"{', '.join(Strategy)} if you like{hint(text.partition(',')[0].strip(), names)}"
     )
 
 

@@ -32,9 +32,11 @@ MIN_MEMORY: Final = PREFIX + "min-memory"
 MAX_CROSS_NVSWITCH: Final = PREFIX + "max-cross-nvswitch-gpus"
 PREFER_SAME_NUMA: Final = PREFIX + "prefer-same-numa"
 NCCL: Final = PREFIX + "nccl"
+WORKLOAD: Final = PREFIX + "workload"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
     MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, NCCL,
+    WORKLOAD,
 )  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.

@@ -18,6 +18,7 @@ from dradriver.api import names, values
 from dradriver.api.annotations import nccl, parse
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 1
@@ -44,12 +45,16 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Resolved)
 
 
-def resolve(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Resolved:
-    """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``."""
-    told = nccl(annotations)
+def resolve(annotations: Mapping[str, str], counts: Mapping[str, int], policies: Policies = DEFAULTS) -> Resolved:
+    """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``.
+
+    What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
+    controller adds those in force when it chooses.
+    """
+    told = nccl(annotations, policies)
     return Resolved(
         containers=dict(counts),
-        request=parse(annotations, counts),
+        request=parse(annotations, counts, policies),
         nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
     )
 

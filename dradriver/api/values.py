@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api.errors import WordError
 from dradriver.api.quantity import whole
@@ -25,15 +24,6 @@ _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _MIB: Final = 1 << 20
-
-
-def policy(text: str) -> tuple[str, Strategy | None] | None:
-    """Return the two halves of ``nvlink,pack``: what the set must be, and which of equally good ones."""
-    word, comma, rest = text.partition(",")
-    chosen = STRATEGIES.get(rest.strip()) if comma else None
-    if word.strip() not in POLICIES or (comma and chosen is None):
-        return None
-    return word.strip(), chosen
 
 
 def strategy(text: str) -> Strategy | None:

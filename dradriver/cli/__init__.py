@@ -1,7 +1,7 @@
 """gputopo, also as kubectl gputopo.
 
-* ``main``: the command and its sub-commands, each imported when it is run: ``topo``, ``plan``, ``nccl``, ``sim``,
-  ``simulate``.
+* ``main``: the command and its sub-commands, each imported when it is run: ``topo``, ``plan``, ``nccl``,
+  ``policies``, ``sim``, ``simulate``.
 * ``machine_source``: the options that name a machine, and the machine that they name.
 * ``machine_view``: what is shown of one machine.
 * ``cluster``: ``topo --cluster``, from the kubeconfig to what is shown.

@@ -13,6 +13,7 @@ from dradriver.errors import DriverError
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
+    "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "sim": "Break GPUs of a simulated node, and mend them.",
     "simulate": "Compare placement policies on a simulated cluster.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",

@@ -29,6 +29,7 @@ collecting  claims of ours that nothing else removes
 The process:
 
 controller  reflectors and worker
+policies    its policies file, and Events about a bad one
 main        the command line
 metrics     what is counted
 """

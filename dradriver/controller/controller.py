@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.ledger import OURS
+from dradriver.api.policies.model import Policies
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
@@ -62,13 +63,11 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
-        nccl_version: str = "",
     ) -> None:
-        """Make a controller that knows nothing yet; see ``Worker`` and ``Picture.nccl_changed`` for the arguments."""
+        """Make a controller that knows nothing yet; see ``Worker`` for the arguments."""
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
-        self.worker.picture.nccl_changed(nccl_version)
         self._reflectors = {
             source.resource: Reflector[Any](
                 client,
@@ -79,6 +78,11 @@ class Controller:
             )
             for source in SOURCES
         }
+
+    def follow(self, policies: Policies) -> None:
+        """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
+        self.worker.picture.weights = policies.preference
+        self.worker.picture.nccl_changed(policies.nccl.version)
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""

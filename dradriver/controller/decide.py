@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError
@@ -85,7 +86,9 @@ def _rank(picture: Picture, wish: Wish, fit: Bools, *, most: int = MOST_NODES) -
             raise NoPlaceError("no node offers GPUs of this driver")
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
     try:
-        return fleet.rank(wish.request, eligible=fit, limit=most, explain=False)
+        # The administrator's, and no note's: they count for who has long been waiting, too.
+        request = msgspec.structs.replace(wish.request, weights=picture.weights)
+        return fleet.rank(request, eligible=fit, limit=most, explain=False)
     except NoPlaceError as error:
         causes = _causes(picture, wish)
         raise NoPlaceError(f"{error.stable}; nodes left out: {causes}" if causes else error.stable) from None

@@ -45,6 +45,7 @@ class Inventory:
 
     Attributes:
         holds: Who holds what.
+        nccl_version: What bandwidth is predicted for, on machines that name none themselves.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -54,7 +55,7 @@ class Inventory:
         self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._pools: dict[str, _Pool] = {}
         self._fleet = Fleet()
-        self._nccl_version = ""
+        self.nccl_version = ""
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
 
@@ -85,9 +86,9 @@ class Inventory:
 
     def set_nccl_version(self, version: str) -> None:
         """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
-        if version == self._nccl_version:
+        if version == self.nccl_version:
             return
-        self._nccl_version = version
+        self.nccl_version = version
         for name, pool in self._pools.items():
             pool.row = None  # so that the fleet is told of the machine again
             self._dirty.add(name)
@@ -189,6 +190,6 @@ class Inventory:
             self._nodes.offer(name, False)
 
     def _with_nccl(self, machine: Machine) -> Machine:
-        if machine.nccl_version or not self._nccl_version:
+        if machine.nccl_version or not self.nccl_version:
             return machine
-        return msgspec.structs.replace(machine, nccl_version=self._nccl_version)
+        return msgspec.structs.replace(machine, nccl_version=self.nccl_version)

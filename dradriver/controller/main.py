@@ -7,8 +7,6 @@ from typing import Final
 
 from dradriver import __version__
 from dradriver.kube import options
-from dradriver.topology.errors import TopologyError
-from dradriver.topology.nccl_version import release
 
 LEASE: Final = "gpu-topology-controller"
 
@@ -18,12 +16,12 @@ class Options(options.Common):
 
     namespace: str
     identity: str
+    policies_configmap: str
     lease_duration: int  # seconds, as the rest
     renew_deadline: float
     retry_period: float
     promise: float
     unschedulable: float
-    nccl_version: str
 
 
 def main(argv: list[str]) -> int:
@@ -40,8 +38,8 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
+    from dradriver.controller import policies, reasons
     from dradriver.controller.controller import Controller
-    from dradriver.controller.reasons import recorder
     from dradriver.kube import config, memory
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
@@ -53,8 +51,15 @@ async def serve(args: Options) -> None:
             client,
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
-            record=recorder(client, instance=args.identity),
-            nccl_version=args.nccl_version,
+            record=reasons.recorder(client, instance=args.identity),
+        )
+        file = policies.follow(
+            controller,
+            client,
+            args.policies,
+            namespace=args.namespace,
+            configmap=args.policies_configmap,
+            instance=args.identity,
         )
         elector = LeaderElector(
             client,
@@ -66,6 +71,7 @@ async def serve(args: Options) -> None:
             retry_period_s=args.retry_period,
         )
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
+            tasks.create_task(file.run())
             tasks.create_task(controller.watch())
             # Whoever leads must be able to work at once.
             await controller.synced()
@@ -83,6 +89,12 @@ def parse(argv: list[str]) -> Options:
         namespace="the election's lease",
     )
     parser.add_argument("--identity", required=True, help="this replica's name in the election: its pod's name")
+    parser.add_argument(
+        "--policies-configmap",
+        default="",
+        metavar="NAME",
+        help="ConfigMap of --policies, for Events about a bad one; default: none",
+    )
     parser.add_argument("--lease-duration", type=int, default=15, metavar="S", help="default 15")
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
     parser.add_argument("--retry-period", type=float, default=2, metavar="S", help="default 2")
@@ -100,17 +112,7 @@ def parse(argv: list[str]) -> Options:
         metavar="S",
         help="the same once the scheduler says that it finds no room for the pod (default 5)",
     )
-    parser.add_argument(
-        "--nccl-version",
-        default="",
-        metavar="VERSION",
-        help="the NCCL that jobs run, as 2.23: bandwidth is predicted for it (default: the newest that is known)",
-    )
     args = parser.parse_args(argv, namespace=Options())
-    try:
-        release(args.nccl_version)
-    except TopologyError as error:
-        parser.error(str(error))
     if not 0 < 1.2 * args.retry_period < args.renew_deadline < args.lease_duration:
         parser.error("--retry-period, --renew-deadline and --lease-duration must grow in this order, as 2, 10 and 15")
     return args

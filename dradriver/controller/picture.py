@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.request import Weights
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Amount, Device, Key, claim_key
 from dradriver.controller.inventory import Inventory
@@ -33,6 +34,7 @@ class Picture:
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
         inventory: All GPUs and who holds them.
+        weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
         version: Grows with every change that a decision may depend on.
     """
@@ -50,6 +52,7 @@ class Picture:
         self.claims: dict[Key, ClaimRecord] = {}
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
+        self.weights = Weights()
         self.assumed_claims: dict[Key, float] = {}
         self._assumed_pods: set[Key] = set()
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers

@@ -16,4 +16,6 @@ process     logging, and stopping cleanly on a signal
 serve       /healthz, /readyz and /metrics
 labels      metrics with labels of known words
 metrics     the reflectors' metrics
+followed    files that are replaced while a process runs
+policies    the policies in force, and their metrics
 """

@@ -13,6 +13,7 @@ class Common(argparse.Namespace):
     """What the common options say; a process adds its own in a class derived from this."""
 
     kubeconfig: Path | None  # None: the pod's own service account
+    policies: Path | None
     health_port: int
     log_format: Literal["text", "json"]
     verbose: bool
@@ -33,6 +34,7 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
     if namespace:
         add("--namespace", required=True, help=f"namespace of {namespace}")
     add("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's service account")
+    add("--policies", type=Path, metavar="FILE", help="the policies file, followed as it changes; default: none")
     add(
         "--health-port",
         type=int,

@@ -17,6 +17,7 @@ from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.events import Recorder
+from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims.below import Below
@@ -70,8 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     simulated_dir: Path | None = None
     rediscover_s: float = 10.0
     beside_device_plugin: bool = False
-    nccl_tuning: str = ""
-    nccl_servers: dict[str, str] = {}
+    policies: Path | None = None
     kubeconfig: Path | None = None
 
 
@@ -98,6 +98,7 @@ async def run(
         OSError: A folder cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
+    policies = PoliciesFile(options.policies)
     discovery = _discovery(options, lambda: release.reason(publisher.labels))
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
@@ -167,8 +168,8 @@ async def run(
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
         boot=boot_id(),
-        nccl=Nccl(profile=options.nccl_tuning),
-        below=Below(options.nccl_servers, get_node).find,
+        nccl=Nccl(lambda: policies.in_force.nccl.tuning),
+        below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
         on_prepared=statuses.put,
     )
     events = Recorder(client, component="gpu-topology-node", instance=options.node)
@@ -198,6 +199,7 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
             for work in (
+                policies.run,
                 machines.run,
                 health.run,
                 pod_events.run,

@@ -26,8 +26,6 @@ class Options(options.Common):
     state_dir: Path | None
     pod_uid: str | None
     beside_device_plugin: bool
-    nccl_tuning: str
-    nccl_server: list[tuple[str, str]]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,20 +87,6 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
-    add(
-        "--nccl-tuning",
-        metavar="PROFILE",
-        default="",
-        help="variables for NCCL, below the author's own: nvlink, nvswitch, pcie, multinode, or auto; default: none",
-    )
-    add(
-        "--nccl-server",
-        metavar="TYPE=PROFILE",
-        action="append",
-        default=[],
-        type=_server,
-        help="profile or file of the server below virtual machines of this instance type; may be repeated",
-    )
     return made
 
 
@@ -136,26 +120,17 @@ def main(argv: list[str]) -> int:
         simulated_dir=args.simulated_dir,
         rediscover_s=args.rediscover,
         beside_device_plugin=args.beside_device_plugin,
-        nccl_tuning=args.nccl_tuning,
-        nccl_servers=dict(args.nccl_server),
+        policies=args.policies,
         kubeconfig=args.kubeconfig,
     )
     return process.start(agent.run(wanted), args)
 
 
 def _machine(text: str) -> tuple[str, str]:
-    return _pair(text, "NODE=PROFILE")
-
-
-def _server(text: str) -> tuple[str, str]:
-    return _pair(text, "TYPE=PROFILE")
-
-
-def _pair(text: str, form: str) -> tuple[str, str]:
-    key, separator, source = text.partition("=")
-    if not (key and separator and source):
-        raise argparse.ArgumentTypeError(f"{text!r}: write {form}")
-    return key, source
+    node, separator, source = text.partition("=")
+    if not (node and separator and source):
+        raise argparse.ArgumentTypeError(f"{text!r}: write NODE=PROFILE")
+    return node, source
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Damaged input for every parser of a machine: ``python -m tests.bench.fuzz [--inputs N] [--seed S]``.
+"""Damaged input for every parser of a machine and of policies: ``python -m tests.bench.fuzz [--inputs N] [--seed S]``.
 
 Real files and our own writers' texts are cut, doubled, mixed and sprinkled with the letters that each form is made of.
 A parser may refuse what comes out with our own error; any other exception is a defect, and is shown with the input.
@@ -13,7 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from yaml import safe_dump
 
+from dradriver.api.policies import read as policies
+from dradriver.api.policies.model import plain
+from dradriver.api.policies.read import PoliciesError
 from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
@@ -55,6 +59,7 @@ def parsers() -> list[Parser]:
         Parser("NCCL XML, read", _read(nccl.read), written + real["nccl_xml"]),
         Parser("NCCL XML, checked", nccl.check, written + real["nccl_xml"]),
         Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
+        Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
     ]
 
 
@@ -67,6 +72,14 @@ def _read(read: Callable[[str], Machine]) -> Callable[[str], object]:
         return machine
 
     return run
+
+
+def _read_policies(text: str) -> object:
+    """Read a file: what is accepted can be written down, and read again as the same."""
+    found = policies.read(text.encode("utf-8", "surrogatepass"), source="x.yaml")
+    again = policies.read(safe_dump(plain(found)).encode(), source="y.yaml")
+    assert plain(again) == plain(found)
+    return found
 
 
 def damaged(corpus: Sequence[str], rng: random.Random) -> str:
@@ -96,7 +109,7 @@ def fuzz(parser: Parser, *, inputs: int, rng: random.Random) -> str | None:
         text = damaged(parser.corpus, rng)
         try:
             parser.read(text)
-        except TopologyError as error:
+        except (TopologyError, PoliciesError) as error:
             parser.refused += 1
             if not str(error):
                 return text

@@ -109,7 +109,9 @@ async def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
             async with FakeApiServer() as api:
                 labels = {INSTANCE_TYPE: "big"}
                 api.put(NODES, {"metadata": {"name": NODE, "uid": "node-uid", "labels": labels}})
-                words = (f"--nccl-server=big={SERVER}",) if told else ()
+                policies = Path(root) / "policies.yaml"
+                policies.write_text(f"nccl: {{servers: {{big: {SERVER}}}}}" if told else "")
+                words = (f"--policies={policies}",)
                 async with Agent(Path(root), Path(cdi), api, *words) as agent:
                     found |= await _with_nccl(agent, Path(root)) if told else await _plain(agent, rounds)
     return found

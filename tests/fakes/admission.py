@@ -14,6 +14,7 @@ import msgspec
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
+from dradriver.kube.policies import PoliciesFile
 from webhook import review, view
 from webhook.admission import Admission
 
@@ -115,10 +116,18 @@ def body(
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | more}
 
 
-def admit(new: Object, *, old: Object | None = None, user: str = "alice", **more: Any) -> Verdict:
+def admit(
+    new: Object,
+    *,
+    old: Object | None = None,
+    user: str = "alice",
+    policies: PoliciesFile | None = None,
+    **more: Any,
+) -> Verdict:
     """Return what the webhook says to a pod, its patch applied as the API server does."""
     sent = review.decode(json.dumps(body(new, old=old, user=user, **more)).encode())
-    response = json.loads(Admission(controller_user=CONTROLLER).mutate_pod(sent)[0])["response"]
+    admission = Admission(controller_user=CONTROLLER, policies=policies)
+    response = json.loads(admission.mutate_pod(sent)[0])["response"]
     assert response["uid"] == sent.uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert all(len(warning) <= 256 for warning in response.get("warnings", []))

@@ -45,9 +45,9 @@ def workshop() -> Workshop:
     return Workshop([Whole(edits)])
 
 
-def teller(**nccl: Any) -> Teller:
-    """What containers are told, with their files in a folder that is not there."""
-    return Teller(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(**nccl))
+def teller(profile: str = "") -> Teller:
+    """What containers are told, by a tuning profile, with their files in a folder that is not there."""
+    return Teller(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(lambda: profile))
 
 
 @functools.cache

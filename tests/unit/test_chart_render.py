@@ -6,6 +6,7 @@ import functools
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -13,9 +14,12 @@ import pytest
 import yaml
 
 from dradriver.api import names
-from dradriver.controller.main import LEASE, parse
+from dradriver.api.policies.model import DEFAULTS, plain
+from dradriver.api.policies.read import read
+from dradriver.controller.main import LEASE
 from tests import needs
 from tests.paths import REPO
+from tests.unit.test_chart_values import example
 
 pytestmark = pytest.mark.helm
 CHART = REPO / "helm" / "gpu-topology-dra"
@@ -62,10 +66,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(needs.helm()), *arguments], capture_output=True, text=True, check=False, cwd=REPO)
 
 
-def template(*settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3") -> str:
+def template(
+    *settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3", values: Path | None = None
+) -> str:
     done = run(
         *("template", "gpu-topology", str(CHART), "--namespace", namespace, "--kube-version", kubernetes),
         *(word for setting in settings for word in ("--set", setting)),
+        *(() if values is None else ("--values", str(values))),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -216,6 +223,7 @@ def test_least_privilege_of_the_controller() -> None:
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
+        ("", "configmaps", ("gpu-topology-policies",), {"get"}),
     ]
 
 
@@ -283,17 +291,60 @@ def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_whatever_is_mounted_
     assert spec["hostPID"] is True  # else NVML names no process
 
 
-def test_what_nccl_is_told_reaches_the_node_agent() -> None:
-    own = {"--nccl-server", "--nccl-tuning"}
-    assert not own & {word.partition("=")[0] for word in container("node")["args"]}
-    told = container("node", "nccl.servers.p5\\.48xlarge=hgx-h100", "nccl.tuning=auto")["args"]
-    assert {"--nccl-server=p5.48xlarge=hgx-h100", "--nccl-tuning=auto"} <= set(told)
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_every_part_reads_the_policies_file_from_a_folder_of_its_configmap(part: str) -> None:
+    only, spec = container(part), workload(part)["spec"]["template"]["spec"]
+    (argument,) = [word for word in only["args"] if word.startswith("--policies=")]
+    folder, _, name = argument.partition("=")[2].rpartition("/")
+    (mount,) = [mount for mount in only["volumeMounts"] if mount["mountPath"] == folder]
+    assert (mount["readOnly"], "subPath" in mount) == (True, False), "the kubelet changes no file mounted by itself"
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == mount["name"]]
+    assert name in objects()["ConfigMap", volume["configMap"]["name"]]["data"]
+    assert not spec.get("subPath")
+    # A change is followed: no checksum of it restarts anything.
+    changed = workload(part, "policies.nccl.tuning=auto")
+    assert changed == workload(part)
 
 
-def test_the_nccl_of_the_jobs_reaches_the_controller() -> None:
-    assert not any(word.startswith("--nccl-version") for word in container("controller")["args"])
-    told = container("controller", "nccl.version=2.23")["args"]
-    assert parse(told[2:]).nccl_version == "2.23"
+def test_the_policies_of_the_values_are_the_file(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"policies": yaml.safe_load(example())}))
+    rendered = [d for d in yaml.safe_load_all(template(values=values)) if d and d["kind"] == "ConfigMap"]
+    ((name, text),) = rendered[0]["data"].items()
+    assert name == "policies.yaml"
+    found = read(text.encode(), source=name)
+    assert plain(found) == plain(read(example().encode(), source="values.yaml"))
+    assert {"colocate-nvlink", "spread-across-az", "gpu-share-small"} == found.policies.keys()
+    ((name, text),) = objects()["ConfigMap", "gpu-topology-policies"]["data"].items()
+    assert plain(read(text.encode(), source=name)) == plain(DEFAULTS)
+
+
+def test_what_helm_makes_of_words_is_what_was_meant(tmp_path: Path) -> None:
+    """YAML 1.1 has bools that are words here, and numbers that lose their zeros."""
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        "policies:\n  gpus: [{mig: off}]\n"
+        "  policies: {a: {nccl: off, require-nvlink: true, min-bandwidth: 100, min-busbw: 12.50, min-memory: 40Gi}}\n"
+    )
+    rendered = [d for d in yaml.safe_load_all(template(values=values)) if d and d["kind"] == "ConfigMap"]
+    found = read(rendered[0]["data"]["policies.yaml"].encode(), source="x")
+    assert found.gpus[0].mig == "off"
+    assert found.policies["a"] == {
+        "nccl": "off",
+        "require-nvlink": "true",
+        "min-bandwidth": "100",
+        "min-busbw": "12.5",
+        "min-memory": "40Gi",
+    }
+
+
+def test_a_bad_policy_fails_with_its_place_before_anything_is_installed() -> None:
+    setting = ("--set", "policies.gpus[0].mig=dynamc")
+    for command in (("template", "gpu-topology"), ("lint",)):
+        done = run(*command, str(CHART), "--namespace", "gpu-topology", *setting)
+        assert done.returncode != 0
+        assert "/policies/gpus/0/mig" in (told := done.stdout + done.stderr)
+        assert "dynamic" in told
 
 
 def test_host_folders_are_mounted_at_the_same_path() -> None:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import copy
 import json
 import re
+import typing
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 import yaml
 
 import dradriver
+from dradriver.allocator.policies import POLICIES
+from dradriver.api import values as api_values
+from dradriver.api.policies import model
+from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.api.policies.words import LATER, WORDS
+from dradriver.topology import profiles
+from dradriver.topology.nccl import tuning
 from tests.paths import REPO
 
 CHART = REPO / "helm" / "gpu-topology-dra"
@@ -86,9 +95,9 @@ def test_no_object_of_the_schema_takes_unknown_keys() -> None:
         ("controller.leaderElection.retryPeriod", 0),
         ("controller.resources.request", {}),
         ("node.privileged", True),
-        ("nccl.version", 2.23),
-        ("nccl.version", "2.18.6"),
-        ("nccl.version", "newest"),
+        ("policies.nccl.version", 2.23),
+        ("policies.nccl.version", "2.18.6"),
+        ("policies.nccl.version", "newest"),
         ("networkPolicy.apiServerCidrs", ["10.0.0.1"]),
         ("networkPolicy.apiServerCidrs", "10.0.0.0/8"),
         ("networkPolicy.metricsFrom", [{}]),
@@ -100,7 +109,7 @@ def test_bad_values_are_refused(path: str, bad: Any) -> None:
     *parents, last = path.split(".")
     place = values
     for parent in parents:
-        place = place[parent]
+        place = place.setdefault(parent, {})
     place[last] = bad
     assert errors(values)
 
@@ -115,6 +124,109 @@ def test_every_value_has_a_comment() -> None:
     ]
     # The blocks whose values have comments of their own.
     assert uncommented == ["simulated:", "image:", "deviceClass:"]
+
+
+# The policies file: the schema and what the processes read by.
+
+
+def example() -> str:
+    """The example in the comment of values.yaml, as a file."""
+    comment = re.search(r"(?m)^# The policies file(?:.*\n#)+.*\npolicies: \{\}", (CHART / "values.yaml").read_text())
+    assert comment is not None
+    return "\n".join(line[4:] for line in comment[0].splitlines() if line.startswith("#   "))
+
+
+def definition(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = SCHEMA["definitions"][name]
+    return found
+
+
+def fields(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(struct)}
+
+
+def test_the_schema_of_policies_has_the_fields_that_are_read() -> None:
+    sections = definition("policies")["properties"]
+    assert sections.keys() == fields(model.Sections).keys()
+    for name, struct in (("workloads", model.Workloads), ("weights", model.Weights), ("nccl", model.Nccl)):
+        assert sections[name]["properties"].keys() == fields(struct).keys()
+    assert definition("gpuRule")["properties"].keys() == fields(model.GpuRule).keys()
+
+
+def test_the_schema_of_policies_has_the_words_that_are_read() -> None:
+    rule, words = definition("gpuRule")["properties"], definition("words")
+    assert set(rule["mig"]["enum"]) - {False} == set(typing.get_args(model.MigWord))
+    assert set(rule["shared"]["enum"]) == set(typing.get_args(model.SharedWord))
+    assert set(definition("policies")["properties"]["nccl"]["properties"]["tuning"]["enum"]) == {
+        *("", tuning.AUTO),
+        *tuning.PROFILES,
+    }
+    assert sorted(definition("profile")["enum"]) == sorted(profiles.names())
+    assert words["properties"].keys() == {*WORDS, *LATER}
+    assert set(words["properties"]["strategy"]["enum"]) == set(api_values.STRATEGIES)
+    assert set(words["properties"]["nccl"]["enum"]) - {False} == set(api_values.NCCL)
+    rungs = re.findall(r"[a-z]+(?:-[a-z]+)*", definition("ladder")["pattern"])
+    assert set(rungs) == set(api_values.CONSTRAINTS)
+    assert definition("policies")["properties"]["policies"]["propertyNames"]["not"]["enum"] == [*POLICIES]
+
+
+def test_the_example_satisfies_both() -> None:
+    assert errors(VALUES | {"policies": yaml.safe_load(example())}) == []
+    assert notes(read(example().encode(), source="values.yaml")) == [
+        "policies.gpu-share-small: share, memory is not available yet: pods that ask for it are refused"
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "gpu: []",
+        "gpus: {mig: off}",
+        "gpus: [{mig: dynamc}]",
+        "gpus: [{mgi: static}]",
+        "gpus: [{nodes: []}]",
+        "gpus: [{nodes: gpu-7}]",
+        "gpus: [{nodes: [GPU]}]",
+        "gpus: [{nodeSelector: {a: b c}}]",
+        "gpus: [{numbers: [0, 256]}]",
+        "gpus: [{numbers: [-1]}]",
+        "gpus: [{products: ['a\"b']}]",
+        "gpus: [{shared: MPS}]",
+        "gpus: [{shared: mps, memoryOvercommit: 0.5}]",
+        "gpus: [{shared: mps, exclusiveTo: pod}]",
+        "policies: [a]",
+        "policies: {A: {}}",
+        "policies: {nvlink: {}}",
+        "policies: {a: {requird: nvlink}}",
+        "policies: {a: {required: nvlnk}}",
+        "policies: {a: {required: 'nvlink,'}}",
+        "policies: {a: {required: [nvlink]}}",
+        "policies: {a: {strategy: packed}}",
+        "policies: {a: {gpus: 4}}",
+        "policies: {a: {policy: nvlink}}",
+        "policies: {a: {nccl: maybe}}",
+        "policies: {a: {require-nvlink: maybe}}",
+        "workloads: {tensor: nvlink}",
+        "workloads: {inference: [nvlink]}",
+        "workloads: {inference: ''}",
+        "weights: {nvlink: -1}",
+        "weights: {nvlnk: 1}",
+        "weights: {nvlink: 1001}",
+        "nccl: {version: latest}",
+        "nccl: {servers: {p5: hgx-h10}}",
+        "nccl: {servers: {p/5: hgx-h100}}",
+        "nccl: {tuning: fast}",
+    ],
+)
+def test_what_the_processes_refuse_helm_refuses_before(bad: str) -> None:
+    with pytest.raises(PoliciesError):
+        read(bad.encode(), source="x")
+    assert errors(VALUES | {"policies": yaml.safe_load(bad)})
+
+
+def test_a_version_that_yaml_would_shorten_is_refused() -> None:
+    assert errors(VALUES | {"policies": yaml.safe_load("nccl: {version: 2.30}")}), "2.3 to Helm"
+    assert errors(VALUES | {"policies": yaml.safe_load("nccl: {version: '2.30'}")}) == []
 
 
 def test_the_public_names_are_the_codes() -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.annotations import has_wish
+from dradriver.api.policies.read import read
 from dradriver.topology.profiles import schema
 from tests.fakes.admission import admit, viewed
 from tests.paths import REPO
@@ -90,8 +91,10 @@ def test_block_of_a_document(text: str) -> None:
     for document in objects(text):
         if "kind" in document:
             check(document)
-        else:
+        elif "name" in document:
             assert schema.read(text, source="docs").gpus  # a machine's profile
+        else:
+            assert read(text.encode(), source="docs").gpus  # a policies file
 
 
 def test_readme_has_a_block() -> None:

@@ -25,13 +25,15 @@ def test_every_process_has_the_common_options_with_one_default_but_the_port(
 ) -> None:
     args = parse(needed)
     assert (args.kubeconfig, args.health_port, args.log_format, args.verbose) == (None, port, "text", False)
+    assert args.policies is None
 
 
 @each_process
 def test_every_process_takes_the_common_options(
     parse: Callable[[list[str]], Common], needed: list[str], port: int
 ) -> None:
-    args = parse([*needed, "--kubeconfig=/k", "--health-port=9", "--log-format=json", "-v"])
+    args = parse([*needed, "--kubeconfig=/k", "--policies=/p", "--health-port=9", "--log-format=json", "-v"])
+    assert args.policies == Path("/p")
     assert (args.kubeconfig, args.health_port, args.log_format, args.verbose) == (Path("/k"), 9, "json", True)
 
 
@@ -43,10 +45,3 @@ def test_every_process_tells_its_version(
         parse(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.strip() == __version__
-
-
-def test_the_controller_refuses_a_version_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        controller.parse(["--namespace=n", "--identity=me", "--nccl-version=2.18"])
-    assert "nccl-version: '2.18'; write 2.19 or a later one, as 2.23 or 2.23.4" in capsys.readouterr().err
-    assert controller.parse(["--namespace=n", "--identity=me"]).nccl_version == ""

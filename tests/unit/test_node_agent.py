@@ -13,8 +13,10 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.api import names
+from dradriver.kube import followed
 from dradriver.kube.resources import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
@@ -23,6 +25,7 @@ from dradriver.node.errors import SetupError
 from dradriver.node.health.faults import Faults
 from dradriver.node.kubelet import sockets
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.nccl.tuning import CONF_PATH
 from tests.fakes.kubelet import dial
 from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, edits, eventually, machine, uuid
 
@@ -429,3 +432,43 @@ async def test_a_taint_that_comes_slowly_stays_with_its_time_over_a_restart() ->
         assert taints() == [taint]
         after = len([r for r in node.api.requests if r.method in ("POST", "PUT") and "resourceslices" in r.path])
         assert after == writes
+
+
+async def test_the_policies_file_is_followed_and_a_bad_one_at_the_start_changes_nothing_that_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(followed, "PERIOD_S", 0.01)
+
+    def told(of: NodeUnderTest) -> bool:
+        (spec,) = of.specs.values()
+        return CONF_PATH in str(spec)
+
+    async def prepared(of: NodeUnderTest, name: str) -> bool:
+        asked = of.put_claim(claim(name, [0, 1]))
+        assert (await of.kubelet.prepare(asked))[asked[2]].error == ""
+        found = told(of)
+        await of.kubelet.unprepare(asked)
+        return found
+
+    def put(text: str) -> None:
+        (file.parent / "new").write_text(text)
+        (file.parent / "new").replace(file)  # as the kubelet does: never a part of it
+
+    async with a_node() as node:
+        file = node.root / "policies.yaml"
+        async with node.agent(policies=file):
+            await node.published()
+            before = node.slices
+            assert not await prepared(node, "without")
+        put("gpus: [{mig: dynamc}]\nnccl: {tuning: auto}")
+        async with node.agent("pod-2", policies=file):
+            await eventually(lambda: node.kubelet.registrations == 2)
+            assert node.slices == before
+            assert not await prepared(node, "bad")
+            put("nccl: {tuning: auto}")
+            await eventually(lambda: REGISTRY.get_sample_value("gpu_topology_policies_valid") == 1)
+            assert await prepared(node, "good")
+            put("nccl: {tuning: fast}")
+            await eventually(lambda: REGISTRY.get_sample_value("gpu_topology_policies_valid") == 0)
+            assert await prepared(node, "kept")
+            assert node.slices == before

@@ -298,6 +298,12 @@ def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
         schema.read(text, source="x.yaml")
 
 
+def test_aliases_do_not_make_a_small_text_a_large_one() -> None:
+    rows = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 40)}]" for i in range(1, 5)]  # 40 ** 4 values
+    with pytest.raises(TopologyError, match=r"^x\.yaml:\d: more than 20000 values, those behind aliases counted"):
+        schema.read("\n".join(["a0: &a0 x", *rows]), source="x.yaml")
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(TopologyError, match=r"did you mean dgx-h100\?.*dgx1-v100"):
         profiles.load("dgx-h10")

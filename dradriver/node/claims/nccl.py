@@ -7,7 +7,7 @@ tree, and only when it is known which server is below the virtual machine: witho
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from dradriver.node.errors import ClaimError
@@ -33,18 +33,14 @@ class Told(NamedTuple):
 class Nccl:
     """What the containers of this node are told."""
 
-    def __init__(self, *, profile: str = "") -> None:
+    def __init__(self, tuning_profile: Callable[[], str] = str) -> None:
         """Keep the settings.
 
         Args:
-            profile: A tuning profile, ``auto`` for the one that fits the machine, empty for none.
-
-        Raises:
-            TopologyError: There is no such profile.
+            tuning_profile: Gives the tuning profile of the policies in force, ``auto`` for the one that fits the
+                machine, empty for none.
         """
-        self._profile = profile
-        if profile and profile != tuning.AUTO:
-            tuning.check_profile(profile)
+        self._tuning_profile = tuning_profile
         self._said = ""
 
     def tell(
@@ -65,8 +61,9 @@ class Nccl:
         if mode == "off":
             return Told({})
         files = {}
-        if self._profile and len(gpus) > 1:
-            files[tuning.CONF_PATH] = tuning.conf(self._profile, machine).encode()
+        profile = self._tuning_profile()
+        if profile and len(gpus) > 1:
+            files[tuning.CONF_PATH] = tuning.conf(profile, machine).encode()
         text = self._file(mode, machine, gpus, below)
         if text is None:
             return Told(files)
@@ -82,7 +79,7 @@ class Nccl:
             if like is None and flattened(machine):
                 self._say(
                     f"{machine.name or 'this machine'} is a virtual machine with a flat PCI tree, and which server is "
-                    "below it is not known: NCCL is given no topology file; set nccl.servers in the chart's values"
+                    "below it is not known: NCCL is given no topology file; write nccl.servers in the policies file"
                 )
                 return None
         try:

@@ -2,7 +2,6 @@
 
 entries  the fields of a profile
 schema   from a profile to a machine
-cures    what to write instead of a wrong value
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ Fabric = Annotated[
     ),
 ]
 Links = Annotated[int, Meta(ge=0, le=MOST_LINKS)]
+_LINKS = "pairs of GPUs and their number of links, such as 0-1: 4"
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +82,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpus: tuple[GpuEntry, ...]
     nics: tuple[NicEntry, ...] = ()
     numa: tuple[NumaEntry, ...] = ()
-    links: dict[str, Links] = {}
+    links: Annotated[dict[str, Links], Meta(description=_LINKS)] = {}
     switch_links: Links = 0
     link_gbps: float = 0.0
     socket_gbps: float = 10.0

@@ -1,29 +1,27 @@
-"""From a profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair.
-
-Every scalar is read as text and converted to the field's type, so ``0000:06:00.0`` and ``7.0`` need no quotes. A field
-that the schema does not know, a key given twice and an alias of itself are refused, with the line.
-"""
+"""From a profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair."""
 
 from __future__ import annotations
 
 import re
 from itertools import combinations
 
-import msgspec
-import yaml
-
 from dradriver.topology import cpulist
 from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
-from dradriver.topology.profiles.cures import cure
 from dradriver.topology.profiles.entries import MOST_LINKS, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.yamltext import read as yamltext
 
-_KEY = re.compile(r"[\w-]{1,64}")
 _PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
-_MAX_DEPTH = 8
+_FORM = yamltext.Form(
+    error=TopologyError,
+    key=re.compile(r"[\w-]{1,64}"),
+    keys="a word, or in links a pair of GPUs: 0-1",
+    start="a profile starts with name:, product:, gpus:",
+    whole="profile",
+)
 
 
 def read(text: str, *, source: str, seed: str = "") -> Machine:
@@ -37,55 +35,13 @@ def read(text: str, *, source: str, seed: str = "") -> Machine:
     Raises:
         TopologyError: Naming file, line, the bad value and what is allowed.
     """
+    found = yamltext.read(text, _FORM, source=source)
+    profile = found.convert(Profile)
     try:
-        node = yaml.compose(text, Loader=yaml.BaseLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = mark.line + 1 if mark else 1
-        raise TopologyError(f"{source}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise TopologyError(f"{source}:1: not YAML: {error}") from error
-    lines: dict[str, int] = {}
-    data = _plain(node, "$", lines, source=source)
-    try:
-        return _machine(msgspec.convert(data, Profile, strict=False), seed)
-    except msgspec.ValidationError as error:
-        at, says = cure(error, data)
-        raise TopologyError(f"{source}:{_line(lines, at)}: {at.removeprefix('$.')}: {says}") from None
+        return _machine(profile, seed)
     except TopologyError as error:
-        at = "$." + str(error).partition(":")[0]
-        raise TopologyError(f"{source}:{_line(lines, at)}: {error}") from None
-
-
-def _plain(node: yaml.Node | None, at: str, lines: dict[str, int], *, source: str) -> object:
-    """Return the node as dicts, lists and strings, and note the line of every place on the way."""
-    if node is None:
-        raise TopologyError(f"{source}:1: empty; a profile starts with name:, product:, gpus:")
-    line = node.start_mark.line + 1
-    lines.setdefault(at, line)
-    if at.count(".") + at.count("[") > _MAX_DEPTH:
-        raise TopologyError(f"{source}:{line}: nested deeper than any profile, or an alias of itself")
-    if isinstance(node, yaml.ScalarNode):
-        return str(node.value)
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(v, f"{at}[{i}]", lines, source=source) for i, v in enumerate(node.value)]
-    plain: dict[str, object] = {}
-    for key, value in node.value:
-        where = f"{source}:{key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode) or not _KEY.fullmatch(key.value):
-            raise TopologyError(f"{where}: a key must be a word, or in links a pair of GPUs: 0-1")
-        if key.value in plain:
-            raise TopologyError(f"{where}: {key.value} is given twice; write it once")
-        lines[f"{at}.{key.value}"] = key.start_mark.line + 1
-        plain[key.value] = _plain(value, f"{at}.{key.value}", lines, source=source)
-    return plain
-
-
-def _line(lines: dict[str, int], at: str) -> int:
-    """Return the line of the place, or of the nearest place around it."""
-    while at and at not in lines:
-        at = at[: max(at.rfind("."), at.rfind("["))] if "." in at or "[" in at else ""
-    return lines.get(at, 1)
+        at, _, says = str(error).partition(": ")
+        raise found.refusal(at, says) from None
 
 
 def _machine(profile: Profile, seed: str) -> Machine:

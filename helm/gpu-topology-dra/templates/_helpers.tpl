@@ -75,6 +75,13 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* The policies file in every part's pod: a folder, for the kubelet changes no file that is mounted by itself. */}}
+{{- define "policiesVolume" -}}
+- name: policies
+  configMap:
+    name: {{ include "name" (list . "policies") }}
+{{- end }}
+
 {{/* Probes of a process with /healthz and /readyz on the port called health. */}}
 {{- define "probes" -}}
 readinessProbe:

@@ -1,0 +1,72 @@
+"""``gputopo policies``: a policies file as the driver reads it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dradriver.api.policies.model import MOST_BYTES, Policies, plain
+from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
+from dradriver.cli.render.output import show_as
+
+_STDIN = "-"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def policies() -> None:
+    """Check policies files: the chart's value `policies`."""
+
+
+@policies.command()
+@click.argument("file")
+@click.option(
+    "-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table", show_default=True,
+    help="json and yaml hold what is in force with this file, defaults included.",
+)  # fmt: skip
+def check(file: str, output: str) -> None:
+    """Say whether the driver takes FILE (- is standard input), and what in it has no effect yet.
+
+    Exit status: 0 it does, 1 it does not (what is wrong, with the line).
+    """
+    source = "standard input" if file == _STDIN else file
+    found: Policies | None = None
+    trouble = ""
+    try:
+        found = read(_content(file), source=source)
+    except PoliciesError as error:
+        trouble = str(error)
+    show_as(
+        output,
+        document=lambda: _document(source, found, trouble),
+        data=lambda: _data(found, trouble),
+    )
+    if found is None:
+        raise click.exceptions.Exit(1)
+
+
+def _content(file: str) -> bytes:
+    try:
+        if file == _STDIN:
+            return sys.stdin.buffer.read(MOST_BYTES + 1)
+        with Path(file).open("rb") as opened:
+            return opened.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise PoliciesError(f"{file}: cannot be read: {error}") from error
+
+
+def _document(source: str, found: Policies | None, trouble: str) -> Document:
+    if found is None:
+        return report(Notes(lines=(Cell(f"error: {trouble}", Tone.ERROR),)))
+    counts = f"gpus: {len(found.gpus)} rules, policies: {len(found.policies)}, nccl.servers: {len(found.nccl.servers)}"
+    warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(found))
+    return report(Notes(lines=(*warnings, Cell(f"{source}: good ({counts})"))))
+
+
+def _data(found: Policies | None, trouble: str) -> dict[str, Any]:
+    if found is None:
+        return {"valid": False, "error": trouble}
+    return {"valid": True, "warnings": notes(found), "policies": dict(plain(found))}

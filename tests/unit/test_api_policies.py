@@ -1,0 +1,313 @@
+"""The policies file: what is read, what is refused and how, and what names stand for in a pod's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.api import names, resolved
+from dradriver.api.annotations import parse
+from dradriver.api.errors import WordError
+from dradriver.api.policies.model import (
+    DEFAULTS,
+    MOST_BYTES,
+    UNKNOWN,
+    WORKLOADS,
+    Policies,
+    Sections,
+    plain,
+)
+from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.api.policies.words import LATER, WORDS
+from dradriver.topology.nccl import tuning
+
+GOOD = """\
+# What the platform team says.
+gpus:
+  - nodeSelector: {pool: inference, nvidia.com/gpu.family: ampere}
+    products: [NVIDIA A100*]
+    mig: dynamic
+    exclusiveTo: namespace
+  - nodes: [gpu-7]
+    numbers: [0, 3]
+    shared: mps
+    memoryOvercommit: 1.5
+policies:
+  colocate-nvlink:
+    required: nvlink
+    strategy: pack
+  big:
+    min-memory: 40Gi
+    min-bandwidth: 100
+    nccl: off
+  gpu-share-small: {share: 0.25}
+workloads:
+  tensor-parallel: colocate-nvlink
+  inference-small: {product: NVIDIA L4, prefer-same-numa: true}
+weights: {nvlink: 50}
+nccl:
+  version: 2.30
+  servers: {p5.48xlarge: hgx-h100}
+  tuning: auto
+"""
+
+
+def policies(text: str = GOOD) -> Policies:
+    return read(text.encode(), source="policies.yaml")
+
+
+def said(text: str) -> str:
+    with pytest.raises(PoliciesError) as caught:
+        policies(text)
+    return str(caught.value)
+
+
+def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
+    found = policies()
+    first, second = found.gpus
+    assert (first.mig, first.shared, first.exclusive_to) == ("dynamic", "none", "namespace")
+    assert (second.mig, second.shared, second.memory_overcommit, second.numbers) == (None, "mps", 1.5, (0, 3))
+    assert found.policies["big"] == {"min-memory": "40Gi", "min-bandwidth": "100", "nccl": "off"}
+    assert found.workloads.tensor_parallel == "colocate-nvlink"
+    assert found.workloads.inference == DEFAULTS.workloads.inference
+    assert msgspec.structs.astuple(found.preference) == (50, 25, 20, 10, 5)
+    assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
+    assert found.known
+    assert notes(found) == ["policies.gpu-share-small: share is not available yet: pods that ask for it are refused"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "gpus: []\npolicies: {}\nweights: {}\n"])
+def test_what_says_nothing_is_the_defaults(text: str) -> None:
+    assert plain(policies(text)) == plain(DEFAULTS)
+
+
+def test_texts_are_told_apart_by_their_digests() -> None:
+    assert policies().digest == policies().digest
+    assert len({policies(text).digest for text in (GOOD, GOOD + "#", "")}) == 3
+    assert all(0 < policies(text).digest < 2**53 for text in (GOOD, "")), "a metric is a float"
+
+
+def test_what_is_in_force_can_be_written_down_and_read_again() -> None:
+    again = policies(yaml.safe_dump(plain(policies())))
+    assert plain(again) == plain(policies())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("mig: dynamic", "mig: dynamc", "5: gpus[0].mig: 'dynamc'; write dynamic, off, placements or static (did you"),
+        ("gpus:", "gpu:", "2: $: Object contains unknown field `gpu`; gpu is not one of gpus, policies, workloads, we"),
+        ("exclusiveTo", "exlusiveTo", "3: gpus[0]: Object contains unknown field `exlusiveTo`"),
+        ("exclusiveTo: namespace", "exclusiveTo: team", "gpus[0].exclusiveTo: 'team'; write namespace"),
+        ("numbers: [0, 3]", "numbers: [0, 256]", "8: gpus[1].numbers[1]: '256'; write a whole number from 0 to 255"),
+        ("numbers: [0, 3]", "numbers: []", "8: gpus[1].numbers: a list; write a list with one number or more"),
+        ("nodes: [gpu-7]", "nodes: gpu-7", "7: gpus[1].nodes: 'gpu-7'; write a list with one node or more"),
+        ("nodes: [gpu-7]", "nodes: [GPU_7]", "7: gpus[1].nodes[0]: 'GPU_7'; write the name of a node"),
+        ("pool: inference", "pool: in ference", "3: gpus[0].nodeSelector.pool: 'in ference'; write the value of a l"),
+        ("pool: inference", "-pool: inference", "3: a key must be a word, a name or a label"),
+        ("pool: inference", "a//b: x", "3: gpus[0].nodeSelector: 'a//b' as a key; write it like nvidia.com/gpu.family"),
+        ("[NVIDIA A100*]", "['A100\"']", "4: gpus[0].products[0]: 'A100\"'; write the full name as nvidia-smi -L gi"),
+        ("memoryOvercommit: 1.5", "memoryOvercommit: 0.5", "gpus[1].memoryOvercommit: '0.5'; write a number from 1 t"),
+        ("memoryOvercommit: 1.5", "memoryOvercommit: nan", "gpus[1].memoryOvercommit: 'nan'; write a number from 1 t"),
+        ("shared: mps", "shared: MPS", "9: gpus[1].shared: 'MPS'; write mps, none or time-slicing"),
+        ("    shared: mps\n", "", "gpus[1].memoryOvercommit: of GPUs that are not shared; write shared: mps or"),
+        ("mig: dynamic", "mig: off", "gpus[0].exclusiveTo: of GPUs that have no parts; write shared or mig beside it"),
+        ("shared: mps", "shared: mps\n    mig: static", "9: gpus[1].shared: mps beside mig: static; leave one of th"),
+        ("required: nvlink", "requird: nvlink", "policies.colocate-nvlink.requird: is no word for a policy; write o"),
+        ("required: nvlink", "gpus: 4", "policies.colocate-nvlink.gpus: is no word for a policy"),
+        ("required: nvlink", "policy: nvlink", "policies.colocate-nvlink.policy: is no word for a policy"),
+        ("required: nvlink", "required: nvlnk", "13: policies.colocate-nvlink.required: 'nvlnk' is not allowed; wri"),
+        ("strategy: pack", "strategy: packed", "policies.colocate-nvlink.strategy: 'packed' is not allowed; write o"),
+        ("min-memory: 40Gi", "min-memory: much", "policies.big.min-memory: 'much' is no memory of a GPU; write a"),
+        ("min-bandwidth: 100", "min-bandwidth: [100]", "policies.big.min-bandwidth: a list; write the value as in an"),
+        ("  big:", "  Big:", "11: policies: 'Big' as a key; write a name in lower case, as train-fast"),
+        ("  big:", "  single-numa:", "15: policies.single-numa: is built in and stays what it is; give yours anothe"),
+        ("  big:", "  colocate-nvlink:", "15: colocate-nvlink is given twice; write it once"),
+        (": colocate-nvlink", ": colocate-nvlin", "workloads.tensor-parallel: 'colocate-nvlin'; write words, or on"),
+        (": colocate-nvlink", ": 'nvlink,fast'", "workloads.tensor-parallel: 'nvlink,fast'; write after the comma o"),
+        ("tensor-parallel", "tensor-paralel", "20: workloads: Object contains unknown field `tensor-paralel`"),
+        ("prefer-same-numa: true", "prefer-same-numa: 1", "workloads.inference-small.prefer-same-numa: '1' is not a"),
+        ("nvlink: 50", "nvlink: -1", "23: weights.nvlink: '-1'; write a number from 0 to 1000"),
+        ("nvlink: 50", "nvlnk: 50", "23: weights: Object contains unknown field `nvlnk`"),
+        ("version: 2.30", "version: latest", "25: nccl.version: 'latest'; write 2.19 or a later one"),
+        ("hgx-h100", "hgx-h10", "26: nccl.servers.p5.48xlarge: 'hgx-h10' is no profile; write one of a100"),
+        ("p5.48xlarge", "p5/48xlarge", "26: nccl.servers: 'p5/48xlarge' as a key; write it like p5.48xlarge"),
+        ("tuning: auto", "tuning: fast", "27: nccl.tuning: 'fast'; write auto, multinode, nvlink, nvswitch or pcie"),
+        ("weights: {", "weights: [", "not YAML"),
+        ("{nvlink: 50}", "&a {nvlink: *a}", "23: nested deeper than any policies file, or an alias of itself"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_with_line_place_and_cure(old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    told = said(GOOD.replace(old, new, 1))
+    assert told.startswith("policies.yaml:")
+    assert says in told
+
+
+@pytest.mark.parametrize(
+    ("bad", "near"),
+    [
+        ("gpus: [{mig: dynamc}]", "dynamic"),
+        ("gpu: []", "gpus"),
+        ("gpus: [{node: [a]}]", "nodes"),
+        ("policies: {x: {requird: nvlink}}", "required"),
+        ("policies: {x: {required: nvlnk}}", "nvlink"),
+        ("policies: {train: {}}\nworkloads: {inference: trian}", "train"),
+        ("workloads: {inference: 'nvlink,pak'}", "pack"),
+        ("nccl: {servers: {a: hgx-h10}}", "hgx-h100"),
+        ("nccl: {tuning: nvswich}", "nvswitch"),
+    ],
+)
+def test_a_near_miss_is_told(bad: str, near: str) -> None:
+    assert f"(did you mean {near}?)" in said(bad)
+
+
+def test_a_file_is_bounded() -> None:
+    assert len(policies("gpus:\n" + "- {numbers: [0, 1, 2, 3], mig: dynamic}\n" * 256).gpus) == 256
+    assert f"{MOST_BYTES} are the most" in said("#" * (MOST_BYTES + 1))
+    assert "gpus: a list; write a list of rules" in said("gpus:\n" + "- {}\n" * 257)
+    many = "\n".join(f"  p{i}: {{}}" for i in range(257))
+    assert "policies: fields; write names" in said(f"policies:\n{many}")
+    assert "write the value as in an annotation" in said(f"policies: {{a: {{product: {'x' * 257}}}}}")
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a: \0", b"- a", b"a word", b"[" * 1200, b"? [a]\n: b", b"\xef\xbb\xbf- a"])
+def test_what_is_no_policies_file_at_all_is_refused(text: bytes) -> None:
+    with pytest.raises(PoliciesError, match=r"^policies\.yaml:1: "):
+        read(text, source="policies.yaml")
+
+
+def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:
+    found = policies(
+        "gpus: [{mig: false}]\npolicies: {a: {nccl: false}}\n"
+        "workloads: {inference: {nccl: false, require-nvlink: false}}"
+    )
+    assert found.gpus[0].mig == "off"
+    assert found.policies == {"a": {"nccl": "off"}}
+    assert found.workloads.inference == {"nccl": "off", "require-nvlink": "false"}
+
+
+def test_the_words_of_a_policy_are_those_of_a_pod_but_who_it_is_and_how_many() -> None:
+    own = {key.removeprefix(names.PREFIX) for key in (names.POLICY, names.WORKLOAD, names.GPUS)}
+    assert set(WORDS) == {key.removeprefix(names.PREFIX) for key in names.WISHES} - own
+    assert not set(WORDS) & set(LATER)
+
+
+def test_the_profiles_of_tuning_are_those_there_are() -> None:
+    for profile in ("", tuning.AUTO, *tuning.PROFILES):
+        assert policies(f"nccl: {{tuning: '{profile}'}}").nccl.tuning == profile
+
+
+def test_every_section_has_a_default() -> None:
+    assert Sections() == Sections(gpus=(), policies={})
+    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl"}
+
+
+# What names stand for.
+
+FILE = """\
+policies:
+  train: {required: nvlink, strategy: pack, min-bandwidth: 100, nccl: file}
+  later: {share: 0.5}
+workloads:
+  inference: train
+  inference-small: {preferred: same-numa, strategy: spread}
+  asynchronous: later
+"""
+
+
+def wish(words: Mapping[str, str], on: Policies | None = None) -> Request:
+    found = {names.PREFIX + key: value for key, value in words.items()}
+    return parse(found, {"main": 2}, policies(FILE) if on is None else on)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"policy": "train"}, {"required": "nvlink", "strategy": "pack", "min-bandwidth": "100"}),
+        ({"policy": "train,spread"}, {"required": "nvlink", "strategy": "spread", "min-bandwidth": "100"}),
+        # What a pod says itself stands above,
+        ({"policy": "train", "strategy": "spread"}, {"policy": "train,spread"}),
+        ({"policy": "train", "min-bandwidth": "50"}, {"required": "nvlink", "strategy": "pack", "min-bandwidth": "50"}),
+        # but what a set must be adds up.
+        (
+            {"policy": "train", "required": "same-numa"},
+            {"required": "nvlink,same-numa", "strategy": "pack", "min-bandwidth": "100"},
+        ),
+        ({"workload": "inference"}, {"policy": "train"}),
+        ({"workload": "inference", "strategy": "spread"}, {"policy": "train,spread"}),
+        ({"workload": "inference", "policy": "nvlink"}, {"policy": "nvlink"}),
+        ({"workload": "inference-small"}, {"preferred": "same-numa", "strategy": "spread"}),
+        (
+            {"workload": "inference-small", "policy": "train"},
+            {"required": "nvlink", "preferred": "same-numa", "strategy": "pack", "min-bandwidth": "100"},
+        ),
+        ({"workload": "inference-small", "policy": "nvlink,pack"}, {"policy": "nvlink,pack", "preferred": "same-numa"}),
+        ({"workload": "tensor-parallel"}, {"policy": "nvlink"}),
+        ({"workload": "data-parallel"}, {"policy": "best-effort"}),
+    ],
+)
+def test_a_name_means_its_words(short: Mapping[str, str], long: Mapping[str, str]) -> None:
+    assert wish(short) == wish(long)
+
+
+def test_what_nccl_is_told_may_stand_in_a_policy() -> None:
+    words = {names.POLICY: "train"}
+    assert resolved.resolve(words, {"a": 1}, policies(FILE)).nccl == "file"
+    assert resolved.resolve(words | {names.NCCL: "off"}, {"a": 1}, policies(FILE)).nccl == "off"
+    assert resolved.resolve({names.POLICY: "nvlink"}, {"a": 1}, policies(FILE)).nccl is msgspec.UNSET
+
+
+def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
+    short = resolved.resolve({names.POLICY: "train"}, {"a": 2}, policies(FILE))
+    assert resolved.read({names.REQUEST: resolved.write(short)}) == short
+    assert short.request.required == (Constraint.NVLINK,)
+    assert short.request.strategy is Strategy.PACK
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            {"policy": "trian"},
+            "write one of best-effort, nvlink, single-numa, pcie, train, later, and after a comma one",
+        ),
+        ({"policy": "trian"}, "(did you mean train?)"),
+        ({"policy": "train,fast"}, "gpu.topology/policy: 'train,fast' is not allowed"),
+        ({"policy": "train,pack", "strategy": "spread"}, "strategy: 'spread' contradicts gpu.topology/policy"),
+        ({"policy": "train", "required": "nvlnk"}, "gpu.topology/required: 'nvlnk' is not allowed"),
+        ({"policy": "later"}, "gpu.topology/policy: 'later' says share, which is not available yet; write another"),
+        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says share, which is not available yet"),
+        ({"workload": "inferenc"}, "write one of tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf"),
+        ({"workload": "inferenc"}, "(did you mean inference?)"),
+    ],
+)
+def test_a_bad_name_is_refused_with_what_to_write(words: Mapping[str, str], says: str) -> None:
+    with pytest.raises(WordError) as caught:
+        wish(words)
+    assert says in str(caught.value)
+
+
+def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
+    many = policies("policies:\n" + "\n".join(f"  policy-{i}: {{}}" for i in range(256)))
+    with pytest.raises(WordError) as caught:
+        wish({"policy": "policy-x"}, many)
+    assert len(str(caught.value)) < 700
+    assert "240 more" in str(caught.value)
+    assert "did you mean policy-" in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [{"policy": "train"}, {"policy": "no-such"}, *({"workload": w} for w in WORKLOADS)])
+def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str, str]) -> None:
+    with pytest.raises(WordError, match="means is for the policies file to say, which cannot be read now"):
+        wish(words, UNKNOWN)
+
+
+@pytest.mark.parametrize("words", [{"policy": "nvlink,pack"}, {"required": "nvlink"}, {}])
+def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
+    assert wish(words, UNKNOWN) == wish(words, DEFAULTS)

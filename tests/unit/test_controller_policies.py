@@ -1,0 +1,106 @@
+"""The policies file in the controller: weights that decide, and an Event about a file that is bad."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dradriver.api.policies.read import read
+from dradriver.controller import policies
+from dradriver.controller.controller import Controller
+from dradriver.controller.main import parse, serve
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import CONFIG_MAPS, EVENTS
+from dradriver.topology.machine import Machine, PathType
+from tests.fakes import machines
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.gpucluster import GpuCluster
+
+MAP = {"metadata": {"name": "policies", "namespace": "system", "uid": "u-map"}}
+
+
+def choice() -> Machine:
+    """By links 0-1 and 0-2 are alike; 0-1 share a switch, 0-2 a NUMA node."""
+    paths = [[PathType.SELF if a == b else PathType.SYS for b in range(3)] for a in range(3)]
+    paths[0][1] = paths[1][0] = PathType.PIX
+    links = {(0, 1): 2, (0, 2): 2, (1, 2): 2}
+    return machines.build("choice", paths=paths, links=links, numa=(0, 1, 0), capability="7.0")
+
+
+@pytest.mark.parametrize(("weights", "gpus"), [("", [0, 1]), ("weights: {pcie: 0}", [0, 2])])
+async def test_the_administrators_weights_decide_among_equals(weights: str, gpus: list[int]) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", None)
+    cluster.machines["a"] = choice()
+    cluster.publish("a", choice())
+    cluster.worker.picture.weights = read(weights.encode(), source="x").preference
+    cluster.pod("p", 2)
+    await cluster.settle()
+    assert cluster.gpus("p") == ("a", gpus)
+
+
+def test_the_nccl_that_jobs_run_is_taken_from_the_file_and_follows_it() -> None:
+    controller = Controller(Client(ServerConfig(url="http://127.0.0.1:1"), user_agent="test"))
+    for version in ("2.23", ""):
+        controller.follow(read(f"nccl: {{version: '{version}'}}".encode(), source="x"))
+        assert controller.worker.picture.inventory.nccl_version == version
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as server:
+        yield server
+
+
+async def test_a_bad_file_is_an_event_about_its_configmap(api: FakeApiServer) -> None:
+    api.put(CONFIG_MAPS, MAP)
+    async with Client(api.config, user_agent="test") as client:
+        for replica in ("one", "two"):
+            tell = policies.recorder(client, namespace="system", name="policies", instance=replica)
+            await tell("policies.yaml:3: weights: unknown")
+    (event,) = api.objects(EVENTS)
+    assert event["metadata"]["namespace"] == "system"
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "name": "policies", "namespace": "system", "uid": "u-map"}
+    assert event["involvedObject"] == about
+    assert (event["type"], event["reason"], event["count"]) == ("Warning", "PoliciesInvalid", 2)
+    assert event["message"] == "policies.yaml:3: weights: unknown"
+
+
+async def test_an_event_is_written_also_where_the_configmap_cannot_be_read(api: FakeApiServer) -> None:
+    async with Client(api.config, user_agent="test") as client:
+        await policies.recorder(client, namespace="system", name="gone", instance="one")("bad")
+    (event,) = api.objects(EVENTS)
+    assert event["involvedObject"]["name"] == "gone"
+
+
+async def test_the_process_follows_its_file_and_tells_of_a_bad_one(api: FakeApiServer, tmp_path: Path) -> None:
+    api.put(CONFIG_MAPS, MAP)
+    kubeconfig, file = tmp_path / "config", tmp_path / "policies.yaml"
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": api.config.url}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    kubeconfig.write_text(json.dumps(config))
+    file.write_text("gpu: []")
+    words = ["--namespace=system", "--identity=me", "--health-port=0", f"--kubeconfig={kubeconfig}"]
+    options = parse([*words, f"--policies={file}", "--policies-configmap=policies"])
+    process = asyncio.create_task(serve(options))
+    try:
+        async with asyncio.timeout(10):
+            while not api.objects(EVENTS):
+                assert not process.done()
+                await asyncio.sleep(0)
+    finally:
+        process.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await process
+    (event,) = api.objects(EVENTS)
+    assert "did you mean gpus?" in event["message"]
