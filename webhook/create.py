@@ -110,7 +110,7 @@ def _is_copy(pod: view.Pod) -> bool:
 
 def _noted(pod: view.Pod) -> Counts:
     try:
-        noted = resolved.read(pod.written).containers
+        noted = resolved.read(pod.written).asked
     except WordError as error:
         raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
     present = [container.name for container in pod.app_containers]

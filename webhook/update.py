@@ -80,7 +80,7 @@ def _note(pod: view.Pod, live: view.Pod) -> tuple[str | None, list[str]]:
 def _counts(live: view.Pod) -> tuple[Counts | None, bool]:
     """Return the GPUs of the live pod's containers, None where nothing tells, and whether its note does."""
     try:
-        return resolved.read(live.written).containers, True
+        return resolved.read(live.written).asked, True
     except WordError:
         pass
     users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]

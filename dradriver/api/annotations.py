@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import messages, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
@@ -57,7 +57,7 @@ def has_wish(annotations: Mapping[str, str]) -> bool:
     return any(is_ours(key) for key in annotations)
 
 
-def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
+def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Whole:
     """Return what the annotations ask for.
 
     Args:
@@ -81,7 +81,7 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Request:
         )
     if total > MOST_GPUS:
         raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
-    return Request(containers=tuple(counts.values()), **fields)
+    return Whole(containers=tuple(counts.values()), **fields)
 
 
 def nccl(annotations: Mapping[str, str]) -> str:

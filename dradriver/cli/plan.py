@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from dradriver.allocator import Choice, Estimate, Request, all_reduce, choose, tables_of
+from dradriver.allocator import Choice, Estimate, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
@@ -209,7 +209,7 @@ def as_line(reply: Answer | dict[str, str]) -> str:
     return safe_json(msgspec.json.encode(reply).decode())
 
 
-def request(question: Question) -> Request:
+def request(question: Question) -> Whole:
     """The request that a pod with these words and limits would make.
 
     Raises:
@@ -293,7 +293,7 @@ def numbers(text: str, *, option: str) -> list[int]:
     return found
 
 
-def document(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None) -> Document:
+def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dradriver.allocator import Choice, Fleet, NoPlaceError, Request
+from dradriver.allocator import Choice, Fleet, NoPlaceError, Whole
 from dradriver.api import annotations as words
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
@@ -27,7 +27,7 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
         if not words.has_wish(pod["metadata"].get("annotations") or {}):
             count = next(iter(templates().values()))["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
             got: Choice | None = _by_attribute(loaded, fleet, count)
-            request, reason = Request(containers=(count,)), ""
+            request, reason = Whole(containers=(count,)), ""
         else:
             request = words.parse(pod["metadata"]["annotations"], counts(viewed(pod)))
             try:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 
 
-def wanted(request: Request) -> str:
+def wanted(request: Whole) -> str:
     """``4 GPUs with nvlink and at least 100 GB/s of bus bandwidth``: all that is required."""
     kind, properties = wanted_gpus(request), wanted_set(request)
     gpus = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
     return gpus + (f" {kind}" if kind else "") + (f" with {properties}" if properties else "")
 
 
-def wanted_set(request: Request) -> str:
+def wanted_set(request: Whole) -> str:
     """``nvlink and same-numa``: what the set must be; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
@@ -26,7 +26,7 @@ def wanted_set(request: Request) -> str:
     return " and ".join(parts)
 
 
-def wanted_gpus(request: Request) -> str:
+def wanted_gpus(request: Whole) -> str:
     """``of product NVIDIA A100*``: which kinds of GPU; empty for any."""
     parts = []
     if request.product:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 from dradriver.allocator.sets.subsets import Bools, Ints
 
 
@@ -19,7 +19,7 @@ class Candidates:
         masks: The different sets of free positions of the wanted kind that occur, ascending; empty without nodes.
     """
 
-    def __init__(self, group: NodeGroup, *, request: Request, eligible: Bools | None) -> None:
+    def __init__(self, group: NodeGroup, *, request: Whole, eligible: Bools | None) -> None:
         self.group = group
         free = group.free_masks()
         suitable = group.suitable(request)

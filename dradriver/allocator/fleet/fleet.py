@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.network import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key, without_uuids
 from dradriver.allocator.fleet.node_order import Option
 from dradriver.allocator.fleet.refusals import refusal
-from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.request import Choice, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
@@ -133,7 +133,7 @@ class Fleet:
 
     def rank(
         self,
-        request: Request,
+        request: Whole,
         *,
         eligible: Collection[str] | Bools | None = None,
         limit: int = 8,
@@ -170,7 +170,7 @@ class Fleet:
             raise refusal(self.groups, candidates, request, explain=explain)
         return choices
 
-    def candidates(self, request: Request, eligible: Collection[str] | Bools | None = None) -> list[Candidates]:
+    def candidates(self, request: Whole, eligible: Collection[str] | Bools | None = None) -> list[Candidates]:
         """The nodes that may be taken, by kind, with the masks that the request could use of them."""
         by_group: dict[NodeGroup, Bools | None]
         if eligible is None:
@@ -204,7 +204,7 @@ class Fleet:
         return dict(chosen)
 
 
-def _named(tie: list[Option], request: Request, limit: int) -> list[Choice]:
+def _named(tie: list[Option], request: Whole, limit: int) -> list[Choice]:
     """Choices on the nodes of equally good options, by name."""
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:

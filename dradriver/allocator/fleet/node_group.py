@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
-from dradriver.allocator.request import Choice, Constraint, Request
+from dradriver.allocator.request import Choice, Constraint, Whole
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import Machine
@@ -128,27 +128,27 @@ class NodeGroup:
         out &= rows.view(np.uint64) < len(eligible)  # of no row this makes a row far beyond the end
         return out
 
-    def suitable(self, request: Request) -> int:
+    def suitable(self, request: Whole) -> int:
         """Mask of the positions whose GPUs are of the kind that is wanted."""
         if not filters(request):
             return self.tables.everything
         return self._suitable(request.product, request.architecture, request.min_memory_mib, request.exclude)
 
-    def include(self, request: Request) -> int | None:
+    def include(self, request: Whole) -> int | None:
         """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
         if not self._bit.keys() >= set(request.include):
             return None
         return self.mask_of(request.include)
 
-    def describe(self, taken: int, request: Request) -> Choice:
+    def describe(self, taken: int, request: Whole) -> Choice:
         """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
     def _find_suitable(self, product: str, architecture: str, min_memory_mib: int, exclude: tuple[int, ...]) -> int:
-        wish = Request(
+        wish = Whole(
             containers=(), product=product, architecture=architecture, min_memory_mib=min_memory_mib, exclude=exclude
         )
         return suitable(self.machine.gpus, wish)
 
     def _describe(self, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]) -> Choice:
-        return describe(self.machine, self.tables, taken, request=Request(containers=containers, preferred=preferred))
+        return describe(self.machine, self.tables, taken, request=Whole(containers=containers, preferred=preferred))

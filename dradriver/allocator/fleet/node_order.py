@@ -13,7 +13,7 @@ import numpy as np
 from dradriver.allocator.choice.best_set import TABULATED, best_sets
 from dradriver.allocator.choice.set_order import keep_order, preference
 from dradriver.allocator.fleet.candidates import Candidates
-from dradriver.allocator.request import Request, Strategy
+from dradriver.allocator.request import Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
@@ -38,7 +38,7 @@ class Option(NamedTuple):
 
 
 def ties(
-    candidates: Sequence[Candidates], request: Request, *, rung: Criteria, passed: Sequence[Criteria]
+    candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
     """Options that reach this rung and none that was passed, best first, equal ones together.
 
@@ -59,9 +59,7 @@ def ties(
         yield list(equal)
 
 
-def _options(
-    candidates: Candidates, request: Request, *, rung: Criteria, passed: Sequence[Criteria]
-) -> Iterator[Option]:
+def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria]) -> Iterator[Option]:
     """The options of one group, cheapest first."""
     tables, gpus = candidates.group.tables, request.gpus
     include = candidates.group.include(request)
@@ -80,7 +78,7 @@ def _options(
             yield Option(tuple(cost), candidates, int(free), int(taken))
 
 
-def _ordered(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria) -> Iterator[Array]:
+def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria) -> Iterator[Array]:
     """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
     if tables.size <= TABULATED:
         key = ("node order", request.gpus, criteria, preference(request))
@@ -98,12 +96,12 @@ def _ordered(tables: Tables, masks: Ints, request: Request, *, criteria: Criteri
             yield _rows(tables, np.sort(equal[start : start + _MOST_MASKS]), request, criteria=criteria, block=block)
 
 
-def _tabulate(tables: Tables, request: Request, criteria: Criteria) -> Array:
+def _tabulate(tables: Tables, request: Whole, criteria: Criteria) -> Array:
     masks = np.arange(1 << tables.size)
     return _rows(tables, masks[tables.has(request.gpus, masks, criteria)], request, criteria=criteria)
 
 
-def _rows(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria, block: int = 0) -> Array:
+def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, block: int = 0) -> Array:
     gpus = request.gpus
     taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
     value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)
