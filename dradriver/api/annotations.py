@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import messages, names, values
+from dradriver.allocator.request import Constraint, Request
+from dradriver.api import messages, names, parts, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
-from dradriver.api.values import MOST_GPUS
+from dradriver.api.parts import Asked
 
 LONGEST_VALUE: Final = 256  # characters
 
@@ -22,6 +22,15 @@ _ALIASES: Final = {
 _ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # policy before strategy: which is said to contradict
 _KNOWN: Final = (*names.WISHES, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
+
+
+# What says something of a set of whole GPUs, and nothing of a part.
+_OF_SETS: Final = frozenset(
+    (
+        names.POLICY, names.REQUIRED, names.PREFERRED, names.REQUIRE_NVLINK, names.MIN_BANDWIDTH, names.MIN_BUSBW,
+        names.MAX_CROSS_NVSWITCH, names.PREFER_SAME_NUMA,
+    )
+)  # fmt: skip
 
 
 class _Field(NamedTuple):
@@ -57,18 +66,19 @@ def has_wish(annotations: Mapping[str, str]) -> bool:
     return any(is_ours(key) for key in annotations)
 
 
-def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Whole:
+def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked]) -> Request:
     """Return what the annotations ask for.
 
     Args:
         annotations: All annotations of the pod.
-        counts: GPUs of each container that wants any, by container name, in pod order.
+        asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction.
     """
-    fields, gpus = _read(annotations)
-    total = sum(counts.values())
+    words = _words(annotations)
+    fields, gpus = _read(words)
+    total = sum(map(parts.count, asked.values()))
     if gpus is not None and gpus != total:
         raise WordError(
             f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {names.GPU_RESOURCE}; "
@@ -79,9 +89,15 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Whole:
             f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
             f"{names.GPU_RESOURCE}: <count>, or write the annotation {names.GPUS}: <count>"
         )
-    if total > MOST_GPUS:
-        raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
-    return Whole(containers=tuple(counts.values()), **fields)
+    about_sets = [key for key, text in words.items() if key in _OF_SETS and _says_something(key, text)]
+    return parts.request(words, asked, about_sets=about_sets, fields=fields)
+
+
+def _says_something(key: str, text: str) -> bool:
+    """Return whether a word that was read says anything of a set: ``false`` and ``best-effort`` do not."""
+    if key == names.POLICY:
+        return bool(POLICIES[text.partition(",")[0].strip()])
+    return text != "false"
 
 
 def nccl(annotations: Mapping[str, str]) -> str:
@@ -102,7 +118,7 @@ def check_words(annotations: Mapping[str, str]) -> None:
     Raises:
         WordError: An unknown key, a bad value or a contradiction among the words.
     """
-    _read(annotations)
+    _read(_words(annotations))
 
 
 def gpu_number(key: str, text: str) -> int:
@@ -117,9 +133,8 @@ def gpu_number(key: str, text: str) -> int:
     return count
 
 
-def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
+def _read(words: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
-    words = _words(annotations)
     required: list[Constraint] = []
     fields: dict[str, Any] = {}
     gpus: int | None = None
@@ -150,12 +165,13 @@ def _read(annotations: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
                 raise messages.not_one_of(key, text, values.STRATEGIES)
             if fields.setdefault("strategy", strategy) != strategy:
                 raise messages.contradicts(key, text, names.POLICY)
-        else:
+        elif key in _FIELDS:
             field = _FIELDS[key]
             value = field.read(text)
             if value is None:
                 raise messages.is_no(key, text, field.what)
             fields[field.name] = value
+    parts.of_words(words)
     if required:
         fields["required"] = tuple(dict.fromkeys(required))
     return fields, gpus

@@ -18,10 +18,10 @@ from dradriver.api import names, values
 from dradriver.api.annotations import nccl, parse
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.parts import Asked
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
-PARTS: Final = "parts of a GPU are not published yet; ask for whole GPUs"
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
 _LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
@@ -42,24 +42,9 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nccl: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
-    def whole(self) -> Whole:
-        """The request of whole GPUs.
-
-        Raises:
-            WordError: It asks for parts.
-        """
-        if not isinstance(self.request, Whole):
-            raise WordError(PARTS)
-        return self.request
-
-    @property
-    def asked(self) -> dict[str, int]:
-        """GPUs of each container, by name in pod order.
-
-        Raises:
-            WordError: They ask for parts.
-        """
-        return dict(zip(self.containers, self.whole.containers, strict=True))
+    def asked(self) -> dict[str, Asked]:
+        """What each container asks for, by name in pod order: what ``resolve`` made the request from."""
+        return dict(zip(self.containers, _asked(self.request), strict=True))
 
 
 class _Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,14 +66,25 @@ _DECODER: Final = msgspec.json.Decoder(Resolved)
 _DECODER_BEFORE: Final = msgspec.json.Decoder(_Before)
 
 
-def resolve(annotations: Mapping[str, str], counts: Mapping[str, int]) -> Resolved:
-    """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``."""
+def resolve(annotations: Mapping[str, str], asked: Mapping[str, Asked]) -> Resolved:
+    """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``."""
     told = nccl(annotations)
     return Resolved(
-        containers=tuple(counts),
-        request=parse(annotations, counts),
+        containers=tuple(asked),
+        request=published(parse(annotations, asked)),
         nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
     )
+
+
+def published(request: Request) -> Whole:
+    """Return the request if what it asks for is in the slices of some driver.
+
+    Raises:
+        WordError: It asks for parts.
+    """
+    if not isinstance(request, Whole):
+        raise WordError("parts of a GPU are not published yet; ask for whole GPUs, and leave shares and MIG slices out")
+    return request
 
 
 def write(resolved: Resolved) -> str:

@@ -238,6 +238,7 @@ def request(question: Question) -> Whole:
             words[key] = f"{value:g}" if isinstance(value, float) else str(value)
     checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
     wish = words_of_pods.parse(words, checked)
+    assert isinstance(wish, Whole), "no word of a question asks for parts"
     return msgspec.structs.replace(wish, include=tuple(question.include), exclude=tuple(question.exclude))
 
 

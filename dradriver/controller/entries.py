@@ -56,7 +56,7 @@ def read_wish(pod: Pod) -> Wish:
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
     return Wish(
-        request=found.whole,
+        request=resolved.published(found.request),
         containers=found.containers,
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),

@@ -130,7 +130,7 @@ def test_more_gpus_than_a_claim_holds() -> None:
 
 
 def test_the_pods_containers_keep_their_order() -> None:
-    assert parse({}, {"b": 2, "a": 1}).containers == (2, 1)
+    assert parse({}, {"b": 2, "a": 1}) == Whole(containers=(2, 1))
 
 
 def test_results_and_notes_are_no_wishes() -> None:

@@ -138,7 +138,7 @@ def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
 
 
 def request(live: Object) -> Whole:
-    return resolved.read(live["metadata"]["annotations"]).whole
+    return resolved.published(resolved.read(live["metadata"]["annotations"]).request)
 
 
 def annotated(live: Object, **words: str | None) -> Object:
