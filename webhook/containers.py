@@ -16,7 +16,7 @@ from webhook import view
 Asks = dict[str, Asked]
 """What each container asks for that wants any GPU or part of one, by name in pod order."""
 
-_PARTS: Final = frozenset((names.SHARE, names.MEMORY, names.CORES, names.MIG_PROFILE))
+_PARTS: Final = frozenset((names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE))
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):

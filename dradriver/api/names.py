@@ -32,13 +32,13 @@ MIN_MEMORY: Final = PREFIX + "min-memory"
 MAX_CROSS_NVSWITCH: Final = PREFIX + "max-cross-nvswitch-gpus"
 PREFER_SAME_NUMA: Final = PREFIX + "prefer-same-numa"
 SHARE: Final = PREFIX + "share"
-MEMORY: Final = PREFIX + "memory"
-CORES: Final = PREFIX + "cores"
+SHARE_MEMORY: Final = PREFIX + "memory"
+SHARE_CORES: Final = PREFIX + "cores"
 MIG_PROFILE: Final = PREFIX + "mig-profile"
 NCCL: Final = PREFIX + "nccl"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
-    MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, MEMORY, CORES, MIG_PROFILE, NCCL,
+    MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES, MIG_PROFILE, NCCL,
 )  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.

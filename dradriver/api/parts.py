@@ -17,7 +17,7 @@ from dradriver.api.messages import shown
 Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
 
-_SHARES: Final = (names.SHARE, names.MEMORY, names.CORES)
+_SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
 _COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib")
 _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
@@ -29,8 +29,8 @@ def of_words(words: Mapping[str, str]) -> Amount | str | None:
         WordError: A bad value, or words that contradict each other.
     """
     share = _read(words, names.SHARE, values.share, messages.SHARE)
-    memory = _read(words, names.MEMORY, values.memory_mib, messages.MEMORY)
-    cores = _read(words, names.CORES, values.percent, messages.CORES)
+    memory = _read(words, names.SHARE_MEMORY, values.memory_mib, messages.MEMORY)
+    cores = _read(words, names.SHARE_CORES, values.percent, messages.CORES)
     profile = _read(words, names.MIG_PROFILE, values.mig_profile, messages.MIG_PROFILE)
     said = [key for key in _SHARES if key in words]
     if profile is not None and said:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dradriver.topology.errors import TopologyError
     from dradriver.topology.levels import Location
     from dradriver.topology.load import read_machine
-    from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
+    from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
 
 __all__ = [
     "Cpu",
@@ -34,6 +34,7 @@ __all__ = [
     "Location",
     "Machine",
     "MigDevice",
+    "MigProfile",
     "Nic",
     "NumaNode",
     "PathType",
@@ -48,7 +49,7 @@ __getattr__ = lazy.exports(
         "errors": ("TopologyError",),
         "levels": ("Location",),
         "load": ("read_machine",),
-        "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "Nic", "NumaNode", "PathType", "PciDevice"),
+        "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice"),
     },
 )
 

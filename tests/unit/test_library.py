@@ -86,8 +86,8 @@ def test_the_names_of_the_library() -> None:
         "tables_of",
     ]  # fmt: skip
     assert dir(topology) == [
-        "Cpu", "Gpu", "Location", "Machine", "MigDevice", "Nic", "NumaNode", "PathType", "PciDevice", "TopologyError",
-        "read_machine",
+        "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice",
+        "TopologyError", "read_machine",
     ]  # fmt: skip
 
 

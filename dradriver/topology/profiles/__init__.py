@@ -2,6 +2,7 @@
 
 entries  the fields of a profile
 schema   from a profile to a machine
+mig      MIG profiles of products, for simulated machines
 cures    what to write instead of a wrong value
 """
 
