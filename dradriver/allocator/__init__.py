@@ -4,7 +4,8 @@ request    what is wanted and what was chosen, as plain data
 policies   what the words of ``policy`` require
 sets       what a set of GPUs is worth: figures of every subset of a machine
 choice     which set of one machine's free GPUs is taken
-fleet      which nodes of a cluster, for one pod and for gangs
+parts      shares and MIG slices: what is left of a GPU, and where a part takes least from others
+fleet      which nodes of a cluster, for one pod, whole or in parts, and for gangs
 
 Each stands on those above it. All but the first two need numpy, which is loaded when a name of theirs is first used.
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dradriver.allocator.choice.numbering import UnknownGpuError
     from dradriver.allocator.fleet.fleet import Fleet
     from dradriver.allocator.fleet.gangs import place_gang
+    from dradriver.allocator.parts.offers import Offer
     from dradriver.allocator.policies import POLICIES
     from dradriver.allocator.request import (
         Amount,
@@ -55,6 +57,7 @@ __all__ = [
     "Mig",
     "MigPart",
     "NoPlaceError",
+    "Offer",
     "PartChoice",
     "Request",
     "Share",
@@ -96,6 +99,7 @@ __getattr__ = lazy.exports(
         "sets.tables": ("MAX_GPUS", "MachineTooLargeError", "Tables", "tables_of"),
         "choice.choose": ("choose",),
         "choice.numbering": ("UnknownGpuError",),
+        "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
         "fleet.gangs": ("place_gang",),
     },

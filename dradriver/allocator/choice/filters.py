@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
-from dradriver.allocator.request import Whole
+from dradriver.allocator.request import Request, Whole
 from dradriver.topology.machine import Gpu
 
 
-def filters(request: Whole) -> bool:
+def filters(request: Request) -> bool:
     """Whether the request wants only some kinds of GPU, or only some of them."""
-    return bool(request.product or request.architecture or request.min_memory_mib or request.exclude)
+    exclude = request.exclude if isinstance(request, Whole) else ()
+    return bool(request.product or request.architecture or request.min_memory_mib or exclude)
 
 
 def suits(gpu: Gpu, request: Whole) -> bool:

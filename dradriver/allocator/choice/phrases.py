@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.allocator.request import Whole
+from dradriver.allocator.request import Request, Whole
 
 
 def wanted(request: Whole) -> str:
@@ -26,7 +26,7 @@ def wanted_set(request: Whole) -> str:
     return " and ".join(parts)
 
 
-def wanted_gpus(request: Whole) -> str:
+def wanted_gpus(request: Request) -> str:
     """``of product NVIDIA A100*``: which kinds of GPU; empty for any."""
     parts = []
     if request.product:
@@ -35,6 +35,6 @@ def wanted_gpus(request: Whole) -> str:
         parts.append(f"of architecture {request.architecture}")
     if request.min_memory_mib:
         parts.append(f"of at least {request.min_memory_mib} MiB")
-    if request.exclude:
+    if isinstance(request, Whole) and request.exclude:
         parts.append(f"other than {', '.join(map(str, request.exclude))}")
     return " ".join(parts)

@@ -13,6 +13,7 @@ import numpy as np
 from dradriver.allocator.choice.best_set import TABULATED, best_sets
 from dradriver.allocator.choice.set_order import keep_order, preference
 from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Array, Ints
@@ -57,6 +58,18 @@ def ties(
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)
+
+
+def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
+    """The first nodes by name of equally good options, with their groups and what to take of each."""
+    taken: dict[Candidates, dict[int, int]] = {}
+    for option in tie:
+        taken.setdefault(option.candidates, {})[option.free] = option.taken
+    found = [
+        (name, each.group, sets[free]) for each, sets in taken.items() for name, free in each.first(sets.keys(), limit)
+    ]
+    found.sort(key=lambda entry: entry[0])
+    return found[:limit]
 
 
 def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria]) -> Iterator[Option]:
