@@ -137,8 +137,12 @@ class Layout:
         found: dict[Counts, Way] = {}
         for (counts, at), placed in reached.items():
             way = Way(int(self.worth[state] - self.worth[at]), placed)
-            found[counts] = min(found.get(counts, way), way)
+            found[counts] = min(found.get(counts, way), way, key=_preferred)
         return found
+
+
+def _preferred(way: Way) -> tuple[int, list[int]]:
+    return way.cost, [-start for _, start in way.placements]
 
 
 @lru_cache(maxsize=64)
