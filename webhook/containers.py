@@ -7,13 +7,16 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import messages, names, quantity
+from dradriver.api import limits, names
 from dradriver.api.annotations import gpu_number
 from dradriver.api.errors import WordError
+from dradriver.api.parts import Asked, described
 from webhook import view
 
-Counts = dict[str, int]
-"""GPUs of each container that wants any, by name in pod order."""
+Asks = dict[str, Asked]
+"""What each container asks for that wants any GPU or part of one, by name in pod order."""
+
+_PARTS: Final = frozenset((names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE))
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
@@ -25,11 +28,11 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
     @property
     def gpus(self) -> tuple[tuple[str, ...], ...]:
         """Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole."""
-        return tuple(
-            (where, names.GPU_RESOURCE) if len(found) > 1 else (where,)
-            for where, found in (("limits", self.limits), ("requests", self.requests))
-            if names.GPU_RESOURCE in found
-        )
+        paths: list[tuple[str, ...]] = []
+        for where, found in (("limits", self.limits), ("requests", self.requests)):
+            ours = [(where, resource) for resource in found if limits.is_ours(resource)]
+            paths += [(where,)] if ours and len(ours) == len(found) else ours
+        return tuple(paths)
 
 
 _NONE: Final = Amounts({}, {})
@@ -49,68 +52,61 @@ def amounts(container: view.Container) -> Amounts:
     return Amounts(limits, limits if same else view.quantities(resources.requests))
 
 
-def counts(pod: view.Pod) -> Counts:
-    """Return the GPUs of each container that wants any, by name in pod order, from limits or the ``gpus`` annotation.
+def asks(pod: view.Pod) -> Asks:
+    """Return what each container asks for that wants a GPU or a part of one, by name in pod order.
+
+    Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's.
 
     Raises:
-        WordError: A count that is no whole number, or limits and requests that differ.
+        WordError: A limit that is none, or limits and requests of whole GPUs that differ.
     """
-    found = {c.name: count for c in pod.app_containers if (count := asked(c.name, amounts(c)))}
-    text = pod.words.get(names.GPUS)
-    if text is not None and not found and (first := pod.app_containers[:1]):
-        return {first[0].name: gpu_number(names.GPUS, text)}
+    found = {c.name: one for c in pod.app_containers if (one := asked(c.name, amounts(c)))}
+    if not found and (first := pod.app_containers[:1]):
+        text = pod.words.get(names.GPUS)
+        if text is not None:
+            return {first[0].name: gpu_number(names.GPUS, text)}
+        if not _PARTS.isdisjoint(pod.words):
+            return {first[0].name: 1}
     return found
 
 
-def asked(name: str, amounts: Amounts) -> int:
-    """Return how many GPUs a container's limits ask for; 0 for none.
+def asked(name: str, amounts: Amounts) -> Asked:
+    """Return what a container's limits ask for; 0 for nothing.
+
+    Requests of parts say nothing: their limits count. Those of whole GPUs must be their limits.
 
     Raises:
-        WordError: The count is no whole number, or the requests differ from the limits.
+        WordError: A limit that is none, or the requests of whole GPUs differ from the limits.
     """
-    limit = _count(name, "limits", amounts.limits)
-    if amounts.requests is amounts.limits:
-        return limit or 0
-    request = _count(name, "requests", amounts.requests)
-    if request is not None and request != (limit or 0):
+    where = f"container {name[:63]!r}:"
+    limit = limits.asked(f"{where} limits", amounts.limits)
+    if amounts.requests is amounts.limits or not isinstance(limit, int):
+        return limit
+    request = limits.asked(f"{where} requests", amounts.requests)
+    if request != limit and (request or names.GPU_RESOURCE in amounts.requests):
         raise WordError(
-            f"container {name[:63]!r}: requests {names.GPU_RESOURCE}: {request} but limits "
-            f"{'none' if limit is None else limit}; write the same number in limits, and leave the request out"
+            f"{where} requests {described(request)} but limits {described(limit) if limit else 'none'}; write the same "
+            f"in limits, and leave the request out"
         )
-    return limit or 0
+    return limit
 
 
-def _count(name: str, where: str, quantities: Mapping[str, view.Quantity]) -> int | None:
-    value = quantities.get(names.GPU_RESOURCE)
-    if value is None:
-        return None
-    text = str(value)
-    if text.isascii() and text.isdigit() and len(text) <= 4:
-        return int(text)
-    try:
-        thousandths = quantity.milli(text)
-    except WordError:
-        thousandths = -1
-    if thousandths < 0 or thousandths % 1000 or thousandths > 10**9:
-        raise messages.is_no(f"container {name[:63]!r}: {where} {names.GPU_RESOURCE}", text, messages.GPUS)
-    return thousandths // 1000
-
-
-def init_request(name: str, wanted: int, counts: Counts) -> str | None:
+def init_request(name: str, wanted: Asked, asks: Asks) -> str | None:
     """Return the request that an init container shares with an app container; None for the whole claim.
 
     An init container has ended before the others start, so it borrows their GPUs.
 
     Raises:
-        WordError: It asks for a number that neither one container nor the whole pod has.
+        WordError: It asks for what neither one container nor the whole pod has.
     """
-    for other, count in counts.items():
-        if count == wanted:
+    for other, one in asks.items():
+        if one == wanted:
             return other
-    if wanted == sum(counts.values()):
+    numbers = [one for one in asks.values() if isinstance(one, int)]
+    if numbers and wanted == sum(numbers):
         return None
-    allowed = sorted({*counts.values(), sum(counts.values())})
+    allowed = [str(number) for number in sorted({*numbers, sum(numbers)})] if numbers else map(described, asks.values())
     raise WordError(
-        f"init container {name[:63]!r}: {wanted} {names.GPU_RESOURCE}; an init container borrows the GPUs "
-        f"of one container or of the whole pod, so write {' or '.join(map(str, allowed))}, or no limit"
+        f"init container {name[:63]!r}: {described(wanted)}; an init container borrows the GPUs of one container or of "
+        f"the whole pod, so write {' or '.join(dict.fromkeys(allowed))}, or no limit"
     )

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from dradriver.api import affinity, messages, names, resolved
 from dradriver.api.errors import WordError
+from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from webhook import advice, bounds, containers, view, wanted
-from webhook.containers import Counts
+from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
 
@@ -57,18 +58,18 @@ def create(
     spec = pod.spec
     copied = _is_copy(pod)
     if copied:
-        counts = _noted(pod)
-        warnings += _ignored_limits(pod, counts)
+        asks = _noted(pod)
+        warnings += _ignored_limits(pod, asks)
     else:
         _refuse_foreign(pod)
-        counts = containers.counts(pod)
-    note = _resolved(tuple(pod.words.items()), tuple(counts.items()), policies)
+        asks = containers.asks(pod)
+    note = _resolved(tuple(pod.words.items()), tuple(asks.items()), policies)
     return (
         wanted.Wanted(
             written={names.REQUEST: note},
-            containers=tuple(_app(c, counts) for c in pod.containers),
+            containers=tuple(_app(c, asks) for c in pod.containers),
             init_containers=tuple(
-                _app(c, counts) if c.restart_policy == "Always" else _init(c, counts, copied=copied)
+                _app(c, asks) if c.restart_policy == "Always" else _init(c, asks, copied=copied)
                 for c in pod.init_containers
             ),
             claims=wanted.with_last(spec.resource_claims or (), view.PodClaim(names.POD_CLAIM, new_name())),
@@ -82,9 +83,9 @@ def create(
 
 
 @functools.lru_cache(maxsize=256)
-def _resolved(words: tuple[tuple[str, str], ...], counts: tuple[tuple[str, int], ...], policies: Policies) -> str:
+def _resolved(words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], policies: Policies) -> str:
     """Return the note of a resolved request. Pods of one job come in numbers, all with the same words."""
-    return resolved.write(resolved.resolve(dict(words), dict(counts), policies))
+    return resolved.write(resolved.resolve(dict(words), dict(asks), policies))
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -112,9 +113,9 @@ def _is_copy(pod: view.Pod) -> bool:
     )
 
 
-def _noted(pod: view.Pod) -> Counts:
+def _noted(pod: view.Pod) -> Asks:
     try:
-        noted = resolved.read(pod.written).containers
+        noted = resolved.read(pod.written).asked
     except WordError as error:
         raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
     present = [container.name for container in pod.app_containers]
@@ -127,14 +128,14 @@ def _noted(pod: view.Pod) -> Counts:
     return {name: noted[name] for name in present if name in noted}
 
 
-def _ignored_limits(pod: view.Pod, counts: Counts) -> list[str]:
+def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:
     if pod.gated:
         return []  # a second pass: a LimitRange has put its default where the first took a limit away
     return [
-        f"container {c.name[:63]!r}: limit {names.GPU_RESOURCE}: {count} is ignored, because annotation "
-        f"{names.REQUEST}, of the pod that this one was copied from, says {counts.get(c.name, 0)}"
+        f"container {c.name[:63]!r}: its limit, {described(own)}, is ignored, because annotation {names.REQUEST}, of "
+        f"the pod that this one was copied from, says {described(asks[c.name]) if c.name in asks else 'none'}"
         for c in pod.app_containers
-        if (count := containers.asked(c.name, containers.amounts(c))) and count != counts.get(c.name, 0)
+        if (own := containers.asked(c.name, containers.amounts(c))) and own != asks.get(c.name)
     ]
 
 
@@ -160,16 +161,16 @@ def _uses_claim(claims: Sequence[view.UsedClaim]) -> bool:
     return any(claim.name == names.POD_CLAIM for claim in claims)
 
 
-def _app(container: view.Container, counts: Counts) -> wanted.Container | None:
+def _app(container: view.Container, asks: Asks) -> wanted.Container | None:
     """What an app container or sidecar should be: a user of its own request of the claim, if it has GPUs."""
     stripped = containers.amounts(container).gpus
-    if container.name in counts:
+    if container.name in asks:
         own = view.UsedClaim(names.POD_CLAIM, container.name)
         return wanted.Container(wanted.with_last(container.claims, own), stripped)
     return wanted.Container(tuple(range(len(container.claims))), stripped) if stripped else None
 
 
-def _init(container: view.Container, counts: Counts, *, copied: bool) -> wanted.Container | None:
+def _init(container: view.Container, asks: Asks, *, copied: bool) -> wanted.Container | None:
     """What an init container should be: a borrower of GPUs that another has later.
 
     Raises:
@@ -179,8 +180,8 @@ def _init(container: view.Container, counts: Counts, *, copied: bool) -> wanted.
     if not found.gpus:
         return None
     # A copy's init containers hold their share already; a limit here is a LimitRange's default.
-    count = 0 if copied else containers.asked(container.name, found)
-    if not count:
+    own_ask = 0 if copied else containers.asked(container.name, found)
+    if not own_ask:
         return wanted.Container(tuple(range(len(container.claims))), found.gpus)
-    own = view.UsedClaim(names.POD_CLAIM, containers.init_request(container.name, count, counts))
+    own = view.UsedClaim(names.POD_CLAIM, containers.init_request(container.name, own_ask, asks))
     return wanted.Container(wanted.with_last(container.claims, own), found.gpus)

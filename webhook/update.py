@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import affinity, names, resolved, values
+from dradriver.api import affinity, limits, names, resolved, values
 from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies
 from webhook import bounds, containers, create, view, wanted
-from webhook.containers import Counts
+from webhook.containers import Asks
 
 _KEPT: Final = (
     f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
@@ -62,26 +62,26 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
         WordError: A word that was added or changed is bad.
     """
     note = live.written.get(names.REQUEST)
-    counts, intact = _counts(live)
+    asks, intact = _asks(live)
     same = pod.words == live.words
     if same and intact:
         return note, []
-    if counts is None or not (live.gated or same):
+    if asks is None or not (live.gated or same):
         found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found
     try:
-        return resolved.write(resolved.resolve(pod.words, counts, policies)), []
+        return resolved.write(resolved.resolve(pod.words, asks, policies)), []
     except WordError as error:
         if same:
             return note, []  # of an earlier release, and beyond repair
-        _refuse_what_is_new(error, pod.words, live.words, counts, policies)
+        _refuse_what_is_new(error, pod.words, live.words, asks, policies)
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
 
-def _counts(live: view.Pod) -> tuple[Counts | None, bool]:
+def _asks(live: view.Pod) -> tuple[Asks | None, bool]:
     """Return the GPUs of the live pod's containers, None where nothing tells, and whether its note does."""
     try:
-        return resolved.read(live.written).containers, True
+        return resolved.read(live.written).asked, True
     except WordError:
         pass
     users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
@@ -105,7 +105,7 @@ def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: 
 
 
 def _refuse_what_is_new(
-    error: WordError, words: Mapping[str, str], were: Mapping[str, str], counts: Counts | None, policies: Policies
+    error: WordError, words: Mapping[str, str], were: Mapping[str, str], asks: Asks | None, policies: Policies
 ) -> None:
     """Return if the words were wrong before, and those that were added or changed are right by themselves.
 
@@ -113,7 +113,7 @@ def _refuse_what_is_new(
         WordError: What is wrong is new.
     """
     try:
-        check_words(were, policies) if counts is None else parse(were, counts, policies)
+        check_words(were, policies) if asks is None else parse(were, asks, policies)
     except WordError:
         check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
     else:
@@ -149,6 +149,6 @@ def _container(sent: view.Container, live: view.Container | None) -> wanted.Cont
     if view.same(now.limits, was.limits) and view.same(now.requests, was.requests):
         stripped = ()
     else:
-        kept = names.GPU_RESOURCE in view.quantities(was.limits)
+        kept = any(map(limits.is_ours, view.quantities(was.limits)))
         stripped = () if kept else containers.amounts(sent).gpus
     return wanted.Container(claims, stripped)

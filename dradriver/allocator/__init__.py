@@ -4,7 +4,8 @@ request    what is wanted and what was chosen, as plain data
 policies   what the words of ``policy`` require
 sets       what a set of GPUs is worth: figures of every subset of a machine
 choice     which set of one machine's free GPUs is taken
-fleet      which nodes of a cluster, for one pod and for gangs
+parts      shares and MIG slices: what is left of a GPU, and where a part takes least from others
+fleet      which nodes of a cluster, for one pod, whole or in parts, and for gangs
 
 Each stands on those above it. All but the first two need numpy, which is loaded when a name of theirs is first used.
 """
@@ -18,17 +19,25 @@ if TYPE_CHECKING:
     from dradriver.allocator.choice.numbering import UnknownGpuError
     from dradriver.allocator.fleet.fleet import Fleet
     from dradriver.allocator.fleet.gangs import place_gang
+    from dradriver.allocator.parts.offers import Offer
     from dradriver.allocator.policies import POLICIES
     from dradriver.allocator.request import (
+        Amount,
         Choice,
         Constraint,
         GangChoice,
         GangRequest,
         Level,
+        Mig,
+        MigPart,
         NoPlaceError,
+        PartChoice,
         Request,
+        Share,
+        SharePart,
         Strategy,
         Weights,
+        Whole,
     )
     from dradriver.allocator.sets.estimates import Estimate, all_reduce
     from dradriver.allocator.sets.tables import MAX_GPUS, MachineTooLargeError, Tables, tables_of
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_GPUS",
     "POLICIES",
+    "Amount",
     "Choice",
     "Constraint",
     "Estimate",
@@ -44,12 +54,19 @@ __all__ = [
     "GangRequest",
     "Level",
     "MachineTooLargeError",
+    "Mig",
+    "MigPart",
     "NoPlaceError",
+    "Offer",
+    "PartChoice",
     "Request",
+    "Share",
+    "SharePart",
     "Strategy",
     "Tables",
     "UnknownGpuError",
     "Weights",
+    "Whole",
     "all_reduce",
     "choose",
     "place_gang",
@@ -61,20 +78,28 @@ __getattr__ = lazy.exports(
     {
         "policies": ("POLICIES",),
         "request": (
+            "Amount",
             "Choice",
             "Constraint",
             "GangChoice",
             "GangRequest",
             "Level",
+            "Mig",
+            "MigPart",
             "NoPlaceError",
+            "PartChoice",
             "Request",
+            "Share",
+            "SharePart",
             "Strategy",
             "Weights",
+            "Whole",
         ),
         "sets.estimates": ("Estimate", "all_reduce"),
         "sets.tables": ("MAX_GPUS", "MachineTooLargeError", "Tables", "tables_of"),
         "choice.choose": ("choose",),
         "choice.numbering": ("UnknownGpuError",),
+        "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
         "fleet.gangs": ("place_gang",),
     },

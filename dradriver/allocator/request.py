@@ -1,4 +1,7 @@
-"""What is wanted of a set of GPUs, and what was chosen: plain data, without numpy."""
+"""What a pod wants of GPUs, whole ones or parts, and what was chosen: plain data, without numpy.
+
+A request is one of three: ``Whole`` GPUs, a ``Share`` of one for each container, or ``Mig`` slices.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +50,31 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     power: float = 5
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod wants.
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What every request may say: of which kind the GPUs are, and where.
+
+    Attributes:
+        strategy: Which of several equally good places.
+        product: Only GPUs whose full product name matches this, exactly or as a glob, in upper and lower case as given.
+        architecture: Only GPUs of this architecture (``hopper``).
+        min_memory_mib: Only GPUs with at least this much memory, the whole GPU's also where a part is wanted.
+    """
+
+    strategy: Strategy = Strategy.BEST_FIT
+    product: str = ""
+    architecture: str = ""
+    min_memory_mib: int = 0
+
+
+class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
+    """Whole GPUs for one pod.
 
     Attributes:
         containers: GPUs of each container that wants any, in pod order; the set is chosen as one and then split.
         required: All of these must hold for the whole set, or there is no place.
         preferred: A ladder, best first: the first rung that some free set can reach is kept; after the last, anything.
-        strategy: Which of several equally good places.
         min_bandwidth_gbps: Least line rate of the weakest step of the set's best ring; a single GPU always has it.
         min_busbw_gbps: Least all-reduce bus bandwidth predicted for the set; a single GPU always has it.
-        product: Only GPUs whose full product name matches this, exactly or as a glob, in upper and lower case as given.
-        architecture: Only GPUs of this architecture (``hopper``).
-        min_memory_mib: Only GPUs with at least this much memory.
         include: Numbers of GPUs that must be in the set.
         exclude: Numbers of GPUs that must not be.
         max_cross_nvswitch_gpus: Most GPUs of the set that may lie outside the NVLink domain that holds most of them.
@@ -70,12 +85,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[int, ...]
     required: tuple[Constraint, ...] = ()
     preferred: tuple[Constraint, ...] = ()
-    strategy: Strategy = Strategy.BEST_FIT
     min_bandwidth_gbps: float = 0.0
     min_busbw_gbps: float = 0.0
-    product: str = ""
-    architecture: str = ""
-    min_memory_mib: int = 0
     include: tuple[int, ...] = ()
     exclude: tuple[int, ...] = ()
     max_cross_nvswitch_gpus: int | None = None
@@ -88,8 +99,56 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.containers)
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One set on one machine and what it is worth.
+class Amount(msgspec.Struct, frozen=True):
+    """How much of a GPU: of its compute and of its memory; 0 of one is as much as the other's proportion.
+
+    Attributes:
+        cores: Percent of its compute.
+        memory_mib: Of its memory.
+    """
+
+    cores: int = 0
+    memory_mib: int = 0
+
+    def of(self, memory_mib: int) -> Amount:
+        """What this comes to on a GPU with so much memory, in whole percent and MiB; it may be more than there is.
+
+        What follows from the other's proportion is rounded down, to 1 at least: then parts fill a GPU whenever what
+        was asked for does (four quarters of 81,559 MiB, eight times 10 GiB of 80).
+        """
+        if not self.memory_mib:
+            return Amount(self.cores, max(memory_mib * self.cores // 100, 1))
+        if not self.cores:
+            return Amount(max(100 * self.memory_mib // max(memory_mib, 1), 1), self.memory_mib)
+        return self
+
+
+class Share(_Wanted, frozen=True, kw_only=True, tag="share"):
+    """A share of a GPU for each of one pod's containers that want one; several may be of one GPU.
+
+    Attributes:
+        amounts: What each container wants, in pod order.
+    """
+
+    amounts: tuple[Amount, ...]
+
+
+class Mig(_Wanted, frozen=True, kw_only=True, tag="mig"):
+    """MIG slices for one pod, of one GPU or of several.
+
+    Attributes:
+        profiles: For each container that wants some, in pod order, the profiles' names as NVML gives them
+            (``1g.10gb``): any GPU that has such a profile will do, whatever its product.
+    """
+
+    profiles: tuple[tuple[str, ...], ...]
+
+
+Request = Whole | Share | Mig
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="whole"):
+    """One set of whole GPUs on one machine and what it is worth.
 
     Attributes:
         gpus: The machine's own GPU numbers, ascending.
@@ -114,6 +173,54 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
 
 
+class SharePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="share"):
+    """A share of one GPU.
+
+    Attributes:
+        gpu: The machine's own number of the GPU.
+        amount: How much of it; neither is 0.
+    """
+
+    gpu: int
+    amount: Amount
+
+
+class MigPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="mig"):
+    """One MIG slice of one GPU.
+
+    Attributes:
+        gpu: The machine's own number of the GPU.
+        profile: The profile's name.
+        start: Its first memory slice.
+        size: How many memory slices it takes from there on.
+    """
+
+    gpu: int
+    profile: str
+    start: int
+    size: int
+
+
+Part = SharePart | MigPart
+
+
+class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="parts"):
+    """Parts of one machine's GPUs for a ``Share`` or ``Mig`` request.
+
+    Attributes:
+        containers: For each container of the request its parts, in the request's order.
+        node: The machine's node in a cluster; empty offline.
+    """
+
+    containers: tuple[tuple[Part, ...], ...]
+    node: str = ""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The machine's own numbers of the GPUs that have a part of it, ascending."""
+        return tuple(sorted({part.gpu for parts in self.containers for part in parts}))
+
+
 class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a gang of equal pods wants: a place for all of them, or none.
 
@@ -126,7 +233,7 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
         min_network_gbps: Least network bandwidth of each node, if there are several.
     """
 
-    pod: Request
+    pod: Whole
     pods: int
     max_nodes: int | None = None
     min_gpus_per_node: int = 0

@@ -3,6 +3,8 @@
 names        every name that stands in a Kubernetes object
 objects      the parts of Kubernetes objects that decisions are made from
 annotations  a pod's annotations as a Request
+parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
+limits       what the limits of the field's other drivers ask for
 values       values of annotations: strategies, numbers, kinds of GPUs
 policies     the policies file, and what its names stand for
 messages     how errors about words are put

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.request import Constraint, Request
-from dradriver.api import messages, names, values
+from dradriver.api import messages, names, parts, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.parts import Asked
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.words import spelled_out
-from dradriver.api.values import MOST_GPUS
 
 LONGEST_VALUE: Final = 256  # characters
 
@@ -23,6 +23,15 @@ _ALIASES: Final = {
 _ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # in which words are read
 _KNOWN: Final = (*names.WISHES, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
+
+
+# What says something of a set of whole GPUs, and nothing of a part.
+_OF_SETS: Final = frozenset(
+    (
+        names.POLICY, names.REQUIRED, names.PREFERRED, names.REQUIRE_NVLINK, names.MIN_BANDWIDTH, names.MIN_BUSBW,
+        names.MAX_CROSS_NVSWITCH, names.PREFER_SAME_NUMA,
+    )
+)  # fmt: skip
 
 
 class _Field(NamedTuple):
@@ -58,19 +67,21 @@ def has_wish(annotations: Mapping[str, str]) -> bool:
     return any(is_ours(key) for key in annotations)
 
 
-def parse(annotations: Mapping[str, str], counts: Mapping[str, int], policies: Policies = DEFAULTS) -> Request:
+def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS) -> Request:
     """Return what the annotations ask for.
 
     Args:
         annotations: All annotations of the pod.
-        counts: GPUs of each container that wants any, by container name, in pod order.
+        asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
         policies: What names of policies and workloads stand for.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction.
     """
-    fields, gpus = _read(annotations, policies)
-    total = sum(counts.values())
+    own = _own(annotations)
+    words = _spelled_out(own, policies)
+    fields, gpus = _read(words)
+    total = sum(map(parts.count, asked.values()))
     if gpus is not None and gpus != total:
         raise WordError(
             f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {names.GPU_RESOURCE}; "
@@ -81,9 +92,19 @@ def parse(annotations: Mapping[str, str], counts: Mapping[str, int], policies: P
             f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
             f"{names.GPU_RESOURCE}: <count>, or write the annotation {names.GPUS}: <count>"
         )
-    if total > MOST_GPUS:
-        raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
-    return Request(containers=tuple(counts.values()), **fields)
+    return parts.request(words, asked, about_sets=_about_sets(own, policies), fields=fields)
+
+
+def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
+    """Return those of a pod's own words that say something of a set of whole GPUs, or whose policy does.
+
+    A workload's do not count: they are what is best for such jobs, and for a part of a GPU nothing of it is.
+    """
+    said = _spelled_out({key: text for key, text in own.items() if key != names.WORKLOAD}, policies)
+    found = {key: text for key, text in said.items() if key in _OF_SETS and text != "false"}
+    return {
+        key if key in own else names.POLICY: own.get(key, own.get(names.POLICY, text)) for key, text in found.items()
+    }
 
 
 def nccl(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> str:
@@ -92,7 +113,7 @@ def nccl(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> str:
     Raises:
         WordError: An unknown key, or a value that ``parse`` refuses.
     """
-    text = _words(annotations, policies).get(names.NCCL, values.NCCL_AUTO)
+    text = _spelled_out(_own(annotations), policies).get(names.NCCL, values.NCCL_AUTO)
     if values.nccl(text) is None:
         raise messages.not_one_of(names.NCCL, text, values.NCCL)
     return text
@@ -104,7 +125,7 @@ def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -
     Raises:
         WordError: An unknown key, a bad value or a contradiction among the words.
     """
-    _read(annotations, policies)
+    _read(_spelled_out(_own(annotations), policies))
 
 
 def gpu_number(key: str, text: str) -> int:
@@ -119,9 +140,8 @@ def gpu_number(key: str, text: str) -> int:
     return count
 
 
-def _read(annotations: Mapping[str, str], policies: Policies) -> tuple[dict[str, Any], int | None]:
+def _read(words: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
-    words = _words(annotations, policies)
     required: list[Constraint] = []
     fields: dict[str, Any] = {}
     gpus: int | None = None
@@ -144,23 +164,23 @@ def _read(annotations: Mapping[str, str], policies: Policies) -> tuple[dict[str,
             if strategy is None:
                 raise messages.not_one_of(key, text, values.STRATEGIES)
             fields["strategy"] = strategy
-        else:
+        elif key in _FIELDS:
             field = _FIELDS[key]
             value = field.read(text)
             if value is None:
                 raise messages.is_no(key, text, field.what)
             fields[field.name] = value
+    parts.of_words(words)
     if required:
         fields["required"] = tuple(dict.fromkeys(required))
     return fields, gpus
 
 
-def _words(annotations: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return the author's words by their own names, with what policies stand for, in the order in which they are read.
+def _own(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the author's words by their own names.
 
     Raises:
-        WordError: An unknown key, a value that is too long, an alias that contradicts its word, or what
-            ``spelled_out`` refuses.
+        WordError: An unknown key, a value that is too long, or an alias that contradicts its word.
     """
     found: dict[str, str] = {}
     for key, value in annotations.items():
@@ -173,7 +193,16 @@ def _words(annotations: Mapping[str, str], policies: Policies) -> dict[str, str]
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
         if found.setdefault(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(found[known])}")
-    return dict(sorted(spelled_out(found, policies).items(), key=lambda item: _ORDER[item[0]]))
+    return found
+
+
+def _spelled_out(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
+    """Return the words with what policies stand for, in the order in which they are read.
+
+    Raises:
+        WordError: What ``spelled_out`` refuses.
+    """
+    return dict(sorted(spelled_out(own, policies).items(), key=lambda item: _ORDER[item[0]]))
 
 
 def _ladder(key: str, text: str) -> list[Constraint]:

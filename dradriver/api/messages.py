@@ -17,6 +17,10 @@ MEMORY: Final = "memory of a GPU; write a quantity of at least 1Mi, as 40Gi"
 PRODUCT: Final = "product; write the full name as nvidia-smi -L gives it, or a glob, as NVIDIA A100*"
 ARCHITECTURE: Final = "architecture; write one word, as hopper"
 GPUS: Final = f"count of GPUs; write a whole number from 1 to {MOST_GPUS}"
+SHARE: Final = "share of a GPU; write hundredths from 0.01 to 0.99, as 0.5, and for whole GPUs how many"
+CORES: Final = "percentage of a GPU's compute; write a whole number from 1 to 100"
+MIG_PROFILE: Final = "MIG profile; write slices and memory as nvidia-smi mig -lgip does, as 1g.10gb"
+MIG_RESOURCE: Final = "MIG profile's resource; write slices and memory, as nvidia.com/mig-1g.10gb"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"
 
 MOST_SHOWN: Final = 20  # names of policies in a message

@@ -13,15 +13,17 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Constraint, Request, Weights
+from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
 from dradriver.api import names, values
 from dradriver.api.annotations import nccl, parse
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.parts import Asked
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
-VERSION: Final = 1
+VERSION: Final = 2
+_NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
 _LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
 
@@ -30,33 +32,64 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         version: Of this note's form.
-        containers: GPUs of each container that wants any, by name in pod order.
-        request: What the allocator is asked; its ``containers`` are the values of the above.
+        containers: Names of the containers that want any GPU or part of one, in pod order.
+        request: What the allocator is asked, for these containers in this order.
         nccl: What NCCL is told; unset where the author does not say.
     """
 
     version: int = VERSION
-    containers: dict[str, int]
+    containers: tuple[str, ...]
     request: Request
     nccl: str | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def asked(self) -> dict[str, Asked]:
+        """What each container asks for, by name in pod order: what ``resolve`` made the request from."""
+        return dict(zip(self.containers, _asked(self.request), strict=True))
+
+
+class _Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A note of version 1, which knew whole GPUs only."""
+
+    version: int
+    containers: dict[str, int]
+    request: Whole
+    nccl: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int = 0
+
 
 _ENCODER: Final = msgspec.json.Encoder()
+_VERSION: Final = msgspec.json.Decoder(_Version)
 _DECODER: Final = msgspec.json.Decoder(Resolved)
+_DECODER_BEFORE: Final = msgspec.json.Decoder(_Before)
 
 
-def resolve(annotations: Mapping[str, str], counts: Mapping[str, int], policies: Policies = DEFAULTS) -> Resolved:
-    """Return what a pod's words and its containers' GPUs come to; arguments and errors are those of ``parse``.
+def resolve(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS) -> Resolved:
+    """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``.
 
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
     controller adds those in force when it chooses.
     """
     told = nccl(annotations, policies)
     return Resolved(
-        containers=dict(counts),
-        request=parse(annotations, counts, policies),
+        containers=tuple(asked),
+        request=published(parse(annotations, asked, policies)),
         nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
     )
+
+
+def published(request: Request) -> Whole:
+    """Return the request if what it asks for is in the slices of some driver.
+
+    Raises:
+        WordError: It asks for parts.
+    """
+    if not isinstance(request, Whole):
+        raise WordError("parts of a GPU are not published yet; ask for whole GPUs, and leave shares and MIG slices out")
+    return request
 
 
 def write(resolved: Resolved) -> str:
@@ -76,7 +109,7 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     try:
         if len(text) > _LONGEST:
             raise WordError(f"it has {len(text)} characters, more than {_LONGEST}")
-        resolved = _DECODER.decode(text)
+        resolved = _decode(text)
         _check(resolved)
     except (WordError, ValueError, RecursionError) as error:
         told = str(error) if isinstance(error, WordError) else shown(str(error))
@@ -84,26 +117,73 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     return resolved
 
 
+def _decode(text: str) -> Resolved:
+    """Return the note; one of version 1 as the one that would be written today."""
+    version = _VERSION.decode(text).version
+    if version == VERSION:
+        return _DECODER.decode(text)
+    if version != 1:
+        raise WordError(f"its version is {version}, and {VERSION} is the newest that is known")
+    before = _DECODER_BEFORE.decode(text)
+    if tuple(before.containers.values()) != before.request.containers:
+        raise WordError(_NO_NUMBER)
+    return Resolved(containers=tuple(before.containers), request=before.request, nccl=before.nccl)
+
+
 def _check(resolved: Resolved) -> None:
     """Refuse what ``parse`` never makes: the allocator and the claim's CEL take these values as they are."""
-    request, counts = resolved.request, tuple(resolved.containers.values())
-    if resolved.version != VERSION:
-        raise WordError(f"its version is {resolved.version}, and {VERSION} is the one that is known")
-    if not counts or min(counts) < 1 or sum(counts) > MOST_GPUS or counts != request.containers:
-        raise WordError(f"it asks for no number of GPUs from 1 to {MOST_GPUS}")
-    if not all(math.isfinite(rate) and rate >= 0 for rate in (request.min_bandwidth_gbps, request.min_busbw_gbps)):
-        raise WordError("it has a bandwidth that is none")
+    request = resolved.request
+    asked = _asked(request)
+    if not asked or len(set(resolved.containers)) != len(resolved.containers) or len(asked) != len(resolved.containers):
+        raise WordError("its containers are not those that it asks GPUs for")
     if not 0 <= request.min_memory_mib <= values.MOST_MEMORY_MIB:
         raise WordError("it has an amount of memory that is none")
-    if request.max_cross_nvswitch_gpus is not None and not 0 <= request.max_cross_nvswitch_gpus <= 99:
-        raise WordError("its max_cross_nvswitch_gpus is no number from 0 to 99")
     if request.product and values.product(request.product) is None:
         raise WordError("it has a product that is none")
     if request.architecture and values.architecture(request.architecture) is None:
         raise WordError("it has an architecture that is none")
-    if max(len(request.required), len(request.preferred)) > len(Constraint):
-        raise WordError("it has a constraint twice")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
+    match request:
+        case Whole():
+            _check_whole(request)
+        case Share():
+            if not all(map(_is_amount, request.amounts)) or len(request.amounts) > MOST_GPUS:
+                raise WordError(f"it asks for no number of shares from 1 to {MOST_GPUS}, or for one that is none")
+        case Mig():
+            every = [profile for profiles in request.profiles for profile in profiles]
+            if not all(request.profiles) or len(every) > MOST_GPUS or any(map(_no_profile, every)):
+                raise WordError(f"it asks for no number of MIG slices from 1 to {MOST_GPUS}, or for one that is none")
+
+
+def _check_whole(request: Whole) -> None:
+    if min(request.containers) < 1 or request.gpus > MOST_GPUS:
+        raise WordError(_NO_NUMBER)
+    if not all(math.isfinite(rate) and rate >= 0 for rate in (request.min_bandwidth_gbps, request.min_busbw_gbps)):
+        raise WordError("it has a bandwidth that is none")
+    if request.max_cross_nvswitch_gpus is not None and not 0 <= request.max_cross_nvswitch_gpus <= 99:
+        raise WordError("its max_cross_nvswitch_gpus is no number from 0 to 99")
+    if max(len(request.required), len(request.preferred)) > len(Constraint):
+        raise WordError("it has a constraint twice")
     if request.include or request.exclude or request.weights != Weights():
         raise WordError("it has something that no word says")
+
+
+def _asked(request: Request) -> tuple[int, ...] | tuple[Amount, ...] | tuple[tuple[str, ...], ...]:
+    """What each container asks for."""
+    match request:
+        case Whole():
+            return request.containers
+        case Share():
+            return request.amounts
+        case Mig():
+            return request.profiles
+
+
+def _is_amount(amount: Amount) -> bool:
+    some = amount.cores > 0 or amount.memory_mib > 0
+    return some and 0 <= amount.cores <= 100 and 0 <= amount.memory_mib <= values.MOST_MEMORY_MIB
+
+
+def _no_profile(name: str) -> bool:
+    return values.mig_profile(name) is None

@@ -22,6 +22,9 @@ _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII
 _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 # What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
+_SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
+# As NVML spells GPU instances' profiles: 1g.10gb, 1g.10gb+me, 1g.24gb+me.all, 1g.24gb-me, 2g.48gb+gfx.
+_MIG_PROFILE: Final = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]{1,8}(?:[.,+][a-z]{1,8})?)?", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _MIB: Final = 1 << 20
 
@@ -64,6 +67,23 @@ def product(text: str) -> str | None:
 def architecture(text: str) -> str | None:
     """Return the name of a GPU architecture: ``hopper``."""
     return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
+
+
+def share(text: str) -> int | None:
+    """Return a share of a GPU above nothing and below all of it in percent: ``0.5`` is 50."""
+    found = _SHARE.fullmatch(text.strip())
+    return int(found[1].ljust(2, "0")) or None if found is not None else None
+
+
+def percent(text: str) -> int | None:
+    """Return a whole percentage from 1 to 100."""
+    count = _whole(text.strip())
+    return count if count is not None and 1 <= count <= 100 else None
+
+
+def mig_profile(text: str) -> str | None:
+    """Return the name of a MIG profile of GPU instances, slices and memory both: ``1g.10gb``."""
+    return text.strip() if _MIG_PROFILE.fullmatch(text.strip()) else None
 
 
 def gpu_count(text: str) -> int | None:

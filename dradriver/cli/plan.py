@@ -15,12 +15,13 @@ from typing import Any
 import click
 import msgspec
 
-from dradriver.allocator import Choice, Estimate, Request, all_reduce, choose, tables_of
+from dradriver.allocator import Choice, Estimate, Request, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
 from dradriver.api.quantity import whole
+from dradriver.cli import plan_parts
 from dradriver.cli.machine_source import nccl_version_option
 from dradriver.cli.render.document import Document, report, table
 from dradriver.cli.render.output import safe_json, show
@@ -60,7 +61,12 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         include: Numbers of GPUs that must be in the set.
         exclude: Numbers of GPUs that must not be.
         message_size: Bytes or a quantity (``1Gi``) that an all-reduce is estimated for.
-        containers: GPUs of each container; one container where it is left out.
+        containers: GPUs of each container, or parts; one container where it is left out.
+        share: As the annotation, as are the next three: a part of one GPU for each container.
+        memory: A quantity: ``10Gi``.
+        cores: Percent.
+        mig_profile: ``1g.10gb``.
+        parts: What is on GPUs already, shares and MIG placements: ``0:0.5,3:1g.10gb@6``.
     """
 
     machine: str
@@ -83,6 +89,11 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include: list[int] = []
     exclude: list[int] = []
     message_size: int | str = ""
+    share: float | str = ""
+    memory: str = ""
+    cores: int | str = ""
+    mig_profile: str = ""
+    parts: str = ""
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -128,6 +139,11 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
 @click.option("--exclude", default="", metavar="LIST", help="GPUs that must not be.")
 @click.option("--message-size", default="", metavar="SIZE", help="Estimate an all-reduce of this size: 64Mi.")
+@click.option("--share", default="", metavar="PART", help="A share of a GPU for each container: 0.5.")
+@click.option("--memory", default="", metavar="SIZE", help="A share by its memory: 10Gi.")
+@click.option("--cores", default="", metavar="PERCENT", help="A share by its compute: 25.")
+@click.option("--mig-profile", default="", metavar="NAME", help="A MIG slice for each container: 1g.10gb.")
+@click.option("--parts", default="", metavar="LIST", help="Parts that are on GPUs already: 0:0.5,3:1g.10gb@6.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
@@ -167,12 +183,28 @@ def plan(
         **words,
     )
     machine, question = told(read_machine(source), question)
-    wish = request(question)
-    choice = choose(machine, free_gpus(machine, question), wish)
     if output == "json":
-        click.echo(as_line(answer(choice, estimate(machine, question, choice))))
-    else:
+        click.echo(as_line(reply(machine, question)))
+        return
+    wish = request(question)
+    if isinstance(wish, Whole):
+        choice = choose(machine, free_gpus(machine, question), wish)
         show(document(machine, wish, choice, estimate(machine, question, choice)))
+    else:
+        show(plan_parts.document(machine, wish, plan_parts.choose_parts(machine, question.free, question.parts, wish)))
+
+
+def reply(machine: Machine, question: Question) -> Answer | plan_parts.PartAnswer:
+    """The answer to a question about a machine that has what the question says of it.
+
+    Raises:
+        DriverError: The question cannot be asked, or has no answer.
+    """
+    wish = request(question)
+    if isinstance(wish, Whole):
+        choice = choose(machine, free_gpus(machine, question), wish)
+        return answer(choice, estimate(machine, question, choice))
+    return plan_parts.answer(plan_parts.choose_parts(machine, question.free, question.parts, wish))
 
 
 def answer_lines(lines: Iterable[bytes]) -> None:
@@ -185,13 +217,10 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             question = msgspec.json.decode(line, type=Question)
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
-            machine, question = told(machines[question.machine], question)
-            wish = request(question)
-            choice = choose(machine, free_gpus(machine, question), wish)
-            reply: Answer | dict[str, str] = answer(choice, estimate(machine, question, choice))
+            found: Answer | plan_parts.PartAnswer | dict[str, str] = reply(*told(machines[question.machine], question))
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
-            reply = {"error": str(error)}
-        click.echo(as_line(reply))
+            found = {"error": str(error)}
+        click.echo(as_line(found))
 
 
 def told(machine: Machine, question: Question) -> tuple[Machine, Question]:
@@ -208,7 +237,7 @@ def told(machine: Machine, question: Question) -> tuple[Machine, Question]:
     return machine, msgspec.structs.replace(question, product="", cpu="") if product else question
 
 
-def as_line(reply: Answer | dict[str, str]) -> str:
+def as_line(reply: Answer | plan_parts.PartAnswer | dict[str, str]) -> str:
     """The answer as one line of JSON."""
     return safe_json(msgspec.json.encode(reply).decode())
 
@@ -221,10 +250,11 @@ def request(question: Question) -> Request:
         DriverError: A word or a count that the annotations do not allow.
     """
     counts = question.containers
+    part = any(text != "" for text in (question.share, question.memory, question.cores, question.mig_profile))
     if counts is None:
-        if question.gpus is None:
+        if question.gpus is None and not part:
             raise PlanError("how many GPUs? Give gpus, or containers with the count of each")
-        counts = [question.gpus]
+        counts = [1 if question.gpus is None else question.gpus]
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
     words = {names.POLICY: question.policy}
@@ -235,6 +265,8 @@ def request(question: Question) -> Request:
         (names.ARCHITECTURE, question.architecture), (names.MIN_MEMORY, question.min_memory),
         (names.MAX_CROSS_NVSWITCH, question.max_cross_nvswitch_gpus),
         (names.PREFER_SAME_NUMA, "true" if question.prefer_same_numa else ""),
+        (names.SHARE, question.share), (names.SHARE_MEMORY, question.memory), (names.SHARE_CORES, question.cores),
+        (names.MIG_PROFILE, question.mig_profile),
     ):  # fmt: skip
         if isinstance(value, list):
             words[key] = ",".join(value)
@@ -242,6 +274,10 @@ def request(question: Question) -> Request:
             words[key] = f"{value:g}" if isinstance(value, float) else str(value)
     checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
     wish = words_of_pods.parse(words, checked)
+    if not isinstance(wish, Whole):
+        if question.include or question.exclude or question.message_size != "":
+            raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
+        return wish
     return msgspec.structs.replace(wish, include=tuple(question.include), exclude=tuple(question.exclude))
 
 
@@ -297,7 +333,7 @@ def numbers(text: str, *, option: str) -> list[int]:
     return found
 
 
-def document(machine: Machine, wish: Request, choice: Choice, estimated: Estimate | None) -> Document:
+def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
     rows = [
         ("machine", machine.name),

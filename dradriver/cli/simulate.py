@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from rich.progress import Progress, TaskID
 from dradriver.cli.render import svg
 from dradriver.cli.render.document import Document
 from dradriver.cli.render.output import show
-from dradriver.cli.simulator import report, trace
+from dradriver.cli.simulator import mixed, report, trace
+from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.policies import POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
+
+_EVERY = list(dict.fromkeys((*POLICIES, *MIXED)))
 
 
 class SimulationError(DriverError):
@@ -40,7 +44,17 @@ class SimulationError(DriverError):
     "--communication", type=click.FloatRange(0, 0.99), default=0.2, show_default=True,
     help="Share of a job's time that is all-reduce on the best set; it grows as bandwidth shrinks.",
 )  # fmt: skip
-@click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)), help="Only these; else all.")
+@click.option(
+    "--parts", type=click.FloatRange(0.0, 1.0),
+    help="Requests of whole GPUs, shares and MIG slices instead of jobs: which share of them wants a part of a GPU.",
+)  # fmt: skip
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(_EVERY),
+    help="Only these; else all.",
+)
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write the figures as an SVG picture.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
@@ -51,6 +65,7 @@ def simulate(
     file: Path | None,
     seed: int,
     communication: float,
+    parts: float | None,
     policies: tuple[str, ...],
     picture: Path | None,
     output: str,
@@ -61,12 +76,26 @@ def simulate(
     best. fragmented: free GPUs in no free set of four that is as good as the machine has. given up: how often a job
     gave back some of its pods because the others found no place. utilisation and fragmented count until the last job
     comes. A model of NCCL is the judge, and our own policies choose by it.
+
+    With --parts who finds no place at once is turned away: parts, slices, wholes: share of such requests that had a
+    place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
+    NVLink, mean over time. slices by count: what the scheduler does where MIG instances are made on demand.
     """
+    known = POLICIES if parts is None else MIXED
+    if strangers := [policy for policy in policies if policy not in known]:
+        raise SimulationError(f"policy {strangers[0]!r} is none of these; there are {', '.join(known)}")
     kinds = [read_machine(source) for source in sources]
     machines = [kinds[number % len(kinds)] for number in range(nodes)]
     gpus = sum(len(machine.gpus) for machine in machines)
     if not gpus:
         raise SimulationError("these machines have no GPUs")
+    if parts is not None:
+        if file is not None or picture is not None:
+            raise SimulationError("--parts: --trace and --plot are for jobs of whole GPUs; leave them out")
+        arrivals = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
+        found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
+        _show(found_parts, report.mixed(found_parts), output=output)
+        return
     found = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
     if largest := [job for job in found if job.gpus > gpus]:
         raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
@@ -78,10 +107,14 @@ def simulate(
             results.append(replay.run(progress=partial(_advance, bar, task)))
     if picture is not None:
         _write(picture, report.figures(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"))
+    _show(results, report.comparison(results), output=output)
+
+
+def _show(results: Sequence[msgspec.Struct], document: Document, *, output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.encode(results).decode())
     else:
-        show(report.comparison(results))
+        show(document)
 
 
 def _write(path: Path, document: Document) -> None:

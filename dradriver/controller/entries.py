@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
@@ -29,7 +29,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         ask: What it asks of a node.
     """
 
-    request: Request
+    request: Whole
     containers: tuple[str, ...]
     claim: Key
     keep_env: tuple[str, ...]
@@ -37,7 +37,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask
 
     @property
-    def kind(self) -> tuple[Request, Ask]:
+    def kind(self) -> tuple[Whole, Ask]:
         """What pods share that find a place together or not at all."""
         return self.request, self.ask
 
@@ -50,17 +50,16 @@ def read_wish(pod: Pod) -> Wish:
     """
     found = resolved.read(pod.metadata.annotations)
     known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
-    if strangers := sorted(found.containers.keys() - known):
+    if strangers := sorted(set(found.containers) - known):
         raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0][:63]!r}; create the pod anew")
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    containers = tuple(found.containers)
     return Wish(
-        request=found.request,
-        containers=containers,
+        request=resolved.published(found.request),
+        containers=found.containers,
         claim=key,
-        keep_env=tuple(kept_env(pod, frozenset(containers))),
+        keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
     )

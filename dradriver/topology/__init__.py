@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dradriver.topology.errors import TopologyError
     from dradriver.topology.levels import Location
     from dradriver.topology.load import read_machine
-    from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
+    from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
 
 __all__ = [
     "Cpu",
@@ -35,6 +35,7 @@ __all__ = [
     "Location",
     "Machine",
     "MigDevice",
+    "MigProfile",
     "Nic",
     "NumaNode",
     "PathType",
@@ -49,7 +50,7 @@ __getattr__ = lazy.exports(
         "errors": ("TopologyError",),
         "levels": ("Location",),
         "load": ("read_machine",),
-        "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "Nic", "NumaNode", "PathType", "PciDevice"),
+        "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice"),
     },
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl_version import release
 
 _IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
@@ -19,7 +19,10 @@ _IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
 _WORDS = re.compile(r"[ -~]{0,32}")
 _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 _MIG = re.compile(r"MIG-[0-9a-z/-]{1,59}")
+_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z.,+]{1,16})?")
 _MAX_NUMBER = 1e12
+_MOST_PROFILES = 32
+_MOST_SLICES = 16
 _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
@@ -123,8 +126,27 @@ def _check_gpus(machine: Machine) -> None:
                 raise TopologyError(f"{at}.mig[{n}].uuid: {device.uuid!r}; write MIG- and a lower-case UUID")
             for field in ("slot", "gpu_instance", "compute_instance", "memory_mib"):
                 _check_number(getattr(device, field), f"{at}.mig[{n}].{field}")
+        _check_profiles(gpu, at)
         if not 0 <= gpu.switch_links <= MAX_LINKS:
             raise TopologyError(f"{at}.switch_links: {gpu.switch_links}; 0 to {MAX_LINKS} is allowed")
+
+
+def _check_profiles(gpu: Gpu, at: str) -> None:
+    if len({profile.name for profile in gpu.profiles}) < len(gpu.profiles) or len(gpu.profiles) > _MOST_PROFILES:
+        raise TopologyError(
+            f"{at}.profiles: {len(gpu.profiles)}; at most {_MOST_PROFILES}, each with a name of its own"
+        )
+    for n, profile in enumerate(gpu.profiles):
+        where = f"{at}.profiles[{n}]"
+        if not _PROFILE.fullmatch(profile.name):
+            raise TopologyError(f"{where}.name: {profile.name!r}; write it as nvidia-smi mig -lgip does: 1g.10gb")
+        for field in ("id", "compute", "memory_mib", "most"):
+            _check_number(getattr(profile, field), f"{where}.{field}")
+        starts = profile.starts
+        if not 1 <= profile.size <= _MOST_SLICES or any(not 0 <= s <= _MOST_SLICES - profile.size for s in starts):
+            raise TopologyError(f"{where}: {profile.size} slices at {starts}; a GPU has at most {_MOST_SLICES}")
+        if list(starts) != sorted(set(starts)):
+            raise TopologyError(f"{where}.starts: {starts}; write each once, ascending")
 
 
 def _check_rest(machine: Machine) -> None:

@@ -43,6 +43,28 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True):
     memory_mib: int = 0
 
 
+class MigProfile(msgspec.Struct, frozen=True, array_like=True):
+    """One size that MIG instances of a GPU can have, as NVML says it of the GPU; an array in JSON, to stay small.
+
+    Attributes:
+        id: What NVML and ``nvidia-smi mig -lgip`` call it; tells profiles of one GPU apart.
+        name: ``1g.10gb``, ``1g.10gb+me``.
+        compute: Compute slices.
+        memory_mib: Its memory in MiB.
+        most: How many there can be at a time.
+        starts: First memory slice of each placement that it may have, ascending.
+        size: Memory slices.
+    """
+
+    id: int
+    name: str
+    compute: int
+    memory_mib: int
+    most: int
+    starts: tuple[int, ...]
+    size: int
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU.
 
@@ -64,6 +86,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         c2c_gbps: Bandwidth of the coherent link to the GPU's own CPU (Grace), all its lanes; 0 without one.
         fabric: ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that it has joined; empty without one.
         mig: The MIG devices that exist on it; None with MIG mode off. In MIG mode it cannot be used as a whole.
+        profiles: The MIG profiles that it can have, whether or not MIG mode is on; empty without MIG, or where the
+            source does not say.
     """
 
     index: int
@@ -82,6 +106,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     c2c_gbps: float = 0.0
     fabric: str = ""
     mig: tuple[MigDevice, ...] | None = None
+    profiles: tuple[MigProfile, ...] = ()
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

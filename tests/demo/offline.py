@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dradriver.allocator import Choice, Fleet, NoPlaceError, Request
+from dradriver.allocator import Choice, Fleet, NoPlaceError, Whole
 from dradriver.api import annotations as words
+from dradriver.api.resolved import published
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine
@@ -13,7 +14,7 @@ from tests.demo.examples import pods, templates
 from tests.demo.plain import FirstFit, worth
 from tests.demo.table import Row
 from tests.fakes.admission import viewed
-from webhook.containers import counts
+from webhook.containers import asks
 
 
 def rows(machines: Mapping[str, str]) -> list[Row]:
@@ -27,9 +28,9 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
         if not words.has_wish(pod["metadata"].get("annotations") or {}):
             count = next(iter(templates().values()))["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
             got: Choice | None = _by_attribute(loaded, fleet, count)
-            request, reason = Request(containers=(count,)), ""
+            request, reason = Whole(containers=(count,)), ""
         else:
-            request = words.parse(pod["metadata"]["annotations"], counts(viewed(pod)))
+            request = published(words.parse(pod["metadata"]["annotations"], asks(viewed(pod))))
             try:
                 got, reason = fleet.rank(request, limit=1)[0], ""
             except NoPlaceError as error:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.request import Choice, Whole
 from dradriver.api import names, slices
 from dradriver.topology import profiles
 from tests.demo.examples import EXAMPLES
@@ -42,7 +42,7 @@ def rows(cluster: Target, machines: Mapping[str, str]) -> list[Row]:
             node = held[0]["pool"]
             got = worth(loaded[node], sorted(index[result["device"]] for result in held), node=node)
         count = len(held) or _asked(pod)
-        other: Choice | None = plain.take(Request(containers=(count,)), list(loaded)) if count else None
+        other: Choice | None = plain.take(Whole(containers=(count,)), list(loaded)) if count else None
         reason = pod["metadata"].get("annotations", {}).get(names.REASON, "")
         table.append(Row(pod["metadata"]["name"], got, other, reason))
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dradriver.allocator import Choice, Request, choose
+from dradriver.allocator import Choice, Whole, choose
 from dradriver.topology.machine import Machine
 
 
@@ -19,7 +19,7 @@ class FirstFit:
         self._machines = dict(sorted(machines.items()))
         self._free = {node: [gpu.index for gpu in machine.gpus] for node, machine in self._machines.items()}
 
-    def take(self, request: Request, nodes: Collection[str]) -> Choice | None:
+    def take(self, request: Whole, nodes: Collection[str]) -> Choice | None:
         """Return the first GPUs that are free on the first node that has enough; None where there is none."""
         for node, machine in self._machines.items():
             taken = self._free[node][: request.gpus]
@@ -31,5 +31,5 @@ class FirstFit:
 
 def worth(machine: Machine, gpus: Collection[int], *, node: str = "") -> Choice:
     """Return what a given set is worth, by the same model that chooses sets."""
-    choice = choose(machine, gpus, Request(containers=(len(gpus),)))
+    choice = choose(machine, gpus, Whole(containers=(len(gpus),)))
     return Choice(**{name: getattr(choice, name) for name in choice.__struct_fields__} | {"node": node})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Constraint, Level, NoPlaceError, Request
+from dradriver.allocator.request import Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets.busbw import split
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import Tables, tables_of
@@ -56,7 +56,7 @@ def test_a_choice_is_free_admissible_and_best_and_a_refusal_is_true(machine: Mac
     count = len(machine.gpus)
     free = data.draw(st.sets(st.integers(0, count - 1)))
     gpus = data.draw(st.integers(1, count))
-    request = Request(containers=(gpus,), required=data.draw(constraints))
+    request = Whole(containers=(gpus,), required=data.draw(constraints))
     tables = tables_of(machine)
     fitting = [
         places
@@ -83,7 +83,7 @@ def test_what_is_said_of_a_choice_is_consistent(machine: Machine, data: st.DataO
     containers = data.draw(
         st.lists(st.integers(1, 3), min_size=1, max_size=4).filter(lambda sizes: sum(sizes) <= count).map(tuple)
     )
-    request = Request(containers=containers, preferred=data.draw(constraints))
+    request = Whole(containers=containers, preferred=data.draw(constraints))
     choice = choose(machine, [gpu.index for gpu in machine.gpus], request)
     assert tuple(len(part) for part in choice.containers) == containers
     assert sorted(itertools.chain.from_iterable(choice.containers)) == list(choice.gpus) == sorted(choice.ring)

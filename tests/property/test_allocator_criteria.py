@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.allocator.request import Choice, Constraint, GangRequest, NoPlaceError, Request, Strategy, Weights
+from dradriver.allocator.request import Choice, Constraint, GangRequest, NoPlaceError, Strategy, Weights, Whole
 from dradriver.topology.machine import Machine
 from tests.strategies import machines
 
@@ -19,9 +19,9 @@ rates = st.sampled_from((0.0, 0.0, 5.0, 12.0, 25.0, 40.0))
 
 
 @st.composite
-def requests(draw: st.DrawFn, *, most: int) -> Request:
+def requests(draw: st.DrawFn, *, most: int) -> Whole:
     """Any request that could be put."""
-    return Request(
+    return Whole(
         containers=tuple(draw(st.lists(st.integers(1, most), min_size=1, max_size=2))),
         required=tuple(draw(st.lists(st.sampled_from(Constraint), max_size=1))),
         preferred=tuple(draw(st.lists(st.sampled_from(Constraint), max_size=2, unique=True))),
@@ -37,7 +37,7 @@ def requests(draw: st.DrawFn, *, most: int) -> Request:
     )
 
 
-def is_as_demanded(choice: Choice, machine: Machine, free: set[int], request: Request) -> None:
+def is_as_demanded(choice: Choice, machine: Machine, free: set[int], request: Whole) -> None:
     assert len(choice.gpus) == request.gpus
     assert set(choice.gpus) <= free - set(request.exclude)
     assert tuple(len(part) for part in choice.containers) == request.containers
@@ -111,7 +111,7 @@ def test_gangs_are_placed_whole(nodes: list[Machine], data: st.DataObject) -> No
         open_[pod.node] -= set(pod.gpus)
 
 
-def _fits(machine: Machine, free: set[int], request: Request) -> bool:
+def _fits(machine: Machine, free: set[int], request: Whole) -> bool:
     try:
         choose(machine, free, request)
     except NoPlaceError:

@@ -168,6 +168,6 @@ def test_every_life_of_a_pod_keeps_an_unchanged_apply_clean(
     if placed:
         live = running(lifted(live)) if bound else lifted(live)
     assert admit(applied(manifest, live), old=live).admitted == live
-    assert resolved.read(live["metadata"]["annotations"]).containers == {
+    assert resolved.read(live["metadata"]["annotations"]).asked == {
         f"c{i}": count for i, count in enumerate(counts) if count
     }

@@ -45,7 +45,7 @@ def claim_of(pod: str) -> str:
 def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
     """Return the annotations of an admitted pod: its author's, and the webhook's notes of today and of yesterday."""
     own = {names.PREFIX + key: value for key, value in wishes.items()}
-    noted = resolved.Resolved(containers=counts, request=words.parse(own, counts))
+    noted = resolved.Resolved(containers=tuple(counts), request=words.parse(own, counts))
     old = {names.PREFIX + "containers": msgspec.json.encode(counts).decode()}
     return own | {names.REQUEST: resolved.write(noted)} | old
 

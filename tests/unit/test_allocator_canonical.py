@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 from dradriver.allocator.sets import busbw, facts
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.criteria import Criteria
@@ -65,8 +65,8 @@ def test_a_choice_is_worth_the_same_in_every_numbering(build: Callable[[], Machi
         turned = machines.renumbered(machine, order)
         free = rng.sample(range(8), rng.randint(2, 8))
         gpus = rng.randint(2, len(free))
-        first = choose(machine, free, Request(containers=(gpus,)))
-        second = choose(turned, [order.index(gpu) for gpu in free], Request(containers=(gpus,)))
+        first = choose(machine, free, Whole(containers=(gpus,)))
+        second = choose(turned, [order.index(gpu) for gpu in free], Whole(containers=(gpus,)))
         assert (first.busbw_gbps, first.level, first.score) == (second.busbw_gbps, second.level, second.score)
 
 

@@ -9,7 +9,7 @@ import pytest
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.policies import POLICIES
-from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Request
+from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
@@ -25,7 +25,7 @@ def ask(
     required: tuple[Constraint, ...] = (),
     preferred: tuple[Constraint, ...] = (),
 ) -> Choice:
-    return choose(machine, free, Request(containers=containers, required=required, preferred=preferred))
+    return choose(machine, free, Whole(containers=containers, required=required, preferred=preferred))
 
 
 def four_pairs(*, numa: tuple[int | None, ...] = (0,) * 8) -> Machine:
@@ -246,14 +246,14 @@ def test_unknown_gpus_and_machines_that_are_too_large_or_empty_are_refused() -> 
 @pytest.mark.parametrize(
     ("request_", "stable"),
     [
-        (Request(containers=(2,), required=(NVLINK,)), "2 GPUs with nvlink: no; such a set is not free"),
-        (Request(containers=(9,)), "9 GPUs: no; the machine has no such set even when all its GPUs are free"),
-        (Request(containers=(2,), product="GB200"),
+        (Whole(containers=(2,), required=(NVLINK,)), "2 GPUs with nvlink: no; such a set is not free"),
+        (Whole(containers=(9,)), "9 GPUs: no; the machine has no such set even when all its GPUs are free"),
+        (Whole(containers=(2,), product="GB200"),
          "2 GPUs of product GB200: no; the machine has no such set even when all its GPUs are free"),
-        (Request(containers=()), "GPUs per container: none; ask for at least 1 GPU in each"),
+        (Whole(containers=()), "GPUs per container: none; ask for at least 1 GPU in each"),
     ],
 )  # fmt: skip
-def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Request, stable: str) -> None:
+def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Whole, stable: str) -> None:
     for free in ([], [0], [0, 5]):
         with pytest.raises(NoPlaceError) as caught:
             choose(machines.dgx1(), free, request_)

@@ -10,14 +10,14 @@ import pytest
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.set_order import cohesion
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request, Strategy, Weights
+from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Strategy, Weights, Whole
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
 
 def ask(machine: Machine, free: list[int] | range, gpus: int, **wishes: Any) -> Choice:
-    return choose(machine, free, Request(containers=(gpus,), **wishes))
+    return choose(machine, free, Whole(containers=(gpus,), **wishes))
 
 
 def mixed() -> Machine:
@@ -131,7 +131,7 @@ def test_strategies_over_nodes(strategy: Strategy, order: list[str]) -> None:
     fleet = Fleet()
     for name, free in (("whole", range(8)), ("broken", range(3)), ("pair", range(2))):
         fleet.set_node(name, machines.bridge_pairs(), free)
-    ranked = fleet.rank(Request(containers=(1,), strategy=strategy))
+    ranked = fleet.rank(Whole(containers=(1,), strategy=strategy))
     assert [choice.node for choice in ranked] == order
 
 
@@ -171,12 +171,12 @@ def test_a_fleet_of_mixed_products_takes_the_right_ones() -> None:
     fleet = Fleet()
     fleet.set_node("a", mixed(), range(4))
     fleet.set_node("b", machines.dgx1(), range(8))
-    wish = Request(containers=(2,), product="NVIDIA A100 80GB PCIe")
+    wish = Whole(containers=(2,), product="NVIDIA A100 80GB PCIe")
     assert [(choice.node, choice.gpus) for choice in fleet.rank(wish)] == [("a", (1, 3))]
     with pytest.raises(NoPlaceError, match="most GPUs of product NVIDIA A100 80GB PCIe free on one node: 2 on a"):
-        fleet.rank(Request(containers=(3,), product="NVIDIA A100 80GB PCIe"))
+        fleet.rank(Whole(containers=(3,), product="NVIDIA A100 80GB PCIe"))
     with pytest.raises(NoPlaceError, match="no GPU of product GB200 is free"):
-        fleet.rank(Request(containers=(1,), product="GB200"))
+        fleet.rank(Whole(containers=(1,), product="GB200"))
     with pytest.raises(NoPlaceError, match=r"the most bus bandwidth .* is 40 GB/s on b"):
-        fleet.rank(Request(containers=(2,), min_busbw_gbps=41))
-    assert [choice.node for choice in fleet.rank(Request(containers=(2,), include=(7,)))] == ["b"]
+        fleet.rank(Whole(containers=(2,), min_busbw_gbps=41))
+    assert [choice.node for choice in fleet.rank(Whole(containers=(2,), include=(7,)))] == ["b"]

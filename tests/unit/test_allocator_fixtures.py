@@ -10,12 +10,12 @@ import pytest
 
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.choice.choose import choose
-from dradriver.allocator.request import Constraint, NoPlaceError, Request
+from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
-NVLINK = Request(containers=(2,), required=(Constraint.NVLINK,))
+NVLINK = Whole(containers=(2,), required=(Constraint.NVLINK,))
 PIX, PXB, PHB, NODE, SYS = PathType.PIX, PathType.PXB, PathType.PHB, PathType.NODE, PathType.SYS
 
 
@@ -69,7 +69,7 @@ def test_random_graphs_give_what_brute_force_finds(count: int, seed: int) -> Non
     for _ in range(25):
         free = sorted(rng.sample(range(count), rng.randint(2, count)))
         gpus = rng.randint(1, len(free))
-        choice = choose(machine, free, Request(containers=(gpus,)))
+        choice = choose(machine, free, Whole(containers=(gpus,)))
         assert set(choice.gpus) <= set(free)
         assert choice.busbw_gbps == pytest.approx(best(machine, free, gpus), abs=0.01)
 
@@ -79,13 +79,13 @@ def test_pairs_of_a_large_machine_are_what_brute_force_finds(count: int) -> None
     machine, rng = random_graph(count, count), random.Random(count)
     for _ in range(20):
         free = sorted(rng.sample(range(count), rng.randint(2, count)))
-        choice = choose(machine, free, Request(containers=(2,)))
+        choice = choose(machine, free, Whole(containers=(2,)))
         assert choice.busbw_gbps == pytest.approx(best(machine, free, 2), abs=0.01)
 
 
 def test_pascal_quads_are_whole() -> None:
-    assert choose(pascal(), range(8), Request(containers=(4,))).gpus in ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert choose(pascal(), [1, 2, 3, 4, 5, 6, 7], Request(containers=(4,))).gpus == (4, 5, 6, 7)
+    assert choose(pascal(), range(8), Whole(containers=(4,))).gpus in ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert choose(pascal(), [1, 2, 3, 4, 5, 6, 7], Whole(containers=(4,))).gpus == (4, 5, 6, 7)
     assert choose(pascal(), [0, 1, 4, 6], NVLINK).gpus in ((0, 1), (4, 6), (0, 4))
 
 
@@ -94,13 +94,13 @@ def test_bridged_pairs_that_are_not_neighbours_by_number() -> None:
     assert choose(rtx8000, [0, 1, 3], NVLINK).gpus == (0, 3)
     crossed = pairs_of((0, 2), (1, 3), (4, 5), (6, 7), count=8)  # k8s-device-plugin issue 546
     assert choose(crossed, [0, 1, 2, 4], NVLINK).gpus == (0, 2)
-    assert choose(crossed, range(4), Request(containers=(2, 2))).containers in (((0, 2), (1, 3)), ((1, 3), (0, 2)))
+    assert choose(crossed, range(4), Whole(containers=(2, 2))).containers in (((0, 2), (1, 3)), ((1, 3), (0, 2)))
 
 
 def test_one_bridge_among_four() -> None:
     machine = pairs_of((0, 1), count=4)  # k8s-device-plugin issue 436
-    assert choose(machine, range(4), Request(containers=(2,))).gpus == (0, 1)
-    assert choose(machine, range(4), Request(containers=(1,))).gpus == (2,)
+    assert choose(machine, range(4), Whole(containers=(2,))).gpus == (0, 1)
+    assert choose(machine, range(4), Whole(containers=(1,))).gpus == (2,)
     with pytest.raises(NoPlaceError, match=r"largest free nvlink set is 1 \(1\)"):
         choose(machine, [1, 2, 3], NVLINK)
 
@@ -111,15 +111,15 @@ def test_a_mesh_with_a_nic_each_takes_the_lowest() -> None:
     machine = machines.build(
         "mesh", paths=machines.nested((range(4),), (PathType.SELF,), across=NODE), links=links, nic_paths=nics
     )
-    assert {choose(machine, range(4), Request(containers=(2,))).gpus for _ in range(200)} == {(0, 1)}
+    assert {choose(machine, range(4), Whole(containers=(2,))).gpus for _ in range(200)} == {(0, 1)}
 
 
 def test_a_tiered_box_keeps_to_its_tiers() -> None:
     paths = machines.nested((machines.PAIRS, machines.HALVES), (PIX, PXB), across=SYS)
     box = machines.build("pcie", paths=paths, capability="8.0", pcie_gbps=24)
-    assert choose(box, [0, 2, 3, 5, 7], Request(containers=(2,))).gpus == (2, 3)
-    assert choose(box, [0, 2, 5, 7], Request(containers=(2,))).gpus == (0, 2)
-    assert choose(box, [1, 4, 5, 6, 7], Request(containers=(4,))).gpus == (4, 5, 6, 7)
+    assert choose(box, [0, 2, 3, 5, 7], Whole(containers=(2,))).gpus == (2, 3)
+    assert choose(box, [0, 2, 5, 7], Whole(containers=(2,))).gpus == (0, 2)
+    assert choose(box, [1, 4, 5, 6, 7], Whole(containers=(4,))).gpus == (4, 5, 6, 7)
 
 
 def test_asymmetric_links_do_no_harm() -> None:
@@ -129,4 +129,4 @@ def test_asymmetric_links_do_no_harm() -> None:
     uneven = Machine(
         name="uneven", gpus=machine.gpus, links=tuple(map(tuple, rows)), paths=machine.paths, link_gbps=20.0
     )
-    assert choose(uneven, range(4), Request(containers=(2,))).gpus == (2, 3)
+    assert choose(uneven, range(4), Whole(containers=(2,))).gpus == (2, 3)

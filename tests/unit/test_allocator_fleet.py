@@ -11,7 +11,7 @@ import pytest
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Constraint, NoPlaceError, Request, Strategy
+from dradriver.allocator.request import Constraint, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError
 from dradriver.topology import profiles
 from dradriver.topology.levels import Location
@@ -19,8 +19,8 @@ from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
 NVLINK, NUMA = Constraint.NVLINK, Constraint.SAME_NUMA
-TWO = Request(containers=(2,))
-TWO_LINKED = Request(containers=(2,), required=(NVLINK,))
+TWO = Whole(containers=(2,))
+TWO_LINKED = Whole(containers=(2,), required=(NVLINK,))
 
 
 def fleet(machine: Machine, **free: list[int] | range) -> Fleet:
@@ -30,7 +30,7 @@ def fleet(machine: Machine, **free: list[int] | range) -> Fleet:
     return found
 
 
-def names(found: Fleet, request: Request, *, limit: int = 8) -> list[str]:
+def names(found: Fleet, request: Whole, *, limit: int = 8) -> list[str]:
     return [choice.node for choice in found.rank(request, limit=limit)]
 
 
@@ -42,13 +42,13 @@ def test_bandwidth_decides_first() -> None:
 def test_among_equals_the_node_that_loses_least_is_filled() -> None:
     found = fleet(machines.dgx1(), whole=range(8), quad=range(4), pair=[4, 7])
     assert names(found, TWO_LINKED) == ["pair", "quad", "whole"]
-    assert names(found, Request(containers=(4,))) == ["quad", "whole"]
-    assert names(found, Request(containers=(1,)))[0] == "pair"
+    assert names(found, Whole(containers=(4,))) == ["quad", "whole"]
+    assert names(found, Whole(containers=(1,)))[0] == "pair"
 
 
 def test_a_single_gpu_goes_where_no_pair_breaks() -> None:
     found = fleet(machines.bridge_pairs(), a=[0, 1], b=[0, 1, 2], c=range(8))
-    (first, *_) = found.rank(Request(containers=(1,)))
+    (first, *_) = found.rank(Whole(containers=(1,)))
     assert (first.node, first.gpus) == ("b", (2,))
 
 
@@ -63,7 +63,7 @@ def test_names_decide_at_last_over_all_shapes() -> None:
 
 def test_a_rung_on_any_node_goes_before_bandwidth_on_another() -> None:
     found = fleet(machines.dgx1(), across=[0, 4], inside=[0, 1], far=[0, 5])
-    ranked = found.rank(Request(containers=(2,), preferred=(NUMA, NVLINK)))
+    ranked = found.rank(Whole(containers=(2,), preferred=(NUMA, NVLINK)))
     assert [(choice.node, choice.fallback) for choice in ranked] == [
         ("inside", ()),
         ("across", (NUMA,)),
@@ -83,15 +83,15 @@ def test_only_eligible_nodes_are_looked_at() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(containers=(9,)), "9 GPUs: no; the largest machine, n1, has 8"),
-        (Request(containers=(6,)), "6 GPUs: no; most GPUs free on one node: 5 on n2"),
-        (Request(containers=(4,), required=(NVLINK,)),
+        (Whole(containers=(9,)), "9 GPUs: no; the largest machine, n1, has 8"),
+        (Whole(containers=(6,)), "6 GPUs: no; most GPUs free on one node: 5 on n2"),
+        (Whole(containers=(4,), required=(NVLINK,)),
          "4 GPUs with nvlink: no; largest free nvlink set is 3 on n1; without nvlink there is a place on n2"),
-        (Request(containers=(0,)), "ask for at least 1 GPU"),
-        (Request(containers=()), "ask for at least 1 GPU"),
+        (Whole(containers=(0,)), "ask for at least 1 GPU"),
+        (Whole(containers=()), "ask for at least 1 GPU"),
     ],
 )  # fmt: skip
-def test_refusals_name_the_nearest_thing(request_: Request, message: str) -> None:
+def test_refusals_name_the_nearest_thing(request_: Whole, message: str) -> None:
     found = fleet(machines.dgx1(), n1=[0, 1, 2], n2=[0, 1, 2, 6, 7])
     with pytest.raises(NoPlaceError) as caught:
         found.rank(request_)
@@ -153,7 +153,7 @@ def test_many_nodes_agree_with_choosing_on_each(gpus: int) -> None:
         found.remove(f"n{number:03}")
     for number in range(1, 150, 4):
         found.set_free(f"n{number:03}", [gpu for gpu in range(8) if rng.random() < 0.6])
-    request = Request(containers=(gpus,), preferred=(NVLINK,))
+    request = Whole(containers=(gpus,), preferred=(NVLINK,))
     ranked = found.rank(request, limit=1000)
     alone = {}
     for name in found.nodes:
@@ -221,13 +221,13 @@ def test_rows_names_and_no_limit_on_nodes_agree(seed: int) -> None:
         found.set_node(f"n{number}", rng.choice(kinds), rng.sample(range(8), rng.randint(0, 8)), row=rows[number])
     eligible = np.array([rng.random() < 0.5 for _ in range(90)])
     names = {f"n{number}" for number, row in enumerate(rows) if eligible[row]}
-    request = Request(containers=(rng.randint(1, 4),), strategy=rng.choice(list(Strategy)))
+    request = Whole(containers=(rng.randint(1, 4),), strategy=rng.choice(list(Strategy)))
     ranked = found.rank(request, eligible=eligible, limit=100)
     assert ranked == found.rank(request, eligible=names, limit=100)
     assert ranked == [choice for choice in found.rank(request, limit=100) if choice.node in names]
 
 
-def refused(found: Fleet, request: Request, **how: Any) -> NoPlaceError:
+def refused(found: Fleet, request: Whole, **how: Any) -> NoPlaceError:
     with pytest.raises(NoPlaceError) as caught:
         found.rank(request, **how)
     return caught.value
@@ -236,27 +236,27 @@ def refused(found: Fleet, request: Request, **how: Any) -> NoPlaceError:
 @pytest.mark.parametrize(
     ("request_", "stable"),
     [
-        (Request(containers=(2, 2), required=(NVLINK,)),
+        (Whole(containers=(2, 2), required=(NVLINK,)),
          "4 GPUs with nvlink: no; no eligible node has such a set free"),
-        (Request(containers=(9,)),
+        (Whole(containers=(9,)),
          "9 GPUs: no; no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(8,), required=(NUMA,)),
+        (Whole(containers=(8,), required=(NUMA,)),
          "8 GPUs with same-numa: no; no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(1,), product="GB200"),
+        (Whole(containers=(1,), product="GB200"),
          "1 GPU of product GB200: no; no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(4,), exclude=(0, 1, 2, 3, 4)),
+        (Whole(containers=(4,), exclude=(0, 1, 2, 3, 4)),
          "4 GPUs other than 0, 1, 2, 3, 4: no; no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(1,), include=(8,)),
+        (Whole(containers=(1,), include=(8,)),
          "1 GPU with GPU 8 among them: no; no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(4,), min_busbw_gbps=80),
+        (Whole(containers=(4,), min_busbw_gbps=80),
          "4 GPUs with at least 80 GB/s of bus bandwidth: no; no eligible node has such a set free"),
-        (Request(containers=(4,), min_busbw_gbps=81),
+        (Whole(containers=(4,), min_busbw_gbps=81),
          "4 GPUs with at least 81 GB/s of bus bandwidth: no; "
          "no node of this cluster has such a set even when all its GPUs are free"),
-        (Request(containers=(0,)), "GPUs per container: 0; ask for at least 1 GPU in each"),
+        (Whole(containers=(0,)), "GPUs per container: 0; ask for at least 1 GPU in each"),
     ],
 )  # fmt: skip
-def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Request, stable: str) -> None:
+def test_the_stable_text_does_not_change_as_gpus_come_and_go(request_: Whole, stable: str) -> None:
     found = fleet(machines.dgx1(), n1=[0], n2=[])
     for free in ([0, 1, 2], [], [5, 6]):
         found.set_free("n2", free)

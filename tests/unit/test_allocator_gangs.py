@@ -17,8 +17,8 @@ from dradriver.allocator.request import (
     GangChoice,
     GangRequest,
     NoPlaceError,
-    Request,
     Strategy,
+    Whole,
 )
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.levels import Location, Step, between
@@ -35,7 +35,7 @@ FOUR = machines.build(
 
 
 def gang(pods: int, gpus: int, *, strategy: Strategy = Strategy.PACK, **limits: float | None) -> GangRequest:
-    return GangRequest(pods=pods, pod=Request(containers=(gpus,), strategy=strategy), **limits)  # type: ignore[arg-type]
+    return GangRequest(pods=pods, pod=Whole(containers=(gpus,), strategy=strategy), **limits)  # type: ignore[arg-type]
 
 
 def cluster(**free: tuple[list[int] | range, Location]) -> Fleet:
@@ -145,7 +145,7 @@ def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None
 
 def test_the_ladder_holds_for_all_pods() -> None:
     fleet = cluster(a=(range(4), Location()), b=([0, 2], Location()))
-    pod = Request(containers=(2,), preferred=(Constraint.NVLINK,))
+    pod = Whole(containers=(2,), preferred=(Constraint.NVLINK,))
     assert place_gang(fleet, GangRequest(pod=pod, pods=2)).fallback == ()
     assert place_gang(fleet, GangRequest(pod=pod, pods=3)).fallback == (Constraint.NVLINK,)
 
@@ -155,7 +155,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(NoPlaceError, match="at least 1"):
         place_gang(fleet, gang(0, 2))
     with pytest.raises(NoPlaceError, match="cannot name GPUs"):
-        place_gang(fleet, GangRequest(pod=Request(containers=(1,), include=(0,)), pods=2))
+        place_gang(fleet, GangRequest(pod=Whole(containers=(1,), include=(0,)), pods=2))
 
 
 def test_only_eligible_nodes_are_used() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from dradriver.allocator import Fleet, Request, choose, tables_of
+from dradriver.allocator import Fleet, Whole, choose, tables_of
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import tables_of_shape
 from dradriver.topology import TopologyError, profiles, read_machine
@@ -27,7 +27,7 @@ def busbw(machine: Machine, *gpus: int) -> float:
 
 
 def chosen(machine: Machine, free: Collection[int], gpus: int) -> tuple[int, ...]:
-    return choose(machine, free, Request(containers=(gpus,))).gpus
+    return choose(machine, free, Whole(containers=(gpus,))).gpus
 
 
 def pairs_of_amd() -> Machine:
@@ -91,8 +91,8 @@ def test_sapphire_rapids_is_a_skylake_before_2_26() -> None:
     assert 4 in chosen(machine, free, 3)
     assert 4 not in chosen(running(machine, "2.25.1"), free, 3)
     # What the wires carry has not changed.
-    ring = choose(running(machine, "2.25.1"), (0, 4), Request(containers=(2,)))
-    assert ring.bandwidth_gbps == choose(machine, (0, 4), Request(containers=(2,))).bandwidth_gbps
+    ring = choose(running(machine, "2.25.1"), (0, 4), Whole(containers=(2,)))
+    assert ring.bandwidth_gbps == choose(machine, (0, 4), Whole(containers=(2,))).bandwidth_gbps
 
 
 def test_nvls_reached_five_sixths_before_2_28() -> None:
@@ -130,7 +130,7 @@ def test_nodes_of_one_fleet_may_run_different_ones() -> None:
     fleet = Fleet()
     fleet.set_node("old", running(torn_row_and_switch(), "2.21.5"), range(8))
     fleet.set_node("new", torn_row_and_switch(), range(8))
-    found = {choice.node: (choice.gpus, choice.busbw_gbps) for choice in fleet.rank(Request(containers=(4,)))}
+    found = {choice.node: (choice.gpus, choice.busbw_gbps) for choice in fleet.rank(Whole(containers=(4,)))}
     assert found == {"new": ((0, 1, 2, 3), 27.6), "old": ((4, 5, 6, 7), 24.0)}
 
 

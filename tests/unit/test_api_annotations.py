@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.allocator.request import Constraint, Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import check_words, has_wish, parse
 from dradriver.api.errors import WordError
@@ -42,7 +42,7 @@ FOUR = {"trainer": 4}
     ],
 )
 def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferred: tuple[Constraint, ...]) -> None:
-    expected = Request(containers=(4,), required=required, preferred=preferred)
+    expected = Whole(containers=(4,), required=required, preferred=preferred)
 
     assert expected == parse(words, FOUR)
 
@@ -66,7 +66,7 @@ def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferre
 def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any]) -> None:
     parsed = parse({f"gpu.topology/{key}": value for key, value in words.items()}, FOUR)
 
-    assert parsed == Request(containers=(4,), **fields)
+    assert parsed == Whole(containers=(4,), **fields)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_more_gpus_than_a_claim_holds() -> None:
 
 
 def test_the_pods_containers_keep_their_order() -> None:
-    assert parse({}, {"b": 2, "a": 1}).containers == (2, 1)
+    assert parse({}, {"b": 2, "a": 1}) == Whole(containers=(2, 1))
 
 
 def test_results_and_notes_are_no_wishes() -> None:
     words = dict.fromkeys((*names.RESULTS, *names.NOTES), "anything")
 
-    assert Request(containers=(4,)) == parse(words, FOUR)
+    assert Whole(containers=(4,)) == parse(words, FOUR)
 
 
 @pytest.mark.parametrize("key", [*names.WISHES, names.ALIAS_PREFIX + "required"])
@@ -164,7 +164,7 @@ def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
         assert str(refusal).isprintable()
         assert len(str(refusal)) < 1500
     else:
-        noted = {names.REQUEST: resolved.write(Resolved(containers=FOUR, request=request))}
+        noted = {names.REQUEST: resolved.write(Resolved(containers=tuple(FOUR), request=request))}
         assert resolved.read(noted).request == request
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.allocator.request import Constraint, Request, Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import parse
 from dradriver.api.errors import WordError
@@ -78,7 +78,10 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert msgspec.structs.astuple(found.preference) == (50, 25, 20, 10, 5)
     assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
     assert found.known
-    assert notes(found) == ["policies.gpu-share-small: share is not available yet: pods that ask for it are refused"]
+    assert notes(found) == []
+    assert notes(read(b"policies: {new: {min-driver: '570'}}", source="x")) == [
+        "policies.new: min-driver is not available yet: pods that ask for it are refused"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "gpus: []\npolicies: {}\nweights: {}\n"])
@@ -213,7 +216,7 @@ def test_every_section_has_a_default() -> None:
 FILE = """\
 policies:
   train: {required: nvlink, strategy: pack, min-bandwidth: 100, nccl: file}
-  later: {share: 0.5}
+  later: {min-driver: '570'}
 workloads:
   inference: train
   inference-small: {preferred: same-numa, strategy: spread}
@@ -256,6 +259,35 @@ def test_a_name_means_its_words(short: Mapping[str, str], long: Mapping[str, str
     assert wish(short) == wish(long)
 
 
+PARTS = """
+policies: {half: {share: 0.5}, linked: {required: nvlink}}
+workloads: {inference: {preferred: nvlink}, inference-small: half}
+"""
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"policy": "half"}, {"share": "0.5"}),
+        ({"workload": "inference-small"}, {"share": "0.5"}),
+        # What a pod says of a part takes the place of all that its policy says of one,
+        ({"policy": "half", "memory": "10Gi"}, {"memory": "10Gi"}),
+        ({"workload": "inference-small", "mig-profile": "1g.10gb"}, {"mig-profile": "1g.10gb"}),
+        # and what is best for a kind of job is nothing to a part.
+        ({"workload": "inference", "share": "0.5"}, {"share": "0.5"}),
+    ],
+)
+def test_a_name_may_mean_a_part_of_a_gpu(short: Mapping[str, str], long: Mapping[str, str]) -> None:
+    short, long = ({names.PREFIX + key: value for key, value in words.items()} for words in (short, long))
+    assert parse(short, {"main": 1}, policies(PARTS)) == parse(long, {"main": 1})
+
+
+def test_a_policy_about_sets_contradicts_a_part_and_is_named() -> None:
+    words = {names.POLICY: "linked", names.SHARE: "0.5"}
+    with pytest.raises(WordError, match=r"gpu\.topology/policy: 'linked' is about sets of whole GPUs"):
+        parse(words, {"main": 1}, policies(PARTS))
+
+
 def test_what_nccl_is_told_may_stand_in_a_policy() -> None:
     words = {names.POLICY: "train"}
     assert resolved.resolve(words, {"a": 1}, policies(FILE)).nccl == "file"
@@ -266,6 +298,7 @@ def test_what_nccl_is_told_may_stand_in_a_policy() -> None:
 def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
     short = resolved.resolve({names.POLICY: "train"}, {"a": 2}, policies(FILE))
     assert resolved.read({names.REQUEST: resolved.write(short)}) == short
+    assert isinstance(short.request, Whole)
     assert short.request.required == (Constraint.NVLINK,)
     assert short.request.strategy is Strategy.PACK
 
@@ -281,8 +314,11 @@ def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
         ({"policy": "train,fast"}, "gpu.topology/policy: 'train,fast' is not allowed"),
         ({"policy": "train,pack", "strategy": "spread"}, "strategy: 'spread' contradicts gpu.topology/policy"),
         ({"policy": "train", "required": "nvlnk"}, "gpu.topology/required: 'nvlnk' is not allowed"),
-        ({"policy": "later"}, "gpu.topology/policy: 'later' says share, which is not available yet; write another"),
-        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says share, which is not available yet"),
+        (
+            {"policy": "later"},
+            "gpu.topology/policy: 'later' says min-driver, which is not available yet; write another",
+        ),
+        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says min-driver, which is not available yet"),
         ({"workload": "inferenc"}, "write one of tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf"),
         ({"workload": "inferenc"}, "(did you mean inference?)"),
     ],

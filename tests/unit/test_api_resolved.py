@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.allocator.request import Constraint, Weights
+from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Strategy, Weights
 from dradriver.api import names, resolved, values
 from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
@@ -23,8 +23,51 @@ def test_a_note_is_read_back() -> None:
 
 def test_a_note_is_plain_json_with_its_version() -> None:
     plain = msgspec.json.decode(resolved.write(GOOD))
-    assert (plain["version"], plain["containers"]) == (1, {"main": 2, "side": 1})
-    assert plain["request"]["required"] == ["nvlink"]
+    assert (plain["version"], plain["containers"]) == (2, ["main", "side"])
+    assert (plain["request"]["kind"], plain["request"]["required"]) == ("whole", ["nvlink"])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Share(amounts=(Amount(cores=50), Amount(memory_mib=10240)), product="NVIDIA A100*"),
+        Mig(profiles=(("1g.10gb", "3g.40gb"), ("1g.10gb+me",)), strategy=Strategy.PACK),
+    ],
+)
+def test_a_note_of_parts_is_read_back(request_: Request) -> None:
+    noted = Resolved(containers=("main", "side"), request=request_)
+    assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
+
+
+def test_a_note_of_version_1_is_read_as_one_of_whole_gpus() -> None:
+    text = (
+        '{"version":1,"containers":{"main":2,"side":1},"request":{"containers":[2,1],"strategy":"pack",'
+        '"required":["nvlink"],"min_memory_mib":40960}}'
+    )
+    assert resolved.read({names.REQUEST: text}) == GOOD
+    with pytest.raises(WordError, match="no number of GPUs"):
+        resolved.read({names.REQUEST: text.replace("[2,1]", "[1,2]")})
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Share(amounts=(Amount(), Amount(cores=1))),
+        Share(amounts=(Amount(cores=101), Amount(cores=1))),
+        Share(amounts=(Amount(cores=-1, memory_mib=1), Amount(cores=1))),
+        Share(amounts=(Amount(memory_mib=values.MOST_MEMORY_MIB + 1), Amount(cores=1))),
+        Share(amounts=(Amount(cores=1),)),
+        Mig(profiles=(("1g.10gb",), ())),
+        Mig(profiles=(("1g.10gb",), ("1g",))),
+        Mig(profiles=(("1g.10gb",), ('1g.10gb" || true',))),
+        Mig(profiles=(("1g.10gb",), ("1g.10gb",) * 32)),
+        Mig(profiles=()),
+    ],
+)
+def test_parts_that_no_words_give_are_refused(request_: Request) -> None:
+    noted = Resolved(containers=("main", "side"), request=request_)
+    with pytest.raises(WordError, match=r"was changed: it.*; create the pod anew"):
+        resolved.read({names.REQUEST: resolved.write(noted)})
 
 
 @pytest.mark.parametrize(("words", "said"), [({}, None), ({names.NCCL: "auto"}, None), ({names.NCCL: "off"}, "off")])
@@ -35,7 +78,7 @@ def test_what_nccl_is_told_is_noted_where_the_author_says_it(words: dict[str, st
 
 
 def test_a_note_with_something_else_for_nccl_is_refused() -> None:
-    note = resolved.write(GOOD).replace('"version":1', '"version":1,"nccl":"x\\n"')
+    note = resolved.write(GOOD).replace('"version":2', '"version":2,"nccl":"x\\n"')
     with pytest.raises(WordError, match="it has something for NCCL that is none"):
         resolved.read({names.REQUEST: note})
 
@@ -48,7 +91,6 @@ def test_a_missing_note_is_said() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"containers": (3,)},
         {"min_busbw_gbps": -1.0},
         {"min_memory_mib": -1},
         {"min_memory_mib": values.MOST_MEMORY_MIB + 1},
@@ -68,15 +110,27 @@ def test_a_request_that_no_words_give_is_refused(changes: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "counts", [{}, {"main": 0, "side": 3}, {"main": -1, "side": 4}, {"main": 33}, {"a": 1, "b": 2}]
+    ("containers", "counts", "message"),
+    [
+        ((), (), "its containers are not"),
+        (("main",), (), "its containers are not"),
+        (("main", "main"), (2, 1), "its containers are not"),
+        (("main",), (2, 1), "its containers are not"),
+        (("main", "side"), (0, 3), "no number of GPUs"),
+        (("main", "side"), (-1, 4), "no number of GPUs"),
+        (("main",), (33,), "no number of GPUs"),
+    ],
 )
-def test_counts_that_are_none_or_not_the_requests_are_refused(counts: dict[str, int]) -> None:
-    note = resolved.write(msgspec.structs.replace(GOOD, containers=counts))
-    with pytest.raises(WordError, match="no number of GPUs"):
+def test_counts_that_are_none_or_not_the_containers_are_refused(
+    containers: tuple[str, ...], counts: tuple[int, ...], message: str
+) -> None:
+    request = msgspec.structs.replace(GOOD.request, containers=counts)
+    note = resolved.write(msgspec.structs.replace(GOOD, containers=containers, request=request))
+    with pytest.raises(WordError, match=message):
         resolved.read({names.REQUEST: note})
 
 
-@pytest.mark.parametrize("text", ["", "null", "[" * 100_000, "\ud800", "x" * 20_000, '{"version":2}', "1e999"])
+@pytest.mark.parametrize("text", ["", "null", "[" * 100_000, "\ud800", "x" * 20_000, '{"version":3}', "1e999"])
 def test_a_hostile_note_is_refused(text: str) -> None:
     with pytest.raises(WordError, match="create the pod anew"):
         resolved.read({names.REQUEST: text})

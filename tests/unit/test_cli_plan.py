@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import profiles, topo_m
+from dradriver.topology import codec, profiles, topo_m
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
@@ -205,3 +206,61 @@ def test_an_unknown_nccl_is_refused_with_what_to_write(version: str) -> None:
 def test_a_number_is_no_version() -> None:
     (refused,) = answers(run("--batch", lines=[{"machine": "dgx1-v100", "gpus": 2, "nccl_version": 2.3}]))
     assert refused == {"error": "Expected `str`, got `float` - at `$.nccl_version`"}
+
+
+def test_a_share_goes_to_the_fullest_gpu_that_has_room() -> None:
+    line = {"machine": "hgx-h100", "share": 0.5, "parts": "2:0.25,5:0.5,6:0.75"}
+    assert answers(run("--batch", lines=[line])) == [
+        {"gpus": [5], "containers": [[{"gpu": 5, "cores": 50, "memory_mib": 40779}]]}
+    ]
+
+
+def test_slices_stand_where_they_spoil_least() -> None:
+    line = {"machine": "dgx-h100", "mig_profile": "1g.10gb", "parts": "3:3g.40gb@4", "containers": [1, 1]}
+    (found,) = answers(run("--batch", lines=[line]))
+    slices = [{"gpu": 3, "profile": "1g.10gb", "start": start, "size": 1} for start in (2, 3)]
+    assert found == {"gpus": [3], "containers": [[one] for one in slices]}
+
+
+def test_parts_are_shown_for_people() -> None:
+    found = run("-m", "hgx-h100", "--mig-profile", "2g.20gb", "--free", "3")
+    assert "part     GPU 3: 2g.20gb at 4 (memory slices 4 to 5)" in found.output
+    two = run("-m", "hgx-h100", "--memory", "10Gi", "--containers", "1,1", "--free", "2").output
+    assert "shares of GPUs: 2 times 10240 MiB" in two
+    assert "container 2  GPU 2: 12 % and 10240 MiB" in two
+
+
+def test_a_machine_in_mig_mode_takes_slices_and_no_shares(tmp_path: Path) -> None:
+    machine = profiles.load("dgx-a100")
+    gpus = tuple(msgspec.structs.replace(gpu, mig=()) for gpu in machine.gpus)
+    file = tmp_path / "machine.json"
+    file.write_text(codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
+    words: list[dict[str, object]] = [{"mig_profile": "1g.5gb"}, {"share": 0.5}, {"gpus": 1}]
+    asked: list[object] = [{"machine": str(file)} | word for word in words]
+    slices, share, whole = answers(run("--batch", lines=asked))
+    assert slices["gpus"] == [0]
+    assert "no node offers GPUs in shares" in str(share["error"])
+    assert "0 of 8 GPUs are free" in str(whole["error"])
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ({"share": 0.5, "policy": "nvlink"}, "is about sets of whole GPUs and contradicts gpu.topology/share"),
+        ({"share": 0.5, "gpus": 4}, "contradicts container '0', 4 GPUs"),
+        ({"share": 1.5}, "'1.5' is no share of a GPU"),
+        ({"mig_profile": "1g.7gb"}, "there are 1g.10gb, 1g.10gb+me"),
+        ({"share": 0.5, "include": [1]}, "include, exclude and message_size are for whole GPUs"),
+        (
+            {"share": 0.5, "parts": "0"},
+            "parts: '0' is no part of this machine; write a GPU's number and a share, 0:0.5",
+        ),
+        ({"share": 0.5, "parts": "9:0.5"}, "parts: '9:0.5' is no part"),
+        ({"share": 0.5, "parts": "0:1.5"}, "write a share in hundredths"),
+        ({"share": 0.5, "parts": "0:1g.10gb@9"}, "this GPU has no such MIG placement; it has 1g.10gb@0"),
+        ({"share": 0.9, "parts": ",".join(f"{n}:0.2" for n in range(8))}, "hgx-h100 has 80 % and 65248 MiB left"),
+    ],
+)
+def test_parts_that_cannot_be(question: dict[str, object], told: str) -> None:
+    (answer,) = answers(run("--batch", lines=[{"machine": "hgx-h100"} | question]))
+    assert told in str(answer["error"])

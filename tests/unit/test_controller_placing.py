@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.allocator.request import Amount, Share
+from dradriver.api import names, resolved
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
@@ -340,14 +341,18 @@ async def test_another_controllers_gate_is_waited_for() -> None:
     assert "kueue.x-k8s.io/admission" in (cluster.note("p", "reason") or "")
 
 
+PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amounts=(Amount(cores=50),))))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("[", "create the pod anew"),
         (note({"other": 2}, {}), "no container 'other'"),
-        (note({"main": 2}, {}).replace('"version":1', '"version":2'), "its version is 2"),
-        (note({"main": 2}, {}).replace('"main":2', '"main":' + "9" * 5000), "create the pod anew"),
+        (note({"main": 2}, {}).replace('"version":2', '"version":3'), "its version is 3"),
+        (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create the pod anew"),
         ("[" * 100_000, "more than 16384"),
+        (PARTS, "parts of a GPU are not published yet"),
     ],
 )
 async def test_a_pod_whose_note_was_changed_is_told_and_the_next_goes_on(text: str, told: str) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.annotations import has_wish
+from dradriver.api.parts import count
 from dradriver.api.policies.read import read
 from dradriver.topology.profiles import schema
 from tests.fakes.admission import admit, viewed
@@ -70,7 +71,7 @@ def gpus(document: dict[str, Any]) -> int:
         wanted = [claim["resourceClaimTemplateName"] for claim in pod["spec"]["resourceClaims"]]
         used = [t for t in templates if t["metadata"]["name"] in wanted]
         return sum(r["exactly"]["count"] for t in used for r in t["spec"]["spec"]["devices"]["requests"])
-    return sum(containers.counts(viewed(pod)).values()) * int(document["spec"].get("replicas", 1))
+    return sum(map(count, containers.asks(viewed(pod)).values())) * int(document["spec"].get("replicas", 1))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -80,13 +80,14 @@ def guarded(installed: Path, program: str) -> str:
 
 def test_the_names_of_the_library() -> None:
     assert dir(allocator) == [
-        "Choice", "Constraint", "Estimate", "Fleet", "GangChoice", "GangRequest", "Level", "MAX_GPUS",
-        "MachineTooLargeError", "NoPlaceError", "POLICIES", "Request", "Strategy", "Tables", "UnknownGpuError",
-        "Weights", "all_reduce", "choose", "place_gang", "tables_of",
+        "Amount", "Choice", "Constraint", "Estimate", "Fleet", "GangChoice", "GangRequest", "Level", "MAX_GPUS",
+        "MachineTooLargeError", "Mig", "MigPart", "NoPlaceError", "Offer", "POLICIES", "PartChoice", "Request",
+        "Share", "SharePart", "Strategy", "Tables", "UnknownGpuError", "Weights", "Whole", "all_reduce", "choose",
+        "place_gang", "tables_of",
     ]  # fmt: skip
     assert dir(topology) == [
-        "Cpu", "Gpu", "Location", "Machine", "MigDevice", "Nic", "NumaNode", "PathType", "PciDevice", "TopologyError",
-        "read_machine",
+        "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice",
+        "TopologyError", "read_machine",
     ]  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def test_every_name_that_is_offered_is_there_and_no_other(package: object) -> No
 
 def test_requests_and_policies_load_no_numpy_and_the_node_agent_and_the_webhook_neither() -> None:
     modules = "dradriver.allocator.request, dradriver.allocator.policies, dradriver.node.main, webhook.server"
-    names = "Request, Constraint, NoPlaceError, POLICIES"
+    names = "Whole, Share, Mig, Constraint, NoPlaceError, POLICIES"
     program = f"import sys, {modules}; from dradriver.allocator import {names}; print('numpy' in sys.modules)"
     assert python(program) == "False\n"
     assert python("import sys; from dradriver.allocator import Fleet; print('numpy' in sys.modules)") == "True\n"

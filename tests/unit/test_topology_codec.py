@@ -89,6 +89,11 @@ def _put(path: list[Any], value: object) -> Callable[[Any], None]:
         (_put(["numa", 1, "id"], 0), "numa[1].id: 0; write nodes by id"),
         (_put(["numa", 1, "cpus"], "all"), "numa[1].cpus: 'all'; write a CPU list"),
         (_put(["link_gbps"], -1), "link_gbps: -1"),
+        (_put(["gpus", 0, "profiles"], [[19, "1g", 1, 9984, 7, [0], 1]]), "profiles[0].name: '1g'; write it as"),
+        (_put(["gpus", 0, "profiles"], [[0, "7g.80gb", 7, 1, 1, [12], 8]]), "profiles[0]: 8 slices at (12,); a"),
+        (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, 1, 1, [1, 0], 1]]), "profiles[0].starts: (1, 0); write each"),
+        (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, -1, 1, [0], 1]]), "profiles[0].memory_mib: -1"),
+        (_put(["gpus", 0, "profiles"], [[0, "1g.5gb", 1, 1, 1, [0], 1]] * 2), "each with a name of its own"),
     ],
 )  # fmt: skip
 def test_a_broken_document_is_refused_with_the_place(change: Callable[[Any], None], says: str) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Amount, Constraint, Whole
 from dradriver.api import names, resolved
+from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
 from tests import schema
-from tests.fakes.admission import admit, defaulted, lifted, pod, running, stored
+from tests.fakes.admission import admit, defaulted, lifted, pod, running, stored, viewed
 from tests.paths import SHARED_DATA
+from webhook import containers
 
 NVLINK = {names.POLICY: "nvlink"}
 GPU = names.GPU_RESOURCE
@@ -47,9 +49,7 @@ def test_limits_become_a_claim_and_a_gate() -> None:
     assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
     assert re.fullmatch("gpus-[a-z0-9]{10}", claim_of(made))
     assert made["metadata"]["labels"] == {"gpu.topology/placement": "placed"}
-    assert noted(made) == Resolved(
-        containers={"c0": 4}, request=Request(containers=(4,), required=(Constraint.NVLINK,))
-    )
+    assert noted(made) == Resolved(containers=("c0",), request=Whole(containers=(4,), required=(Constraint.NVLINK,)))
     rest = copy.deepcopy(made)
     for key in ("resourceClaims", "schedulingGates"):
         del rest["spec"][key]
@@ -65,7 +65,7 @@ def test_each_container_has_a_request_of_its_own() -> None:
         None,
         [{"name": "gpu-topology", "request": "c2"}],
     ]
-    assert noted(made).containers == {"c0": 2, "c2": 1}
+    assert noted(made).asked == {"c0": 2, "c2": 1}
 
 
 def test_other_limits_claims_gates_and_labels_stay() -> None:
@@ -101,7 +101,7 @@ def test_our_label_alone_marks_a_pod() -> None:
 def test_the_gpus_annotation_stands_for_the_limit_of_the_first_container() -> None:
     made = create(None, None, annotations={names.GPUS: "3"})
     assert made["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c0"}]
-    assert noted(made).containers == {"c0": 3}
+    assert noted(made).asked == {"c0": 3}
 
 
 @pytest.mark.parametrize("name", ["gpu-topology-scheduler", "gpu-scheduler"])
@@ -122,7 +122,7 @@ def test_a_pod_without_a_name_is_placed_too() -> None:
 @pytest.mark.parametrize("value", [4, "4", "4000m"])
 def test_a_count_may_be_a_number_or_text(value: object) -> None:
     sent = pod(value, annotations=NVLINK)
-    assert noted(admit(sent).admitted).containers == {"c0": 4}
+    assert noted(admit(sent).admitted).asked == {"c0": 4}
 
 
 @pytest.mark.parametrize("value", ["0.5", "500m", 1.5, "-1", "four", "1.5Gi" + "9" * 99])
@@ -142,9 +142,9 @@ def test_a_request_that_differs_from_the_limit_is_refused() -> None:
     sent = pod(4, annotations=NVLINK)
     sent["spec"]["containers"][0]["resources"]["requests"] = {GPU: "2"}
     message = admit(sent).message
-    assert "requests nvidia.com/gpu: 2 but limits 4" in message
+    assert "requests 2 GPUs but limits 4 GPUs; write the same in limits" in message
     del sent["spec"]["containers"][0]["resources"]["limits"]
-    assert "requests nvidia.com/gpu: 2 but limits none" in admit(sent).message
+    assert "requests 2 GPUs but limits none" in admit(sent).message
 
 
 def sidecar(count: object, *, restart: str | None = "Always") -> dict[str, Any]:
@@ -155,7 +155,7 @@ def sidecar(count: object, *, restart: str | None = "Always") -> dict[str, Any]:
 def test_a_sidecar_has_a_request_of_its_own() -> None:
     made = create(2, spec={"initContainers": [sidecar(1)]})
     assert made["spec"]["initContainers"][0]["resources"] == {"claims": [{"name": "gpu-topology", "request": "init"}]}
-    assert noted(made).containers == {"c0": 2, "init": 1}
+    assert noted(made).asked == {"c0": 2, "init": 1}
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_an_init_container_borrows_gpus(count: int, entry: dict[str, str]) -> No
     made = create(2, 1, spec={"initContainers": [sidecar(count, restart=None)]})
     schema.check(made)
     assert made["spec"]["initContainers"][0]["resources"] == {"claims": [entry]}
-    assert noted(made).containers == {"c0": 2, "c1": 1}
+    assert noted(made).asked == {"c0": 2, "c1": 1}
 
 
 def test_an_init_container_with_another_number_is_refused() -> None:
     message = refusal(2, 1, spec={"initContainers": [sidecar(4, restart=None)]})
-    assert "init container 'init': 4 nvidia.com/gpu" in message
+    assert "init container 'init': 4 GPUs" in message
     assert "write 1 or 2 or 3" in message
 
 
@@ -261,8 +261,8 @@ def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
     original = lifted(stored(create(4)))
     original["spec"]["containers"][0]["resources"]["limits"] = {GPU: "2"}
     verdict = admit(original)
-    assert noted(verdict.admitted).containers == {"c0": 4}
-    assert "limit nvidia.com/gpu: 2 is ignored" in verdict.warnings[0]
+    assert noted(verdict.admitted).asked == {"c0": 4}
+    assert "its limit, 2 GPUs, is ignored" in verdict.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_damaged_affinity_note_is_refused() -> None:
 def test_results_and_notes_of_a_templates_author_are_dropped() -> None:
     made = create(1, annotations=NVLINK | {names.ALLOCATED: "GPU-1", names.AFFINITY: "null", names.REQUEST: "{}"})
     assert set(made["metadata"]["annotations"]) == {*NVLINK, names.REQUEST}
-    assert noted(made).containers == {"c0": 1}
+    assert noted(made).asked == {"c0": 1}
 
 
 def environment(**variables: str) -> list[dict[str, str]]:
@@ -408,7 +408,7 @@ def test_the_articles_pod_is_admitted_as_it_stands() -> None:
     verdict = admit(defaulted(yaml.safe_load(path.read_text())))
     schema.check(verdict.admitted)
     assert verdict.admitted["spec"]["schedulerName"] == "default-scheduler"
-    assert noted(verdict.admitted).containers == {"trainer": 8}
+    assert noted(verdict.admitted).asked == {"trainer": 8}
     assert [warning.split(":")[1].strip() for warning in verdict.warnings] == ["NCCL_TOPO_FILE", "NCCL_ALGO"]
 
 
@@ -417,3 +417,41 @@ def test_the_articles_pod_is_admitted_as_it_stands() -> None:
 def test_manifests_without_our_words_pass_untouched(name: str) -> None:
     path = SHARED_DATA / "manifests" / f"{name}.yaml"
     assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "told"),
+    [
+        ({GPU: "1"}, {"gpu.topology/share": "0.5"}, "parts of a GPU are not published yet"),
+        ({}, {"gpu.topology/mig-profile": "1g.10gb"}, "parts of a GPU are not published yet"),
+        ({"nvidia.com/mig-1g.5gb": "1"}, {}, "parts of a GPU are not published yet"),
+        ({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}, {}, "parts of a GPU are not published yet"),
+        ({"nvidia.com/vgpu": "1"}, {}, "container 'c0': limits nvidia.com/vgpu: '1': vGPU"),
+        ({GPU: "4"}, {"gpu.topology/share": "0.5"}, "contradicts container 'c0', 4 GPUs"),
+    ],
+)
+def test_parts_are_read_and_refused_until_they_are_published(
+    limits: dict[str, str], words: dict[str, str], told: str
+) -> None:
+    sent = pod(1, annotations={"gpu.topology/policy": "best-effort"} | words)
+    sent["spec"]["containers"][0]["resources"] = {"limits": limits}
+    assert told in (admit(sent).message or "")
+
+
+def test_only_the_limits_of_a_share_count() -> None:
+    sent = pod(1, annotations={"gpu.topology/policy": "best-effort"})
+    memory, cores = "aliyun.com/gpu-mem", "aliyun.com/gpu-core"
+    resources = {"limits": {memory: "8", cores: "25", "cpu": "1"}, "requests": {memory: "4", "cpu": "1"}}
+    sent["spec"]["containers"][0]["resources"] = resources
+    found = viewed(sent)
+    assert containers.asks(found) == {"c0": Amount(cores=25, memory_mib=8192)}
+    assert containers.amounts(found.containers[0]).gpus == (
+        ("limits", memory), ("limits", cores), ("requests", memory),
+    )  # fmt: skip
+
+
+def test_an_init_container_borrows_the_same_part() -> None:
+    asks: containers.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
+    assert containers.init_request("i", ("1g.10gb",), asks) == "b"
+    with pytest.raises(WordError, match=r"so write 25 % of a GPU's compute or MIG 1g\.10gb, or no limit"):
+        containers.init_request("i", 1, asks)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import names, resolved
 from dradriver.kube.policies import PoliciesFile
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
@@ -33,8 +33,10 @@ def admin(tmp_path: Path) -> Admin:
     return Admin(tmp_path, FILE)
 
 
-def asked(of: Object) -> Request:
-    return resolved.read(of["metadata"]["annotations"]).request
+def asked(of: Object) -> Whole:
+    request = resolved.read(of["metadata"]["annotations"]).request
+    assert isinstance(request, Whole)
+    return request
 
 
 @pytest.mark.parametrize("words", [{names.POLICY: "train"}, {names.WORKLOAD: "inference"}])

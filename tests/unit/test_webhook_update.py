@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import names, resolved
 from tests.fakes.admission import CONTROLLER, Object, admit, applied, defaulted, lifted, pod, running, stored
 
@@ -137,8 +137,8 @@ def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
         assert admit(sent, old=sent).allowed, "a word that is there already must not hold up other updates"
 
 
-def request(live: Object) -> Request:
-    return resolved.read(live["metadata"]["annotations"]).request
+def request(live: Object) -> Whole:
+    return resolved.published(resolved.read(live["metadata"]["annotations"]).request)
 
 
 def annotated(live: Object, **words: str | None) -> Object:
@@ -163,7 +163,7 @@ def annotated(live: Object, **words: str | None) -> Object:
 def test_changed_words_of_a_waiting_pod_are_resolved_again(words: dict[str, str | None], fields: Object) -> None:
     live = lived(MANIFESTS["plain"], "waiting")
     verdict = admit(annotated(live, **words), old=live)
-    assert request(verdict.admitted) == Request(containers=(4,), **fields)
+    assert request(verdict.admitted) == Whole(containers=(4,), **fields)
     assert verdict.warnings == []
     assert admit(verdict.admitted, old=verdict.admitted).patch == []
 
@@ -228,8 +228,8 @@ def test_a_good_word_beside_one_that_was_bad_before_is_admitted_and_does_nothing
 def test_a_pod_without_a_note_gets_one_from_its_words_and_its_claim(stage: str, note: str | None) -> None:
     live = annotated(lived(pod(None, None, annotations=NVLINK | {names.GPUS: "3"}), stage), request=note)
     made = admit(live, old=live).admitted
-    assert request(made) == Request(containers=(3,), required=(Constraint.NVLINK,))
-    assert resolved.read(made["metadata"]["annotations"]).containers == {"c0": 3}
+    assert request(made) == Whole(containers=(3,), required=(Constraint.NVLINK,))
+    assert resolved.read(made["metadata"]["annotations"]).asked == {"c0": 3}
 
 
 def test_a_pod_without_a_note_that_nothing_tells_is_left_as_it_is() -> None:

@@ -16,13 +16,13 @@ from dradriver.allocator.choice.filters import filters, suitable
 from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
 from dradriver.allocator.choice.refusals import refusal
 from dradriver.allocator.choice.set_order import preference
-from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Request
+from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
 
 
-def choose(machine: Machine, free: Collection[int], request: Request) -> Choice:
+def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     """The best set of the machine's free GPUs for the request.
 
     Args:
@@ -48,7 +48,7 @@ def choose(machine: Machine, free: Collection[int], request: Request) -> Choice:
     raise refusal(machine, tables, offered, request=request, usable=usable)
 
 
-def check(request: Request) -> None:
+def check(request: Whole) -> None:
     """Refuse a request that no machine could answer.
 
     Raises:
@@ -59,7 +59,7 @@ def check(request: Request) -> None:
         raise NoPlaceError(f"GPUs per container: {asked}; ask for at least 1 GPU in each")
 
 
-def describe(machine: Machine, tables: Tables, mask: int, *, request: Request, node: str = "") -> Choice:
+def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
     """The choice that a set of positions is, in the machine's own GPU numbers."""
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dradriver.allocator.request import Constraint, Request
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.allocator.sets.criteria import Criteria
 
 
-def rungs(request: Request, *, include: int = 0) -> tuple[Criteria, ...]:
+def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
     """The criteria to try, best first: what is required with each preferred constraint, then what is required alone.
 
     Args:
@@ -18,12 +18,12 @@ def rungs(request: Request, *, include: int = 0) -> tuple[Criteria, ...]:
     return tuple(_criteria(request, rung, include) for rung in dict.fromkeys((*ladder, required)))
 
 
-def required(request: Request, *, include: int = 0) -> Criteria:
+def required(request: Whole, *, include: int = 0) -> Criteria:
     """What every set must be: the last of the rungs."""
     return _criteria(request, frozenset(request.required), include)
 
 
-def _criteria(request: Request, constraints: frozenset[Constraint], include: int) -> Criteria:
+def _criteria(request: Whole, constraints: frozenset[Constraint], include: int) -> Criteria:
     return Criteria(
         constraints=constraints,
         min_bandwidth_gbps=request.min_bandwidth_gbps,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Request, Whole
 
 
-def wanted(request: Request) -> str:
+def wanted(request: Whole) -> str:
     """``4 GPUs with nvlink and at least 100 GB/s of bus bandwidth``: all that is required."""
     kind, properties = wanted_gpus(request), wanted_set(request)
     gpus = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
     return gpus + (f" {kind}" if kind else "") + (f" with {properties}" if properties else "")
 
 
-def wanted_set(request: Request) -> str:
+def wanted_set(request: Whole) -> str:
     """``nvlink and same-numa``: what the set must be; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
@@ -35,6 +35,6 @@ def wanted_gpus(request: Request) -> str:
         parts.append(f"of architecture {request.architecture}")
     if request.min_memory_mib:
         parts.append(f"of at least {request.min_memory_mib} MiB")
-    if request.exclude:
+    if isinstance(request, Whole) and request.exclude:
         parts.append(f"other than {', '.join(map(str, request.exclude))}")
     return " ".join(parts)

@@ -9,14 +9,14 @@ from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.choice.filters import suitable
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus, numbers
-from dradriver.allocator.request import Constraint, NoPlaceError, Request
+from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import Machine
 
 
-def refusal(machine: Machine, tables: Tables, offered: int, *, request: Request, usable: int) -> NoPlaceError:
+def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int) -> NoPlaceError:
     """One sentence on one machine.
 
     Args:
@@ -34,9 +34,7 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Request,
     return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
 
 
-def _detail(
-    machine: Machine, tables: Tables, offered: int, *, request: Request, usable: int, criteria: Criteria
-) -> str:
+def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:
     gpus = request.gpus
     if gpus > tables.size:
         return f"the machine has {tables.size}"
@@ -93,7 +91,7 @@ def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int
     return None
 
 
-def _products(machine: Machine, request: Request) -> str:
+def _products(machine: Machine, request: Whole) -> str:
     """What there is instead, where a name was asked for."""
     if request.product:
         have = sorted({gpu.product for gpu in machine.gpus if gpu.product})

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator.request import Request, Strategy, Weights
+from dradriver.allocator.request import Strategy, Weights, Whole
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.subsets import Array, Floats, Ints
 from dradriver.allocator.sets.tables import SAME, Tables
@@ -29,7 +29,7 @@ class Preference(msgspec.Struct, frozen=True):
 USUAL = Preference()
 
 
-def preference(request: Request) -> Preference:
+def preference(request: Whole) -> Preference:
     """Which of the equal sets the request would have."""
     return Preference(request.strategy, request.prefer_same_numa, request.weights)
 

@@ -5,6 +5,9 @@ candidates   the nodes that a request may be placed on, and what it could use of
 node_order   in which order nodes are filled
 network      where nodes stand in the network
 refusals     why no node fits, and the nearest thing that does
+part_nodes   on which node, and which of its GPUs, a part goes
+part_sets    the same for a pod of several parts
+parts        nodes ranked for a request of parts, and why none has a place
 fleet        all of it: the nodes of a cluster, ranked for one pod
 packing      how many pods of a gang each node can take, and on which sets
 gangs        places for gangs, all or nothing

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 from dradriver.allocator.sets.subsets import Bools, Ints
 
 
@@ -19,9 +20,19 @@ class Candidates:
         masks: The different sets of free positions of the wanted kind that occur, ascending; empty without nodes.
     """
 
-    def __init__(self, group: NodeGroup, *, request: Request, eligible: Bools | None) -> None:
+    def __init__(
+        self, group: NodeGroup, *, request: Whole, eligible: Bools | None, free: NDArray[np.uint16] | None = None
+    ) -> None:
+        """Look at each node once.
+
+        Args:
+            group: The group.
+            request: What is wanted.
+            eligible: Which nodes may be taken, by slot; None for all.
+            free: Mask of the positions that may be taken of each node; None for all that whole requests may take.
+        """
         self.group = group
-        free = group.free_masks()
+        free = group.free_masks() if free is None else free
         suitable = group.suitable(request)
         self._usable = free if suitable == group.tables.everything else free & np.uint16(suitable)
         self._eligible = eligible

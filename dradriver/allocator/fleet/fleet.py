@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import overload
 
 import msgspec
 import numpy as np
@@ -10,19 +11,21 @@ import numpy as np
 from dradriver.allocator.choice import ladder
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_of_gpus, numbers
-from dradriver.allocator.fleet import node_order
+from dradriver.allocator.fleet import node_order, parts
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.network import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key, without_uuids
-from dradriver.allocator.fleet.node_order import Option
 from dradriver.allocator.fleet.refusals import refusal
-from dradriver.allocator.request import Choice, Request
+from dradriver.allocator.parts.offers import Offer
+from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
+
+Eligible = Collection[str] | Bools
 
 
 class Fleet:
@@ -131,18 +134,47 @@ class Fleet:
             del self._groups[group.key]
         self._name_ranks.clear()
 
+    def set_offer(self, name: str, offer: Offer) -> None:
+        """Say which of a node's GPUs may be had in parts; KeyError for an unknown node.
+
+        Raises:
+            UnknownGpuError: It names a GPU that the machine does not have.
+        """
+        group, slot = self._slots[name]
+        shared, sliced, parts_only = (
+            mask_of_gpus(group.machine, gpus) for gpus in (offer.shared, offer.sliced, offer.parts_only)
+        )
+        group.set_offer(slot, shared=shared, sliced=sliced, parts_only=parts_only)
+
+    def set_parts(self, name: str, parts: Mapping[int, Sequence[Part]]) -> None:
+        """Say which parts are on a node's GPUs, by the machine's own numbers; KeyError for an unknown node.
+
+        A GPU with a part on it is not free for whole requests, whatever ``set_free`` says of it.
+
+        Raises:
+            UnknownGpuError: It names a GPU that the machine does not have.
+        """
+        group, slot = self._slots[name]
+        mask_of_gpus(group.machine, parts)
+        group.set_parts(slot, parts)
+
+    @overload
     def rank(
-        self,
-        request: Request,
-        *,
-        eligible: Collection[str] | Bools | None = None,
-        limit: int = 8,
-        explain: bool = True,
-    ) -> list[Choice]:
+        self, request: Whole, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+    ) -> list[Choice]: ...
+
+    @overload
+    def rank(
+        self, request: Share | Mig, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+    ) -> list[PartChoice]: ...
+
+    def rank(
+        self, request: Request, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+    ) -> list[Choice] | list[PartChoice]:
         """The best set on each of the best nodes, best first; one a node, at most ``limit``.
 
         Nodes are ordered by the rung of the preferred ladder that they reach, then by predicted bandwidth, then by
-        the request's strategy, then by name. See ``node_order`` for the strategies.
+        the request's strategy, then by name. See ``node_order`` for the strategies, and ``part_nodes`` for parts.
 
         Args:
             request: What is wanted.
@@ -156,13 +188,18 @@ class Fleet:
         Raises:
             NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
         """
+        if not isinstance(request, Whole):
+            return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain)
         check(request)
         candidates = self.candidates(request, eligible)
         choices: list[Choice] = []
         passed: list[Criteria] = []
         for rung in ladder.rungs(request):
             for tie in node_order.ties(candidates, request, rung=rung, passed=passed):
-                choices += _named(tie, request, limit - len(choices))
+                choices += [
+                    msgspec.structs.replace(group.describe(mask, request), node=name)
+                    for name, group, mask in node_order.named(tie, limit - len(choices))
+                ]
                 if len(choices) >= limit:
                     return choices
             passed.append(rung)
@@ -170,17 +207,18 @@ class Fleet:
             raise refusal(self.groups, candidates, request, explain=explain)
         return choices
 
-    def candidates(self, request: Request, eligible: Collection[str] | Bools | None = None) -> list[Candidates]:
+    def candidates(self, request: Whole, eligible: Eligible | None = None) -> list[Candidates]:
         """The nodes that may be taken, by kind, with the masks that the request could use of them."""
-        by_group: dict[NodeGroup, Bools | None]
-        if eligible is None:
-            by_group = dict.fromkeys(self.groups)
-        elif isinstance(eligible, np.ndarray):
-            by_group = {group: group.at_rows(eligible) for group in self.groups}
-        else:
-            by_group = self._named_ones(eligible)
-        found = [Candidates(group, request=request, eligible=own) for group, own in by_group.items()]
+        found = [Candidates(group, request=request, eligible=own) for group, own in self._nodes(eligible).items()]
         return [each for each in found if len(each.masks)]
+
+    def _nodes(self, eligible: Eligible | None) -> dict[NodeGroup, Bools | None]:
+        """The nodes that may be taken, by kind, as an array of bool by slot; None for all of a kind."""
+        if eligible is None:
+            return dict.fromkeys(self.groups)
+        if isinstance(eligible, np.ndarray):
+            return {group: group.at_rows(eligible) for group in self.groups}
+        return self._named_ones(eligible)
 
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
         """Where each node's name stands among all names, for the slots of each group in turn: (nodes,), int64."""
@@ -202,15 +240,3 @@ class Fleet:
                     chosen[group] = np.zeros(len(group.names), dtype=np.bool_)
                 chosen[group][slot] = True
         return dict(chosen)
-
-
-def _named(tie: list[Option], request: Request, limit: int) -> list[Choice]:
-    """Choices on the nodes of equally good options, by name."""
-    taken: dict[Candidates, dict[int, int]] = {}
-    for option in tie:
-        taken.setdefault(option.candidates, {})[option.free] = option.taken
-    found = [(name, each, sets[free]) for each, sets in taken.items() for name, free in each.first(sets.keys(), limit)]
-    found.sort(key=lambda entry: entry[0])
-    return [
-        msgspec.structs.replace(each.group.describe(mask, request), node=name) for name, each, mask in found[:limit]
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
-from dradriver.allocator.request import Choice, Constraint, Request
+from dradriver.allocator.parts.rooms import Masks, Rooms
+from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import Machine
@@ -22,7 +23,7 @@ _MOST_ANSWERS = 1024  # kept of each kind
 
 def group_key(machine: Machine, tables: Tables) -> Hashable:
     """What nodes must share to be of one group; machines of equal links need not share products or numbers."""
-    gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib) for gpu in machine.gpus)
+    gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
     return (id(tables), *gpus)
 
 
@@ -40,6 +41,7 @@ class NodeGroup:
         machine: The machine of the first of them, without uuids, for what all of them share.
         key: What ``group_key`` gives for each.
         names: Names of the nodes.
+        rooms: What is left of GPUs that may be had in parts; None while no node of the group offers any.
     """
 
     def __init__(self, tables: Tables, machine: Machine, *, key: Hashable) -> None:
@@ -47,6 +49,7 @@ class NodeGroup:
         self.machine = machine
         self.key = key
         self.names: list[str] = []
+        self.rooms: Rooms | None = None
         self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
         # Masks of up to 16 GPUs: 2 bytes each.
         self._free = np.zeros(64, dtype=np.uint16)
@@ -65,6 +68,8 @@ class NodeGroup:
             self._site = np.concatenate((self._site, np.zeros_like(self._site)))
         self.names.append(name)
         self._free[slot], self._row[slot], self._site[slot] = 0, row, site
+        if self.rooms is not None:
+            self.rooms.add()
         self._by_name = None
         return slot
 
@@ -73,6 +78,8 @@ class NodeGroup:
         last = len(self.names) - 1
         for array in (self._free, self._row, self._site):
             array[slot] = array[last]
+        if self.rooms is not None:
+            self.rooms.drop(slot)
         self.names[slot] = self.names[last]
         self.names.pop()
         self._by_name = None
@@ -86,8 +93,30 @@ class NodeGroup:
         return mask
 
     def set_free(self, slot: int, mask: int) -> None:
-        """Say what is free on a node."""
+        """Say what is free on a node; of that what has a part on it, or is never had whole, is for parts alone."""
+        if self.rooms is not None:
+            mask = self.rooms.set(slot, self.rooms.masks(slot)._replace(unheld=mask))
         self._free[slot] = mask
+
+    def set_offer(self, slot: int, *, shared: int, sliced: int, parts_only: int) -> None:
+        """Say which of a node's GPUs may be had in parts, as masks."""
+        if self.rooms is not None or shared | sliced | parts_only:
+            rooms = self._made_rooms()
+            self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only))
+
+    def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> None:
+        """Say which parts are on a node's GPUs, by number; KeyError for one that these nodes do not have."""
+        by_position = {self._bit[number].bit_length() - 1: each for number, each in parts.items()}
+        if self.rooms is not None or any(by_position.values()):
+            self._free[slot] = self._made_rooms().set_parts(slot, by_position)
+
+    def _made_rooms(self) -> Rooms:
+        if self.rooms is None:
+            self.rooms = Rooms(self.machine)
+            for slot, free in enumerate(self.free_masks().tolist()):
+                self.rooms.add()
+                self.rooms.set(slot, Masks(unheld=free))
+        return self.rooms
 
     def set_row(self, slot: int, row: int) -> None:
         """Say which row of the caller's arrays a node has."""
@@ -132,23 +161,24 @@ class NodeGroup:
         """Mask of the positions whose GPUs are of the kind that is wanted."""
         if not filters(request):
             return self.tables.everything
-        return self._suitable(request.product, request.architecture, request.min_memory_mib, request.exclude)
+        exclude = request.exclude if isinstance(request, Whole) else ()
+        return self._suitable(request.product, request.architecture, request.min_memory_mib, exclude)
 
-    def include(self, request: Request) -> int | None:
+    def include(self, request: Whole) -> int | None:
         """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
         if not self._bit.keys() >= set(request.include):
             return None
         return self.mask_of(request.include)
 
-    def describe(self, taken: int, request: Request) -> Choice:
+    def describe(self, taken: int, request: Whole) -> Choice:
         """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
     def _find_suitable(self, product: str, architecture: str, min_memory_mib: int, exclude: tuple[int, ...]) -> int:
-        wish = Request(
+        wish = Whole(
             containers=(), product=product, architecture=architecture, min_memory_mib=min_memory_mib, exclude=exclude
         )
         return suitable(self.machine.gpus, wish)
 
     def _describe(self, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]) -> Choice:
-        return describe(self.machine, self.tables, taken, request=Request(containers=containers, preferred=preferred))
+        return describe(self.machine, self.tables, taken, request=Whole(containers=containers, preferred=preferred))

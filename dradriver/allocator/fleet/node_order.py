@@ -13,7 +13,8 @@ import numpy as np
 from dradriver.allocator.choice.best_set import TABULATED, best_sets
 from dradriver.allocator.choice.set_order import keep_order, preference
 from dradriver.allocator.fleet.candidates import Candidates
-from dradriver.allocator.request import Request, Strategy
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.request import Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
@@ -38,7 +39,7 @@ class Option(NamedTuple):
 
 
 def ties(
-    candidates: Sequence[Candidates], request: Request, *, rung: Criteria, passed: Sequence[Criteria]
+    candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
     """Options that reach this rung and none that was passed, best first, equal ones together.
 
@@ -59,9 +60,19 @@ def ties(
         yield list(equal)
 
 
-def _options(
-    candidates: Candidates, request: Request, *, rung: Criteria, passed: Sequence[Criteria]
-) -> Iterator[Option]:
+def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
+    """The first nodes by name of equally good options, with their groups and what to take of each."""
+    taken: dict[Candidates, dict[int, int]] = {}
+    for option in tie:
+        taken.setdefault(option.candidates, {})[option.free] = option.taken
+    found = [
+        (name, each.group, sets[free]) for each, sets in taken.items() for name, free in each.first(sets.keys(), limit)
+    ]
+    found.sort(key=lambda entry: entry[0])
+    return found[:limit]
+
+
+def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria]) -> Iterator[Option]:
     """The options of one group, cheapest first."""
     tables, gpus = candidates.group.tables, request.gpus
     include = candidates.group.include(request)
@@ -80,7 +91,7 @@ def _options(
             yield Option(tuple(cost), candidates, int(free), int(taken))
 
 
-def _ordered(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria) -> Iterator[Array]:
+def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria) -> Iterator[Array]:
     """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
     if tables.size <= TABULATED:
         key = ("node order", request.gpus, criteria, preference(request))
@@ -98,12 +109,12 @@ def _ordered(tables: Tables, masks: Ints, request: Request, *, criteria: Criteri
             yield _rows(tables, np.sort(equal[start : start + _MOST_MASKS]), request, criteria=criteria, block=block)
 
 
-def _tabulate(tables: Tables, request: Request, criteria: Criteria) -> Array:
+def _tabulate(tables: Tables, request: Whole, criteria: Criteria) -> Array:
     masks = np.arange(1 << tables.size)
     return _rows(tables, masks[tables.has(request.gpus, masks, criteria)], request, criteria=criteria)
 
 
-def _rows(tables: Tables, masks: Ints, request: Request, *, criteria: Criteria, block: int = 0) -> Array:
+def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, block: int = 0) -> Array:
     gpus = request.gpus
     taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
     value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)

@@ -11,7 +11,7 @@ from dradriver.allocator.choice.set_order import preference, set_order
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import Request
+from dradriver.allocator.request import Whole
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
@@ -36,7 +36,7 @@ class NodeTable(NamedTuple):
 
     candidates: list[Candidates]
     criteria: list[Criteria]
-    request: Request
+    request: Whole
     kind: Ints
     slot: Ints
     mask: Ints
@@ -75,7 +75,7 @@ class NodeTable(NamedTuple):
         return nodes._replace(capacity=_capacity(nodes))
 
 
-def node_table(fleet: Fleet, candidates: list[Candidates], request: Request, rung: Criteria) -> NodeTable:
+def node_table(fleet: Fleet, candidates: list[Candidates], request: Whole, rung: Criteria) -> NodeTable:
     """The candidates as arrays; on which GPUs of which number must be in a set cannot be asked."""
     slots = [each.slots() for each in candidates]
     kind = np.repeat(np.arange(len(candidates)), [len(own) for own in slots])
@@ -146,7 +146,7 @@ def tightest(nodes: NodeTable, order: Ints, pods: int, *, number: int, least: in
     return np.append(chosen[:-1], fitting[smallest])
 
 
-def disjoint_sets(nodes: NodeTable, at: int, count: int, *, request: Request) -> list[int]:
+def disjoint_sets(nodes: NodeTable, at: int, count: int, *, request: Whole) -> list[int]:
     """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
     tables, criteria = nodes.group(at).tables, nodes.criteria[int(nodes.kind[at])]
     order = set_order(tables, preference(request), gpus=request.gpus)

@@ -8,14 +8,14 @@ from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.choice.refusals import shortfall
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import NoPlaceError, Request
+from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.criteria import ANY, Criteria
 
 _MOST_MASKS = 512  # of a group, looked through for what is nearest
 
 
 def refusal(
-    groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Request, *, explain: bool
+    groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole, *, explain: bool
 ) -> NoPlaceError:
     """Why no candidate fits.
 
@@ -31,7 +31,7 @@ def refusal(
     return NoPlaceError(detail, stable=stable)
 
 
-def _stable(groups: Collection[NodeGroup], request: Request) -> str:
+def _stable(groups: Collection[NodeGroup], request: Whole) -> str:
     if not groups:
         return "no node has GPUs"
     if any(could_have(group, request) for group in groups):
@@ -39,7 +39,7 @@ def _stable(groups: Collection[NodeGroup], request: Request) -> str:
     return "no node of this cluster has such a set even when all its GPUs are free"
 
 
-def could_have(group: NodeGroup, request: Request) -> bool:
+def could_have(group: NodeGroup, request: Whole) -> bool:
     """Whether these nodes have what is required when all their GPUs are free."""
     include = group.include(request)
     if request.gpus > group.tables.size or include is None:
@@ -48,7 +48,7 @@ def could_have(group: NodeGroup, request: Request) -> bool:
     return group.tables.fits(request.gpus, group.suitable(request), criteria)
 
 
-def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Request) -> str:
+def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole) -> str:
     if not candidates:
         return "no node is eligible" if groups else "no node has GPUs"
     size = max(each.group.tables.size for each in candidates)
@@ -75,7 +75,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
 
 
 def _largest(
-    candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Request
+    candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Whole
 ) -> tuple[int, str] | None:
     """Size of the largest free set of at most ``most`` GPUs, and the first node by name that has it."""
     for gpus in range(most, 0, -1):
@@ -93,7 +93,7 @@ def _largest(
     return None
 
 
-def _shortfall(candidates: Sequence[Candidates], request: Request, criteria: Criteria) -> tuple[float, str, str] | None:
+def _shortfall(candidates: Sequence[Candidates], request: Whole, criteria: Criteria) -> tuple[float, str, str] | None:
     """The most bandwidth there is where that alone is missing, of which kind, and on which node."""
     best: tuple[float, str, Candidates, int] | None = None
     for each in candidates:

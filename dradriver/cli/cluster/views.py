@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Request, choose
+from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
 from dradriver.api import names, slices
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.objects import ResourceSlice
@@ -152,7 +152,7 @@ def _nvlink_set(machine: Machine, free: Sequence[int]) -> Choice | None:
         return None
     for count in range(len(free), 1, -1):
         try:
-            return choose(machine, free, Request(containers=(count,), required=(Constraint.NVLINK,)))
+            return choose(machine, free, Whole(containers=(count,), required=(Constraint.NVLINK,)))
         except NoPlaceError:
             continue
     return None

@@ -4,5 +4,7 @@
 * ``policies``: our allocator, and those that it is compared with.
 * ``trace``: the jobs, drawn by chance or read from a file.
 * ``replay``: lets the jobs come, wait, run and leave, and measures what became of them.
+* ``mixed``: requests of whole GPUs, shares and MIG slices, and what became of them.
+* ``mixed_policies``: our allocator for those, and what a scheduler does alone.
 * ``report``: what is shown of the results.
 """

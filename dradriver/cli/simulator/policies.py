@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from dradriver.allocator import Choice, GangRequest, NoPlaceError, Request, place_gang
+from dradriver.allocator import Choice, GangRequest, NoPlaceError, Whole, place_gang
 from dradriver.allocator.sets.rings import mask_of, positions
 from dradriver.cli.simulator.cluster import Cluster, Part
 from dradriver.topology.groups import group
@@ -57,7 +57,7 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
     """The allocator over all nodes, one pod after the other."""
     try:
-        choice = cluster.fleet.rank(Request(containers=(gpus,)), limit=1)[0]
+        choice = cluster.fleet.rank(Whole(containers=(gpus,)), limit=1)[0]
     except NoPlaceError:
         return None
     return _part(cluster, choice)
@@ -66,7 +66,7 @@ def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noq
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
     """The allocator, all pods of a job at once or none."""
     try:
-        found = place_gang(cluster.fleet, GangRequest(pod=Request(containers=(gpus,)), pods=pods))
+        found = place_gang(cluster.fleet, GangRequest(pod=Whole(containers=(gpus,)), pods=pods))
     except NoPlaceError:
         return None
     return [_part(cluster, choice) for choice in found.pods]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dradriver.cli.render.document import Bars, Column, Document, Panel, Table, Tone, report, words
+from dradriver.cli.simulator import mixed as mixed_results
 from dradriver.cli.simulator.replay import Result
 
 _COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
+_MIXED = ("policy", "parts", "slices", "wholes", "GPU time", "empty GPUs", "empty quads", "decision")
 _PANELS = (
     ("best_share", "jobs on the best set", "%"),
     ("bandwidth", "bandwidth against best", "%"),
@@ -28,6 +30,20 @@ def comparison(results: Sequence[Result]) -> Document:
         for result in results
     )  # fmt: skip
     columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_COLUMNS))
+    return report(Table(columns=columns, rows=tuple(rows)))
+
+
+def mixed(results: Sequence[mixed_results.Result]) -> Document:
+    """Return a table with a row a policy, of whole GPUs and parts."""
+    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_MIXED))
+    rows = (
+        words(
+            result.policy, f"{result.parts_served:.1%}", f"{result.slices_served:.1%}", f"{result.wholes_served:.1%}",
+            f"{result.gpu_time_served:.1%}", f"{result.empty_gpus:.1%}", f"{result.empty_quads:.1%}",
+            f"{result.decision_s * 1e6:.0f} us",
+        )
+        for result in results
+    )  # fmt: skip
     return report(Table(columns=columns, rows=tuple(rows)))
 
 

@@ -2,6 +2,7 @@
 
 entries  the fields of a profile
 schema   from a profile to a machine
+mig      MIG profiles of products, for simulated machines
 """
 
 from __future__ import annotations

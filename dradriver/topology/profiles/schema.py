@@ -10,6 +10,7 @@ from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.profiles import mig
 from dradriver.topology.profiles.entries import MOST_LINKS, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.yamltext import read as yamltext
@@ -63,6 +64,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
             pcie_gbps=product.pcie_gbps,
             c2c_gbps=product.c2c_gbps,
             fabric=profile.fabric,
+            profiles=mig.profiles(product.name),
             switch_links=(profile.switch_links if entry.switch_links is None else entry.switch_links),
         )
         for index, entry in enumerate(profile.gpus)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dradriver.allocator import Request, choose, tables_of
+from dradriver.allocator import Whole, choose, tables_of
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import caches, scale
 from tests.fakes import machines
@@ -22,7 +22,7 @@ Series = Mapping[str, Mapping[int, float]]
 
 def measure() -> dict[str, Any]:
     """Median seconds by number of nodes of 8 GPUs, and by GPUs of one machine."""
-    two, four = Request(containers=(2,)), Request(containers=(4,))
+    two, four = Whole(containers=(2,)), Whole(containers=(4,))
     nodes: dict[str, dict[int, float]] = {"2 GPUs": {}, "4 GPUs": {}}
     for count in NODES:
         fleet = scale.build(count)
@@ -86,7 +86,7 @@ def _tables_s(machine: Machine) -> float:
     return statistics.median(took)
 
 
-def _choice_s(machine: Machine, request: Request, *, first: bool) -> float:
+def _choice_s(machine: Machine, request: Whole, *, first: bool) -> float:
     free = range(len(machine.gpus))
     choose(machine, free, request)
     took = []

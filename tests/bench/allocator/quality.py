@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from statistics import mean
 from typing import Any
 
-from dradriver.allocator import Request, choose, tables_of
+from dradriver.allocator import Whole, choose, tables_of
 from dradriver.topology import read_machine
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import peers
@@ -89,7 +89,7 @@ def _machine(machine: Machine, true: Verdict) -> Iterator[tuple[int, dict[str, A
                     continue
                 sets = peers.every(free, gpus)
                 best = max(true[places] for places in sets)
-                chosen = choose(machine, free, Request(containers=(gpus,))).gpus
+                chosen = choose(machine, free, Whole(containers=(gpus,))).gpus
                 assert len(chosen) == gpus
                 assert set(chosen) <= set(free)
                 found["ours"].append(true[chosen] / best)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Request, Strategy, place_gang
+from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Strategy, Whole, place_gang
 from dradriver.allocator.sets.subsets import Bools
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
@@ -23,25 +23,25 @@ KINDS: tuple[Callable[[], Machine], ...] = (
     machines.dgx1, machines.dgx_h100, machines.bridge_pairs, machines.pcie_box,
 )  # fmt: skip
 REQUESTS = {
-    "1 GPU": Request(containers=(1,)),
-    "2 GPUs": Request(containers=(2,)),
-    "4 GPUs, nvlink": Request(containers=(4,), required=(Constraint.NVLINK,)),
-    "8 GPUs": Request(containers=(8,)),
-    "3 GPUs, spread": Request(containers=(3,), strategy=Strategy.SPREAD),
-    "2 GPUs, a product": Request(containers=(2,), product="NVIDIA A100*"),
+    "1 GPU": Whole(containers=(1,)),
+    "2 GPUs": Whole(containers=(2,)),
+    "4 GPUs, nvlink": Whole(containers=(4,), required=(Constraint.NVLINK,)),
+    "8 GPUs": Whole(containers=(8,)),
+    "3 GPUs, spread": Whole(containers=(3,), strategy=Strategy.SPREAD),
+    "2 GPUs, a product": Whole(containers=(2,), product="NVIDIA A100*"),
 }
 GOALS_S = {10_000: 1e-3, 100_000: 10e-3}
 CONTROLLER_NODES, GOAL_CONTROLLER_S = (200, 1_000, 5_000), 150e-6
 GOAL_BYTES = 200e6
 GANG_NODES, GOAL_GANG_S = 10_000, 50e-3
 GANGS = {
-    "128 pods x 8 GPUs": GangRequest(pods=128, pod=Request(containers=(8,))),
+    "128 pods x 8 GPUs": GangRequest(pods=128, pod=Whole(containers=(8,))),
     "128 pods x 8 GPUs, nvlink, fast network": GangRequest(
-        pods=128, pod=Request(containers=(8,), required=(Constraint.NVLINK,)), min_network_gbps=50
+        pods=128, pod=Whole(containers=(8,), required=(Constraint.NVLINK,)), min_network_gbps=50
     ),
-    "64 pods x 2 GPUs": GangRequest(pods=64, pod=Request(containers=(2,))),
-    "64 pods x 2 GPUs, spread": GangRequest(pods=64, pod=Request(containers=(2,), strategy=Strategy.SPREAD)),
-    "100,000 pods, refused": GangRequest(pods=100_000, pod=Request(containers=(4,))),
+    "64 pods x 2 GPUs": GangRequest(pods=64, pod=Whole(containers=(2,))),
+    "64 pods x 2 GPUs, spread": GangRequest(pods=64, pod=Whole(containers=(2,), strategy=Strategy.SPREAD)),
+    "100,000 pods, refused": GangRequest(pods=100_000, pod=Whole(containers=(4,))),
 }
 
 
@@ -74,7 +74,7 @@ def build(nodes: int, *, kinds: tuple[Callable[[], Machine], ...] = KINDS, seed:
     return fleet
 
 
-def placement_s(fleet: Fleet, request: Request, nodes: int, *, eligible: Any = None, rounds: int = 40) -> float:
+def placement_s(fleet: Fleet, request: Whole, nodes: int, *, eligible: Any = None, rounds: int = 40) -> float:
     """Median seconds to rank, and to take the best place, the cluster changing in between as it would."""
     rng = random.Random(3)
     fleet.rank(request, eligible=eligible)  # tables
@@ -114,7 +114,7 @@ def controller_s() -> dict[str, Any]:
     return found
 
 
-def _rank_s(fleet: Fleet, request: Request, eligible: Bools, *, explain: bool = False, rounds: int = 200) -> float:
+def _rank_s(fleet: Fleet, request: Whole, eligible: Bools, *, explain: bool = False, rounds: int = 200) -> float:
     took = []
     for _ in range(rounds):
         begun = time.perf_counter()

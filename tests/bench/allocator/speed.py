@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dradriver.allocator import Request, choose, tables_of
+from dradriver.allocator import Whole, choose, tables_of
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import caches, peers
@@ -46,7 +46,7 @@ def _choices(machine: Machine) -> dict[str, Any]:
     count = len(machine.gpus)
     found: dict[str, Any] = {}
     for gpus in (2, 4, 8) if count == 16 else (2, 4):
-        request = Request(containers=(gpus,))
+        request = Whole(containers=(gpus,))
         everything = list(range(count))
         choose(machine, everything, request)  # tables
         rng = random.Random(5)

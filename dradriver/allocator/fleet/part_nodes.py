@@ -1,0 +1,150 @@
+"""Which node, and which of its GPUs, for parts.
+
+Where the strategy says nothing else: a GPU that is in use by parts already, the one on which the part costs least (the
+fullest that still fits; the MIG start that spoils least); else an empty one, chosen as a whole GPU is: out of a broken
+pair before one of a whole quad. A pod of several parts may have them of several GPUs of one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.fleet import node_order
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.parts.asks import Ask, Counts, Left
+from dradriver.allocator.parts.layouts import NONE
+from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.request import Part, PartChoice, Strategy, Whole
+from dradriver.allocator.sets.criteria import ANY
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+
+class Nodes(NamedTuple):
+    """Nodes of one kind that offer parts.
+
+    Attributes:
+        group: The kind.
+        rooms: What is left of their GPUs.
+        eligible: (nodes,) bool, which of them may be taken; None for all.
+        suitable: Mask of the positions whose GPUs are of the kind that is wanted.
+        openable: Mask of those where an empty GPU has room for a part of some kind.
+    """
+
+    group: NodeGroup
+    rooms: Rooms
+    eligible: Bools | None
+    suitable: int
+    openable: int
+
+    def able(self, fits: Bools) -> Ints:
+        """The slots of the nodes that may be taken and of which this holds, by name."""
+        by_name = self.group.by_name()
+        return by_name[(fits if self.eligible is None else fits & self.eligible)[by_name]]
+
+
+class Take(NamedTuple):
+    """So many parts of each kind of one GPU."""
+
+    position: int
+    left: Left
+    counts: Counts
+
+
+class Place(NamedTuple):
+    """A place on one node. The key orders those of one list, the smaller the better."""
+
+    key: int
+    name: str
+    group: NodeGroup
+    takes: tuple[Take, ...]
+
+    def choice(self, ask: Ask) -> PartChoice:
+        """The place by the machine's own numbers, its parts dealt out to the containers that want their kinds."""
+        made: list[list[Part]] = [[] for _ in ask.wanted]
+        for position, left, counts in self.takes:
+            for kind, part in ask.parts(left, counts, gpu=self.group.machine.gpus[position].index):
+                made[kind].append(part)
+        dealt = [iter(parts) for parts in made]
+        return PartChoice(
+            containers=tuple(tuple(next(dealt[kind]) for kind in kinds) for kinds in ask.containers), node=self.name
+        )
+
+
+def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
+    """The best place on each of the best nodes for a single part, best first; empty where there is none."""
+    strategy = ask.request.strategy
+    used = sorted((place for nodes in every for place in _in_use(ask, nodes, limit)), key=_by_key)
+    if len(used) >= limit and strategy in (Strategy.BEST_FIT, Strategy.PACK):
+        return used[:limit]
+    empty = list(_opened(ask, every, limit))
+    if strategy is Strategy.FIRST_FIT:
+        places = sorted((*used, *empty), key=lambda place: (place.name, place.takes[0].position))
+    else:
+        places = [*empty, *used] if strategy is Strategy.SPREAD else [*used, *empty]
+    first: dict[str, Place] = {}
+    for place in places:
+        first.setdefault(place.name, place)
+    return list(first.values())[:limit]
+
+
+def _by_key(place: Place) -> tuple[int, str]:
+    return place.key, place.name
+
+
+def _in_use(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
+    """The best places on GPUs that have something left in the rows."""
+    rooms, strategy = nodes.rooms, ask.request.strategy
+    costs = ask.costs(rooms, 0)
+    if strategy is Strategy.SPREAD:
+        costs = np.where(costs < NONE, -ask.room(rooms), NONE)
+    elif strategy is Strategy.FIRST_FIT:
+        costs = np.where(costs < NONE, np.arange(len(costs), dtype=np.int32)[:, None], NONE)
+    for position in range(len(costs)):
+        if not nodes.suitable >> position & 1:
+            costs[position] = NONE
+    least = costs.min(axis=0)
+    slots = nodes.able(least < NONE)
+    if strategy is Strategy.FIRST_FIT:
+        keys = np.zeros(len(slots), dtype=np.int64)
+    else:
+        keys = least[slots].astype(np.int64)
+        free = np.bitwise_count(nodes.group.free_masks()[slots]).astype(np.int64)
+        keys = free << 32 | keys if strategy is Strategy.PACK else keys << 8 | free
+    for slot, key in _smallest(slots, keys, limit):
+        position = int(np.argmin(costs[:, slot]))
+        take = Take(position, ask.left(rooms, position, slot), ask.wanted)
+        yield Place(key, nodes.group.names[slot], nodes.group, (take,))
+
+
+def _smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
+    """The slots with the smallest keys and these, ascending; of equal ones those that stand first."""
+    if len(slots) > limit:
+        last = np.partition(keys, limit - 1)[limit - 1]
+        below, equal = np.flatnonzero(keys < last), np.flatnonzero(keys == last)
+        chosen = np.concatenate((below, equal[: limit - len(below)]))
+        slots, keys = slots[chosen], keys[chosen]
+    order = np.argsort(keys, kind="stable")
+    return list(zip(slots[order].tolist(), keys[order].tolist(), strict=True))
+
+
+def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> Iterator[Place]:
+    """The best places on empty GPUs that whole requests could have, which lose least by it."""
+    one = Whole(containers=(1,), strategy=ask.request.strategy)
+    rooms = {nodes.group: nodes.rooms for nodes in every}
+    candidates = []
+    for nodes in every:
+        free = nodes.rooms.opening(sliced=ask.sliced) & np.uint16(nodes.openable)
+        if free.any():
+            candidates.append(Candidates(nodes.group, request=one, eligible=nodes.eligible, free=free))
+    found = 0
+    for tie in node_order.ties(candidates, one, rung=ANY, passed=[]):
+        for name, group, taken in node_order.named(tie, limit - found):
+            position = taken.bit_length() - 1
+            yield Place(found, name, group, (Take(position, ask.empty(rooms[group], position), ask.wanted),))
+            found += 1
+        if found >= limit:
+            return

@@ -1,0 +1,94 @@
+"""Nodes ranked for a request of parts, and why none has a place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.fleet.part_nodes import Nodes, one_part
+from dradriver.allocator.fleet.part_sets import several_parts
+from dradriver.allocator.parts import phrases
+from dradriver.allocator.parts.asks import Ask
+from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.parts.shares import Shares
+from dradriver.allocator.parts.slices import Slices
+from dradriver.allocator.request import Mig, NoPlaceError, PartChoice, Share
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.subsets import Bools
+
+
+def rank(
+    eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool
+) -> list[PartChoice]:
+    """The best place on each of the best nodes, best first; one a node, at most ``limit``.
+
+    Args:
+        eligible: The nodes that may be taken, by kind.
+        request: What is wanted.
+        limit: Most choices to return.
+        explain: Whether a refusal says what is nearest.
+
+    Raises:
+        NoPlaceError: There is none.
+    """
+    ask = _ask(request)
+    if not ask.wanted:
+        raise NoPlaceError("no part of any GPU: ask for at least one")
+    every = [_nodes(ask, group, group.rooms, own) for group, own in eligible.items() if group.rooms is not None]
+    places = (one_part if sum(ask.wanted) == 1 else several_parts)(ask, every, limit)
+    if not places:
+        raise _refusal(ask, every, explain=explain)
+    return [place.choice(ask) for place in places]
+
+
+def _ask(request: Share | Mig) -> Ask:
+    if isinstance(request, Share):
+        return Shares(request)
+    return Slices(request)
+
+
+def _nodes(ask: Ask, group: NodeGroup, rooms: Rooms, eligible: Bools | None) -> Nodes:
+    most = sum((ask.most_empty(rooms, kind) for kind in range(len(ask.wanted))), start=np.int64(0))
+    suitable = group.suitable(ask.request)
+    return Nodes(group, rooms, eligible, suitable, rings.mask_of(tuple(np.flatnonzero(most).tolist())) & suitable)
+
+
+def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError:
+    """Why there is no place; the message names the nearest thing that is possible, where that is wanted."""
+    what = phrases.wanted(ask.request)
+    word = "MIG slices" if ask.sliced else "shares"
+    offering = [nodes for nodes in every if nodes.rooms.offered(sliced=ask.sliced)]
+    if not offering:
+        stable = f"no node offers GPUs in {word}"
+    elif not any(nodes.openable & nodes.rooms.offered(sliced=ask.sliced) for nodes in offering):
+        stable = f"no GPU of this cluster that is offered in {word} has room for that even when it is empty"
+        return NoPlaceError(f"{what}: no; {stable}{_instead(ask, offering)}")
+    else:
+        stable = "no eligible node has room for that"
+    stable = f"{what}: no; {stable}"
+    return NoPlaceError(f"{stable}{_nearest(ask, offering)}" if explain else stable, stable=stable)
+
+
+def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
+    """Which profiles there are, where slices are wanted."""
+    layouts = {layout for nodes in offering for layout in nodes.rooms.layouts if layout is not None}
+    known = sorted({profile.name for layout in layouts for profile in layout.profiles})
+    return f"; there are {', '.join(known) or 'no profiles'}" if ask.sliced else ""
+
+
+def _nearest(ask: Ask, offering: Sequence[Nodes]) -> str:
+    """On which node the most is left of one GPU that is in use by parts."""
+    best: tuple[int, str, str] | None = None
+    for nodes in offering:
+        rooms = nodes.rooms
+        room = ask.room(rooms)
+        slots = nodes.able(room.max(axis=0, initial=0) > 0)
+        if not len(slots):
+            continue
+        slot = int(slots[room[:, slots].max(axis=0).argmax()])
+        position = int(room[:, slot].argmax())
+        found = (-int(room[position, slot]), nodes.group.names[slot], ask.said(ask.left(rooms, position, slot)))
+        best = found if best is None else min(best, found)
+    return "; nothing is left of any GPU that is in use by parts" if best is None else f"; {best[1]} has {best[2]} left"

@@ -1,0 +1,68 @@
+"""What a request of parts asks of each GPU, whatever its parts are.
+
+Parts of a request that are alike are of one *kind*; ``counts`` are numbers of parts by kind. What is *left* of a GPU is
+a value that an ask makes and reads itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.request import Mig, Part, Share
+from dradriver.allocator.sets.subsets import Array
+
+Left: TypeAlias = Any
+Counts = tuple[int, ...]
+
+
+class Ask(Protocol):
+    """A request of parts.
+
+    Attributes:
+        wanted: How many parts of each kind.
+        containers: For each container the kinds of its parts.
+        sliced: Whether it asks for MIG slices.
+    """
+
+    wanted: Counts
+    containers: tuple[tuple[int, ...], ...]
+    sliced: bool
+
+    @property
+    def request(self) -> Share | Mig:
+        """The request."""
+
+    def costs(self, rooms: Rooms, kind: int) -> Array:
+        """What one part costs on each GPU that has something left: (g, nodes); ``NONE`` where it does not fit."""
+
+    def room(self, rooms: Rooms) -> Array:
+        """How much is left of each GPU, for who wants the emptiest: (g, nodes)."""
+
+    def most(self, rooms: Rooms, kind: int) -> Array:
+        """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
+
+    def most_empty(self, rooms: Rooms, kind: int) -> Array:
+        """The same of an empty GPU at each position: (g,)."""
+
+    def left(self, rooms: Rooms, position: int, slot: int) -> Left:
+        """What is left of a GPU."""
+
+    def empty(self, rooms: Rooms, position: int) -> Left:
+        """What is left of an empty one."""
+
+    def said(self, left: Left) -> str:
+        """What is left of a GPU, in words."""
+
+    def ways(self, left: Left) -> Mapping[Counts, int]:
+        """What every number of parts of each kind that fits costs; none of any is one of them and costs nothing."""
+
+    def largest_first(self) -> list[int]:
+        """The kinds, those first that are hardest to place."""
+
+    def cost(self, left: Left, counts: Counts) -> int | None:
+        """The same of one number of parts of each kind; None where they do not fit."""
+
+    def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
+        """So many parts of each kind on a GPU with this number, each with its kind."""

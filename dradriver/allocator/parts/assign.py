@@ -1,0 +1,64 @@
+"""Several parts of one pod over a node's GPUs: exact, at the least cost.
+
+Parts of a kind are alike, so what matters is how many of each kind a GPU takes: GPU after GPU, and for each number of
+parts that are placed the cheapest way there. Beyond some thousand such numbers, which no sensible pod has, parts are
+dealt out one after the other, each where it costs least; then a place may be missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dradriver.allocator.parts.asks import Ask, Counts, Left
+
+OPENING = 1 << 32  # what an empty GPU costs beside all that parts can cost
+_MOST_EXACT = 2048
+
+
+def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
+    """The cost of the cheapest way, and how many parts of each kind every GPU takes in it; None where there is none.
+
+    Args:
+        ask: What is wanted.
+        gpus: What is left of each GPU: of those in use, then of empty ones, the one first that should go first.
+        used: How many are in use.
+    """
+    opening = [0 if at < used else OPENING + at for at in range(len(gpus))]
+    if math.prod(count + 1 for count in ask.wanted) > _MOST_EXACT:
+        return _dealt(ask, gpus, opening)
+    reached: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(ask.wanted): (0, ())}
+    for left, price in zip(gpus, opening, strict=True):
+        ways = [(counts, cost + price if any(counts) else 0) for counts, cost in ask.ways(left).items()]
+        then: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
+        for placed, (cost, taken) in reached.items():
+            for counts, more in ways:
+                total = _sum(placed, counts)
+                if all(map(int.__le__, total, ask.wanted)) and (total not in then or cost + more < then[total][0]):
+                    then[total] = cost + more, (*taken, counts)
+        reached = then
+    return reached.get(ask.wanted)
+
+
+def _dealt(ask: Ask, gpus: Sequence[Left], opening: Sequence[int]) -> tuple[int, tuple[Counts, ...]] | None:
+    none = (0,) * len(ask.wanted)
+    taken, costs = [none] * len(gpus), [0] * len(gpus)
+    for kind in ask.largest_first():
+        one = tuple(int(kind == other) for other in range(len(ask.wanted)))
+        for _ in range(ask.wanted[kind]):
+            options = [
+                (cost + (0 if any(taken[at]) else opening[at]) - costs[at], at, cost)
+                for at, left in enumerate(gpus)
+                if (cost := ask.cost(left, _sum(taken[at], one))) is not None
+            ]
+            if not options:
+                return None
+            _, at, cost = min(options)
+            taken[at] = _sum(taken[at], one)
+            costs[at] = cost
+    opened = sum(opening[at] for at, counts in enumerate(taken) if any(counts))
+    return sum(costs) + opened, tuple(taken)
+
+
+def _sum(one: Counts, other: Counts) -> Counts:
+    return tuple(map(int.__add__, one, other))

@@ -1,0 +1,196 @@
+"""Every state that MIG instances can bring a GPU into, computed once a kind of GPU from its own placements.
+
+A state says which memory slices are taken and, where they can run out before memory does, how many compute slices and
+how many instances of a profile. A GPU of today has some hundred states, so what holds of each is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.topology.machine import MigProfile
+
+NONE = 1 << 30  # a cost that nothing has
+_MOST_STATES = 1 << 13
+
+Counts = tuple[int, ...]
+_Key = tuple[int, int, Counts]  # memory slices as a mask, compute slices, instances of the profiles that are counted
+
+
+class _States(NamedTuple):
+    """States by number.
+
+    Attributes:
+        after: Where a profile's number and a start lead from each.
+        keys: The number of each.
+        counted: Profiles whose instances are counted: there may be fewer than would have room.
+        compute: Compute slices of the GPU; 0 where memory runs out first.
+    """
+
+    after: list[dict[tuple[int, int], int]]
+    keys: dict[_Key, int]
+    counted: Counts
+    compute: int
+
+    def by_slices(self) -> list[int]:
+        """The states' numbers, those with the fewest memory slices taken first: every placement leads on."""
+        return [number for key, number in sorted(self.keys.items(), key=lambda item: item[0][0].bit_count())]
+
+    def most_compute(self, profiles: tuple[MigProfile, ...]) -> int:
+        """The most compute slices that any instances take together."""
+        most = [0] * len(self.after)
+        for state in self.by_slices():
+            for (number, _), then in self.after[state].items():
+                most[then] = max(most[then], most[state] + profiles[number].compute)
+        return max(most)
+
+
+class Way(NamedTuple):
+    """How some instances are put onto a GPU.
+
+    Attributes:
+        cost: What they take from those who come later.
+        placements: Profile number and start of each, by profile number.
+    """
+
+    cost: int
+    placements: tuple[tuple[int, int], ...]
+
+
+class Layout:
+    """The states of one kind of GPU: 0 is the empty one, ``closed`` one in which nothing fits.
+
+    ``worth`` of a state is what instances of one profile alone could still take, in memory slices, summed over the
+    profiles. A placement costs the worth that it takes. Worked example, H100: the first ``1g.10gb`` costs 15 at start 6
+    (8 of ``7g``, 4 of ``3g``, 2 of ``1g.20gb``, 1 of its own), 17 at 4, where ``2g`` can be, and 21 at 0, as ``4g`` is
+    spoiled, too.
+
+    Attributes:
+        profiles: The GPU's profiles.
+        number: Number of each profile by its name.
+        closed: Number of the state in which nothing fits, the last.
+        most: (closed + 1, profiles) int32, how many instances of one profile alone still fit.
+        worth: (closed + 1,) int32.
+        cost: (closed + 1, profiles) int32, what one instance at its best start costs; ``NONE`` where none fits.
+        start: (closed + 1, profiles) int64, that start; of equally good ones the highest, as some large profiles can
+            only be at the lowest.
+    """
+
+    def __init__(self, profiles: tuple[MigProfile, ...], states: _States) -> None:
+        self.profiles = profiles
+        self.number = {profile.name: at for at, profile in enumerate(profiles)}
+        self.closed = len(states.after)
+        self._states = states
+        shape = (self.closed + 1, len(profiles))
+        self.most = np.zeros(shape, dtype=np.int32)
+        for state in reversed(states.by_slices()):
+            for (profile, _), then in states.after[state].items():
+                self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
+        self.worth: NDArray[np.int32] = self.most @ np.array([p.size for p in profiles], dtype=np.int32)
+        self.cost = np.full(shape, NONE, dtype=np.int32)
+        self.start = np.full(shape, -1, dtype=np.int64)
+        for state, found in enumerate(states.after):
+            for (profile, start), then in sorted(found.items()):
+                cost = int(self.worth[state] - self.worth[then])
+                if cost <= self.cost[state, profile]:
+                    self.cost[state, profile], self.start[state, profile] = cost, start
+        self._ways = lru_cache(maxsize=4096)(self._find_ways)
+
+    def state(self, instances: Iterable[tuple[str, int]]) -> int:
+        """The state that instances, by profile's name and start, make; ``closed`` where that is none of the states."""
+        states = self._states
+        slices, compute, counts = 0, 0, (0,) * len(states.counted)
+        for name, start in instances:
+            number = self.number.get(name)
+            if number is None or slices & _span(self.profiles[number], start):
+                return self.closed
+            slices |= _span(self.profiles[number], start)
+            compute += self.profiles[number].compute if states.compute else 0
+            counts = _plus(counts, states.counted.index(number)) if number in states.counted else counts
+        return states.keys.get((slices, compute, counts), self.closed)
+
+    def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
+        """The cheapest way of each multiset within ``wanted``, instances by profile number, that fits; none is one."""
+        return self._ways(state, wanted)
+
+    def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
+        none = (0,) * len(wanted)
+        if state == self.closed:
+            return {none: Way(0, ())}
+        reached: dict[tuple[Counts, int], tuple[tuple[int, int], ...]] = {(none, state): ()}
+        for profile, count in enumerate(wanted):
+            edge = [(counts, at, -1, placed) for (counts, at), placed in reached.items()]
+            for _ in range(count):
+                edge = [
+                    (_plus(counts, profile), then, start, (*placed, (profile, start)))
+                    for counts, at, last, placed in edge
+                    for (number, start), then in self._states.after[at].items()
+                    if number == profile and start > last
+                ]
+                for counts, at, _, placed in edge:
+                    reached.setdefault((counts, at), placed)
+        found: dict[Counts, Way] = {}
+        for (counts, at), placed in reached.items():
+            way = Way(int(self.worth[state] - self.worth[at]), placed)
+            found[counts] = min(found.get(counts, way), way, key=_preferred)
+        return found
+
+
+def _preferred(way: Way) -> tuple[int, list[int]]:
+    return way.cost, [-start for _, start in way.placements]
+
+
+@lru_cache(maxsize=64)
+def layout_of(profiles: tuple[MigProfile, ...]) -> Layout | None:
+    """The layout of a GPU with these profiles; None without any, and for more states than can be tabulated."""
+    free = _reachable(profiles, counted=(), compute=0) if profiles else None
+    if free is None:
+        return None
+    loose = Layout(profiles, free)
+    counted = tuple(n for n, profile in enumerate(profiles) if loose.most[0, n] > profile.most)
+    total = max(profile.compute for profile in profiles)
+    compute = total if free.most_compute(profiles) > total else 0
+    if not counted and not compute:
+        return loose
+    bound = _reachable(profiles, counted=counted, compute=compute)
+    return None if bound is None else Layout(profiles, bound)
+
+
+def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], compute: int) -> _States | None:
+    """All states that can be reached from the empty GPU, bounded by so much compute (0: not); None for too many."""
+    keys: dict[_Key, int] = {(0, 0, (0,) * len(counted)): 0}
+    queue = list(keys)
+    after: list[dict[tuple[int, int], int]] = []
+    for slices, used, counts in queue:
+        found: dict[tuple[int, int], int] = {}
+        for number, profile in enumerate(profiles):
+            then_used = used + profile.compute if compute else 0
+            if then_used > compute or (number in counted and counts[counted.index(number)] >= profile.most):
+                continue
+            then_counts = _plus(counts, counted.index(number)) if number in counted else counts
+            for start in profile.starts:
+                if slices & _span(profile, start):
+                    continue
+                then = (slices | _span(profile, start), then_used, then_counts)
+                if then not in keys:
+                    keys[then] = len(keys)
+                    queue.append(then)
+                found[number, start] = keys[then]
+        after.append(found)
+        if len(keys) > _MOST_STATES:
+            return None
+    return _States(after, keys, counted, compute)
+
+
+def _span(profile: MigProfile, start: int) -> int:
+    """The memory slices of a placement as a mask."""
+    return ((1 << profile.size) - 1) << start
+
+
+def _plus(counts: Counts, at: int) -> Counts:
+    return (*counts[:at], counts[at] + 1, *counts[at + 1 :])

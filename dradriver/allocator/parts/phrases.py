@@ -1,0 +1,27 @@
+"""What a request of parts asks for, in words for people."""
+
+from __future__ import annotations
+
+from dradriver.allocator.choice.phrases import wanted_gpus
+from dradriver.allocator.request import Amount, Mig, Share
+
+
+def wanted(request: Share | Mig) -> str:
+    """``a share of a GPU: 50 % of architecture hopper``: all that is required."""
+    if isinstance(request, Share):
+        each = [amount(one) for one in request.amounts]
+        what = "a share of a GPU: " if len(each) == 1 else "shares of GPUs: "
+    else:
+        each = [profile for profiles in request.profiles for profile in profiles]
+        what = "a MIG slice: " if len(each) == 1 else "MIG slices: "
+    counts = {one: each.count(one) for one in each}
+    what += ", ".join(one if count == 1 else f"{count} times {one}" for one, count in counts.items())
+    kind = wanted_gpus(request)
+    return f"{what} {kind}" if kind else what
+
+
+def amount(wanted: Amount) -> str:
+    """``25 % and 10240 MiB``: as far as it is said."""
+    return " and ".join(
+        [f"{wanted.cores} %"] * bool(wanted.cores) + [f"{wanted.memory_mib} MiB"] * bool(wanted.memory_mib)
+    )

@@ -1,0 +1,175 @@
+"""What is left of each GPU of the nodes of one kind, as arrays that change by small steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.parts.layouts import layout_of
+from dradriver.allocator.request import MigPart, Part, SharePart
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.subsets import Array, Ints
+from dradriver.topology.machine import Machine
+
+ALL_CORES = 100
+SPARE = 1 << 20  # half of what an empty GPU has
+
+
+class Masks(NamedTuple):
+    """Positions of one node's GPUs.
+
+    Attributes:
+        unheld: Nobody has them as a whole, and nothing is wrong with them.
+        shared: May be had in shares.
+        sliced: May be had in MIG slices.
+        parts_only: Are never had whole.
+    """
+
+    unheld: int = 0
+    shared: int = 0
+    sliced: int = 0
+    parts_only: int = 0
+
+
+_NOTHING = Masks()
+
+
+class Rooms:
+    """The GPUs of nodes of one kind: slot ``i`` is the group's, row ``p`` of the arrays is position ``p``.
+
+    What is left stands in the arrays of a GPU that is in use by parts, and of an empty one that is never had whole. Of
+    an empty GPU that may also be had whole nothing stands there: ``opening`` says which those are. Every array over
+    GPUs has a row a position, so that what is asked of all nodes is asked along rows.
+
+    Attributes:
+        memory_mib: (g,) int64, memory of each position's GPU.
+        layouts: Of each position's GPU; None without MIG profiles.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        g = len(machine.gpus)
+        self.memory_mib: Ints = np.array([gpu.memory_mib for gpu in machine.gpus], dtype=np.int64)
+        self.layouts = [layout_of(gpu.profiles) for gpu in machine.gpus]
+        self._closed = np.array([layout.closed if layout else 0 for layout in self.layouts], dtype=np.int16)
+        self._cores = np.zeros((g, 64), dtype=np.int16)
+        self._memory = np.zeros((g, 64), dtype=np.int32)
+        self._spare = np.zeros((g, 64), dtype=np.int32)
+        self._states = np.zeros((g, 64), dtype=np.int16)
+        self._opening = np.zeros((2, 64), dtype=np.uint16)
+        self._offered = np.zeros((2, 64), dtype=np.uint16)
+        self._masks: list[Masks] = []
+        self._parts: list[Mapping[int, Sequence[Part]]] = []
+
+    def add(self) -> None:
+        """Take in a node at the next slot; nothing is offered of it."""
+        slot = len(self._masks)
+        if slot == self._cores.shape[1]:
+            self._cores, self._memory = _wider(self._cores), _wider(self._memory)
+            self._spare, self._states = _wider(self._spare), _wider(self._states)
+            self._opening, self._offered = _wider(self._opening), _wider(self._offered)
+        self._masks.append(_NOTHING)
+        self._parts.append({})
+        self._refresh(slot)
+
+    def drop(self, slot: int) -> None:
+        """Free a slot by moving the last node into it."""
+        last = len(self._masks) - 1
+        for array in (self._cores, self._memory, self._spare, self._states, self._opening, self._offered):
+            array[:, slot] = array[:, last]
+        self._masks[slot], self._parts[slot] = self._masks[last], self._parts[last]
+        self._masks.pop()
+        self._parts.pop()
+
+    def set(self, slot: int, masks: Masks) -> int:
+        """Say what a node offers and what nobody has of it; the mask that whole requests may take."""
+        if masks != self._masks[slot]:
+            self._masks[slot] = masks
+            self._refresh(slot)
+        return self.whole(slot)
+
+    def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> int:
+        """Say which parts are on a node's GPUs, by position; the mask that whole requests may take."""
+        self._parts[slot] = {position: tuple(each) for position, each in parts.items() if each}
+        self._refresh(slot)
+        return self.whole(slot)
+
+    def whole(self, slot: int) -> int:
+        """Mask of a node's GPUs that whole requests may take: a GPU with a part on it is not among them."""
+        masks = self._masks[slot]
+        return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
+
+    def told(self, slot: int) -> int:
+        """Mask of a node's GPUs of which it stands in the rows what is left."""
+        masks = self._masks[slot]
+        return (_mask(self._parts[slot]) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
+
+    def masks(self, slot: int) -> Masks:
+        """What was said of a node."""
+        return self._masks[slot]
+
+    def parts(self, slot: int) -> Mapping[int, Sequence[Part]]:
+        """The parts on a node's GPUs, by position."""
+        return self._parts[slot]
+
+    @property
+    def cores(self) -> NDArray[np.int16]:
+        """Percent of compute that is left for shares: (g, nodes)."""
+        return self._cores[:, : len(self._masks)]
+
+    @property
+    def memory(self) -> NDArray[np.int32]:
+        """MiB of memory that are left for shares: (g, nodes)."""
+        return self._memory[:, : len(self._masks)]
+
+    @property
+    def spare(self) -> NDArray[np.int32]:
+        """How much is left for shares, compute and memory added up as portions of the GPU: (g, nodes)."""
+        return self._spare[:, : len(self._masks)]
+
+    @property
+    def states(self) -> NDArray[np.int16]:
+        """Number of each GPU's state in its layout: (g, nodes)."""
+        return self._states[:, : len(self._masks)]
+
+    def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
+        """Masks of the empty GPUs that may be had whole or in shares, or in slices: (nodes,)."""
+        return self._opening[int(sliced), : len(self._masks)]
+
+    def offered(self, *, sliced: bool) -> int:
+        """Mask of the positions that some node offers in shares, or in slices."""
+        return int(np.bitwise_or.reduce(self._offered[int(sliced), : len(self._masks)], initial=0))
+
+    def _refresh(self, slot: int) -> None:
+        masks, parts = self._masks[slot], self._parts[slot]
+        opening = self.whole(slot)
+        self._offered[:, slot] = masks.shared, masks.sliced
+        self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
+        self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
+        self._states[:, slot] = self._closed
+        for position in rings.positions(
+            (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
+        ):
+            bit, load = 1 << position, parts.get(position, ())
+            shares = [part.amount for part in load if isinstance(part, SharePart)]
+            slices = [(part.profile, part.start) for part in load if isinstance(part, MigPart)]
+            if masks.shared & bit and not slices:
+                total = int(self.memory_mib[position])
+                cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
+                memory = max(total - sum(amount.memory_mib for amount in shares), 0)
+                self._cores[position, slot], self._memory[position, slot] = cores, memory
+                self._spare[position, slot] = cores * SPARE // ALL_CORES + memory * SPARE // max(total, 1)
+            layout = self.layouts[position]
+            if masks.sliced & bit and not shares and layout is not None:
+                self._states[position, slot] = layout.state(slices)
+
+
+def _mask(positions: Mapping[int, object]) -> int:
+    return sum(1 << position for position in positions)
+
+
+def _wider(array: Array) -> Array:
+    """The array with room for twice as many nodes."""
+    return np.concatenate((array, np.zeros_like(array)), axis=1)

@@ -1,0 +1,129 @@
+"""Shares: a GPU has compute and memory, and takes shares as long as both last.
+
+The fullest GPU that still fits is the cheapest one: what a share costs is what is left beside it, compute and memory
+added up as portions of the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.parts.asks import Counts
+from dradriver.allocator.parts.layouts import NONE
+from dradriver.allocator.parts.phrases import amount
+from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms
+from dradriver.allocator.request import Amount, Part, Share, SharePart
+from dradriver.allocator.sets.subsets import Array
+
+
+class _Left(NamedTuple):
+    """What is left of a GPU, and its memory."""
+
+    cores: int
+    memory_mib: int
+    total_mib: int
+
+
+class Shares:
+    """An ``Ask`` for shares."""
+
+    sliced: bool = False
+
+    def __init__(self, request: Share) -> None:
+        self._request = request
+        self._kinds = tuple(dict.fromkeys(request.amounts))
+        self.wanted = tuple(request.amounts.count(each) for each in self._kinds)
+        self.containers: tuple[tuple[int, ...], ...] = tuple((self._kinds.index(each),) for each in request.amounts)
+        self._known = lru_cache(maxsize=1024)(self._ways)
+
+    @property
+    def request(self) -> Share:
+        """See ``Ask``."""
+        return self._request
+
+    def costs(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        cores, memory = self._needs(rooms, kind)
+        fits = (rooms.cores >= cores) & (rooms.memory >= memory)
+        return np.where(fits, rooms.spare, np.int32(NONE))
+
+    def room(self, rooms: Rooms) -> Array:
+        """See ``Ask``."""
+        return rooms.spare
+
+    def most(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        cores, memory = self._needs(rooms, kind)
+        return np.minimum(rooms.cores // cores, rooms.memory // memory)
+
+    def most_empty(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        cores, memory = self._needs(rooms, kind)
+        out: Array = np.minimum(ALL_CORES // cores, rooms.memory_mib[:, None] // memory)[:, 0]
+        return out
+
+    def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
+        """See ``Ask``."""
+        return _Left(
+            int(rooms.cores[position, slot]), int(rooms.memory[position, slot]), int(rooms.memory_mib[position])
+        )
+
+    def empty(self, rooms: Rooms, position: int) -> _Left:
+        """See ``Ask``."""
+        memory = int(rooms.memory_mib[position])
+        return _Left(ALL_CORES, memory, memory)
+
+    def said(self, left: _Left) -> str:
+        """See ``Ask``."""
+        return amount(Amount(left.cores, left.memory_mib))
+
+    def largest_first(self) -> list[int]:
+        """See ``Ask``."""
+        sizes = [(-each.cores, -each.memory_mib, kind) for kind, each in enumerate(self._kinds)]
+        return [kind for _, _, kind in sorted(sizes)]
+
+    def ways(self, left: _Left) -> Mapping[Counts, int]:
+        """See ``Ask``."""
+        return self._known(left)
+
+    def cost(self, left: _Left, counts: Counts) -> int | None:
+        """See ``Ask``."""
+        each = [amount.of(left.total_mib) for amount in self._kinds]
+        cores = left.cores - sum(one.cores * count for one, count in zip(each, counts, strict=True))
+        memory = left.memory_mib - sum(one.memory_mib * count for one, count in zip(each, counts, strict=True))
+        if min(cores, memory) < 0:
+            return None
+        return cores * SPARE // ALL_CORES + memory * SPARE // max(left.total_mib, 1) if any(counts) else 0
+
+    def _ways(self, left: _Left) -> Mapping[Counts, int]:
+        found: list[Counts] = [()]
+        for at, most in enumerate(self.wanted):
+            rest = (0,) * (len(self.wanted) - at - 1)
+            found = [
+                (*counts, count)
+                for counts in found
+                for count in range(most + 1)
+                if self.cost(left, (*counts, count, *rest)) is not None
+            ]
+        return {counts: self.cost(left, counts) or 0 for counts in found}
+
+    def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
+        """See ``Ask``."""
+        return [
+            (kind, SharePart(gpu=gpu, amount=self._kinds[kind].of(left.total_mib)))
+            for kind, count in enumerate(counts)
+            for _ in range(count)
+        ]
+
+    def _needs(self, rooms: Rooms, kind: int) -> tuple[Array, Array]:
+        """Cores and memory of a part on the GPUs of each position: (g, 1) each."""
+        amounts = [self._of(kind, memory) for memory in rooms.memory_mib.tolist()]
+        cores = np.array([each.cores for each in amounts], dtype=np.int32)[:, None]
+        return cores, np.array([each.memory_mib for each in amounts], dtype=np.int32)[:, None]
+
+    def _of(self, kind: int, memory_mib: int) -> Amount:
+        return self._kinds[kind].of(memory_mib)

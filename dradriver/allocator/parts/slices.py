@@ -1,0 +1,134 @@
+"""MIG slices: on the GPU, and at the start there, that take least from those who come later (``layouts.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.parts.asks import Counts
+from dradriver.allocator.parts.layouts import NONE, Layout
+from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.request import Mig, MigPart, Part
+from dradriver.allocator.sets.subsets import Array
+
+
+class _Left(NamedTuple):
+    """A GPU's layout and state; no layout where it has no MIG."""
+
+    layout: Layout | None
+    state: int
+
+
+class Slices:
+    """An ``Ask`` for MIG slices."""
+
+    sliced: bool = True
+
+    def __init__(self, request: Mig) -> None:
+        self._request = request
+        every = [profile for profiles in request.profiles for profile in profiles]
+        self._kinds = tuple(dict.fromkeys(every))
+        self.wanted = tuple(every.count(profile) for profile in self._kinds)
+        self.containers = tuple(tuple(map(self._kinds.index, profiles)) for profiles in request.profiles)
+
+    @property
+    def request(self) -> Mig:
+        """See ``Ask``."""
+        return self._request
+
+    def costs(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        out = np.full(rooms.states.shape, NONE, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
+                layout.cost[:, number].take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def room(self, rooms: Rooms) -> Array:
+        """See ``Ask``."""
+        out = np.zeros(rooms.states.shape, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None:
+                layout.worth.take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def most(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        out = np.zeros(rooms.states.shape, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
+                layout.most[:, number].take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def most_empty(self, rooms: Rooms, kind: int) -> Array:
+        """See ``Ask``."""
+        numbers = [layout.number.get(self._kinds[kind]) if layout else None for layout in rooms.layouts]
+        most = [
+            0 if layout is None or number is None else int(layout.most[0, number])
+            for layout, number in zip(rooms.layouts, numbers, strict=True)
+        ]
+        return np.array(most, dtype=np.int64)
+
+    def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
+        """See ``Ask``."""
+        return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
+
+    def empty(self, rooms: Rooms, position: int) -> _Left:
+        """See ``Ask``."""
+        return _Left(rooms.layouts[position], 0)
+
+    def ways(self, left: _Left) -> Mapping[Counts, int]:
+        """See ``Ask``."""
+        if left.layout is None:
+            return {(0,) * len(self.wanted): 0}
+        numbers = [left.layout.number.get(name) for name in self._kinds]
+        ways = left.layout.ways(left.state, _by_profile(left.layout, numbers, self.wanted))
+        return {
+            tuple(0 if number is None else counts[number] for number in numbers): way.cost
+            for counts, way in ways.items()
+        }
+
+    def said(self, left: _Left) -> str:
+        """See ``Ask``."""
+        if left.layout is None:
+            return "no MIG"
+        most = left.layout.most[left.state]
+        return "room for " + ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
+
+    def largest_first(self) -> list[int]:
+        """See ``Ask``."""
+        return sorted(range(len(self._kinds)), key=lambda kind: (-int(self._kinds[kind].partition("g")[0]), kind))
+
+    def cost(self, left: _Left, counts: Counts) -> int | None:
+        """See ``Ask``."""
+        if left.layout is None:
+            return None if any(counts) else 0
+        numbers = [left.layout.number.get(name) for name in self._kinds]
+        if any(count and number is None for count, number in zip(counts, numbers, strict=True)):
+            return None
+        wanted = _by_profile(left.layout, numbers, counts)
+        way = left.layout.ways(left.state, wanted).get(wanted)
+        return None if way is None else way.cost
+
+    def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
+        """See ``Ask``."""
+        assert left.layout is not None, "there is a way"
+        numbers = [left.layout.number.get(name) for name in self._kinds]
+        wanted = _by_profile(left.layout, numbers, counts)
+        found: list[tuple[int, Part]] = []
+        for number, start in left.layout.ways(left.state, wanted)[wanted].placements:
+            profile = left.layout.profiles[number]
+            part = MigPart(gpu=gpu, profile=profile.name, start=start, size=profile.size)
+            found.append((self._kinds.index(profile.name), part))
+        return found
+
+
+def _by_profile(layout: Layout, numbers: Sequence[int | None], counts: Counts) -> Counts:
+    """Counts by kind as counts by the layout's profiles; kinds that it does not have are left out."""
+    out = [0] * len(layout.profiles)
+    for number, count in zip(numbers, counts, strict=True):
+        if number is not None:
+            out[number] = count
+    return tuple(out)

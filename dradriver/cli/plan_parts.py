@@ -1,0 +1,115 @@
+"""``gputopo plan`` for parts of a GPU: shares and MIG slices of one machine, offline."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
+from dradriver.allocator.parts.phrases import amount, wanted
+from dradriver.allocator.request import Part
+from dradriver.api import values
+from dradriver.api.messages import shown
+from dradriver.cli.render.document import Document, report, table
+from dradriver.errors import DriverError
+from dradriver.topology.machine import Gpu, Machine
+
+_PART = re.compile(r"(?a:(\d{1,4}):(?:(\d*\.\d+)|([^@]{1,24})@(\d{1,2})))")
+
+
+class PartsError(DriverError):
+    """Parts on a machine's GPUs that cannot be there."""
+
+    reason = "BadParts"
+
+
+class PartAnswer(msgspec.Struct, kw_only=True):
+    """The answer to one line that asks for parts.
+
+    Attributes:
+        gpus: The machine's own numbers of the GPUs that have some of them.
+        containers: For each container its parts: ``gpu``, and ``cores`` (percent) and ``memory_mib``, or ``profile``,
+            ``start`` and ``size`` (memory slices).
+    """
+
+    gpus: tuple[int, ...]
+    containers: tuple[tuple[dict[str, Any], ...], ...]
+
+
+def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
+    """The parts that a request would get of a machine, every GPU of which may be had in parts.
+
+    Args:
+        machine: The machine.
+        free: Numbers of the GPUs that nobody has whole; None for all, but those with MIG instances of somebody's.
+        on: What is on GPUs already: ``0:0.5,3:1g.10gb@6``.
+        request: What is wanted.
+
+    Raises:
+        NoPlaceError: There is no place.
+        PartsError: ``on`` says something that cannot be.
+        UnknownGpuError: A GPU that the machine does not have.
+    """
+    every = frozenset(gpu.index for gpu in machine.gpus)
+    in_mig_mode = frozenset(gpu.index for gpu in machine.gpus if gpu.mig is not None)
+    if free is None:
+        free = [gpu.index for gpu in machine.gpus if not gpu.mig]
+    fleet = Fleet()
+    fleet.set_node(machine.name, machine, free)
+    fleet.set_offer(machine.name, Offer(shared=every - in_mig_mode, sliced=every, parts_only=in_mig_mode))
+    parts: dict[int, list[Part]] = {}
+    by_number = {gpu.index: gpu for gpu in machine.gpus}
+    for word in filter(None, (word.strip() for word in on.split(","))):
+        part = _part(word, by_number)
+        parts.setdefault(part.gpu, []).append(part)
+    fleet.set_parts(machine.name, parts)
+    return fleet.rank(request, limit=1)[0]
+
+
+def _part(word: str, gpus: dict[int, Gpu]) -> Part:
+    found = _PART.fullmatch(word)
+    if found is None or (gpu := gpus.get(int(found[1]))) is None:
+        raise PartsError(
+            f"parts: {shown(word)} is no part of this machine; write a GPU's number and a share, 0:0.5, or a MIG "
+            "profile and its start, 3:1g.10gb@6"
+        )
+    if found[2] is not None:
+        cores = values.share(found[2])
+        if cores is None:
+            raise PartsError(f"parts: {shown(word)}: write a share in hundredths from 0.01 to 0.99, as 0:0.5")
+        return SharePart(gpu=gpu.index, amount=Amount(cores).of(gpu.memory_mib))
+    profile = next((profile for profile in gpu.profiles if profile.name == found[3]), None)
+    start = int(found[4])
+    if profile is None or start not in profile.starts:
+        known = ", ".join(f"{one.name}@{start}" for one in gpu.profiles for start in one.starts[:1])
+        raise PartsError(f"parts: {shown(word)}: this GPU has no such MIG placement; it has {known or 'none'}, …")
+    return MigPart(gpu=gpu.index, profile=profile.name, start=start, size=profile.size)
+
+
+def answer(choice: PartChoice) -> PartAnswer:
+    """The choice as a line of ``--batch`` and ``-o json`` gives it."""
+    return PartAnswer(gpus=choice.gpus, containers=tuple(tuple(map(_plain, parts)) for parts in choice.containers))
+
+
+def _plain(part: Part) -> dict[str, Any]:
+    if isinstance(part, SharePart):
+        return {"gpu": part.gpu, "cores": part.amount.cores, "memory_mib": part.amount.memory_mib}
+    return {"gpu": part.gpu, "profile": part.profile, "start": part.start, "size": part.size}
+
+
+def document(machine: Machine, wish: Share | Mig, choice: PartChoice) -> Document:
+    """The choice for people to read."""
+    rows = [("machine", machine.name), ("asked", wanted(wish))]
+    for number, parts in enumerate(choice.containers, 1):
+        rows += [(f"container {number}" if len(choice.containers) > 1 else "part", _said(part)) for part in parts]
+    return report(table(rows=rows))
+
+
+def _said(part: Part) -> str:
+    if isinstance(part, SharePart):
+        return f"GPU {part.gpu}: {amount(part.amount)}"
+    last = part.start + part.size - 1
+    slices = f"slices {part.start} to {last}" if part.size > 1 else f"slice {part.start}"
+    return f"GPU {part.gpu}: {part.profile} at {part.start} (memory {slices})"

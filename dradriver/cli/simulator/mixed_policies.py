@@ -1,0 +1,223 @@
+"""The policies that find places for whole GPUs, shares and MIG slices: ours, and what a scheduler does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from dradriver.allocator import Amount, Fleet, Mig, MigPart, NoPlaceError, Offer, Request, Share, SharePart, Whole
+from dradriver.allocator.parts.layouts import layout_of
+from dradriver.allocator.request import Part
+from dradriver.topology.machine import Machine, MigProfile
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a request got: GPUs of a node, or one part of one."""
+
+    node: int
+    gpus: tuple[int, ...]
+    part: Part | None = None
+
+
+class Policy(Protocol):
+    """One way of finding places; it keeps its own books."""
+
+    def place(self, request: Request) -> Taken | None:
+        """Take what the request asks for; None where there is no place."""
+
+    def give_back(self, taken: Taken) -> None:
+        """Let it go again."""
+
+    def empty(self) -> Sequence[Sequence[int]]:
+        """Numbers of each node's GPUs that nothing is on."""
+
+
+class Ours:
+    """The allocator over all nodes."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self._fleet = Fleet()
+        self._names = [f"node-{number:05d}" for number in range(len(machines))]
+        self._number = {name: number for number, name in enumerate(self._names)}
+        self._held: list[set[int]] = [set() for _ in machines]
+        self._parts: list[list[Part]] = [[] for _ in machines]
+        self._every = [frozenset(gpu.index for gpu in machine.gpus) for machine in machines]
+        for name, machine, every in zip(self._names, machines, self._every, strict=True):
+            self._fleet.set_node(name, machine, every)
+            self._fleet.set_offer(name, Offer(shared=every, sliced=every))
+
+    def place(self, request: Request) -> Taken | None:
+        """See ``Policy``."""
+        try:
+            if isinstance(request, Whole):
+                choice = self._fleet.rank(request, limit=1, explain=False)[0]
+                taken = Taken(self._number[choice.node], choice.gpus)
+            else:
+                found = self._fleet.rank(request, limit=1, explain=False)[0]
+                ((part,),) = found.containers
+                taken = Taken(self._number[found.node], found.gpus, part)
+        except NoPlaceError:
+            return None
+        if taken.part is None:
+            self._held[taken.node] |= set(taken.gpus)
+        else:
+            self._parts[taken.node].append(taken.part)
+        self._tell(taken)
+        return taken
+
+    def give_back(self, taken: Taken) -> None:
+        """See ``Policy``."""
+        if taken.part is None:
+            self._held[taken.node] -= set(taken.gpus)
+        else:
+            self._parts[taken.node].remove(taken.part)
+        self._tell(taken)
+
+    def _tell(self, taken: Taken) -> None:
+        name = self._names[taken.node]
+        if taken.part is None:
+            self._fleet.set_free(name, self._every[taken.node] - self._held[taken.node])
+            return
+        on: dict[int, list[Part]] = {}
+        for part in self._parts[taken.node]:
+            on.setdefault(part.gpu, []).append(part)
+        self._fleet.set_parts(name, on)
+
+    def empty(self) -> Sequence[Sequence[int]]:
+        """See ``Policy``."""
+        return [sorted(self._fleet.free(name)) for name in self._names]
+
+
+class _Gpu:
+    """One GPU in the books of a policy that has no tables."""
+
+    def __init__(self, memory_mib: int, profiles: Sequence[MigProfile]) -> None:
+        self.memory_mib = memory_mib
+        self.profiles = {profile.name: profile for profile in profiles}
+        self.whole = False
+        self.parts: list[Part] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self.whole and not self.parts
+
+    def share(self, number: int, amount: Amount) -> Part | None:
+        """The share, if there is room for it."""
+        own = amount.of(self.memory_mib)
+        shares = [part.amount for part in self.parts if isinstance(part, SharePart)]
+        if self.whole or len(shares) < len(self.parts):
+            return None
+        cores = sum(one.cores for one in shares) + own.cores
+        memory = sum(one.memory_mib for one in shares) + own.memory_mib
+        return SharePart(gpu=number, amount=own) if cores <= 100 and memory <= self.memory_mib else None
+
+    def slice(self, number: int, name: str, *, packed: bool = False) -> Part | None:
+        """The slice at the highest start that is free, as a pool lists them, or where it spoils least."""
+        profile = self.profiles.get(name)
+        if profile is None or not self.counts(name):
+            return None
+        slices = [part for part in self.parts if isinstance(part, MigPart)]
+        starts: Sequence[int] = profile.starts[::-1]
+        if packed:
+            layout = layout_of(tuple(self.profiles.values()))
+            assert layout is not None, "it has profiles"
+            state = layout.state((part.profile, part.start) for part in slices)
+            starts = [start for start in (int(layout.start[state, layout.number[name]]),) if start >= 0]
+        for start in starts:
+            if all(part.start + part.size <= start or start + profile.size <= part.start for part in slices):
+                return MigPart(gpu=number, profile=name, start=start, size=profile.size)
+        return None
+
+    def counts(self, name: str) -> bool:
+        """Whether so many memory and compute slices are left, wherever they are."""
+        slices = [part for part in self.parts if isinstance(part, MigPart)]
+        if name not in self.profiles or self.whole or len(slices) < len(self.parts):
+            return False
+        taken = [self.profiles[part.profile] for part in slices] + [self.profiles[name]]
+        return sum(one.size for one in taken) <= max(one.size for one in self.profiles.values()) and (
+            sum(one.compute for one in taken) <= max(one.compute for one in self.profiles.values())
+        )
+
+
+class FirstFit:
+    """What a scheduler does with devices that it takes as they are listed.
+
+    Nodes are looked at by name, or those first that are least allocated, as kube-scheduler's own scoring has it; on a
+    node the first GPU that has room is taken. With ``by_counts`` that is one with enough free slices, which is all that
+    the scheduler sees of GPUs whose instances are made on demand. The node agent puts the slice where it spoils least;
+    where the free slices are no placement, nothing can be made, and the request is lost.
+    """
+
+    def __init__(self, machines: Sequence[Machine], *, least_allocated: bool = False, by_counts: bool = False) -> None:
+        self._nodes = [{gpu.index: _Gpu(gpu.memory_mib, gpu.profiles) for gpu in machine.gpus} for machine in machines]
+        self._load = [0.0] * len(machines)
+        self._least_allocated = least_allocated
+        self._by_counts = by_counts
+
+    def place(self, request: Request) -> Taken | None:
+        """See ``Policy``."""
+        order = range(len(self._nodes))
+        for node in sorted(order, key=self._load.__getitem__) if self._least_allocated else order:
+            taken = self._on(node, request)
+            if isinstance(taken, Taken):
+                self._load[node] += _size(taken)
+            if taken is not None:
+                return taken or None
+        return None
+
+    def _on(self, node: int, request: Request) -> Taken | Literal[False] | None:
+        """What is taken of a node; None where nothing can be, False where something was and cannot be made."""
+        gpus = self._nodes[node]
+        if isinstance(request, Whole):
+            free = tuple(number for number, gpu in gpus.items() if gpu.empty)[: request.gpus]
+            if len(free) < request.gpus:
+                return None
+            for number in free:
+                gpus[number].whole = True
+            return Taken(node, free)
+        for number, gpu in gpus.items():
+            part = (
+                gpu.share(number, request.amounts[0])
+                if isinstance(request, Share)
+                else gpu.slice(number, request.profiles[0][0], packed=self._by_counts)
+            )
+            if part is not None:
+                gpu.parts.append(part)
+                return Taken(node, (number,), part)
+            if self._by_counts and isinstance(request, Mig) and gpu.counts(request.profiles[0][0]):
+                return False
+        return None
+
+    def give_back(self, taken: Taken) -> None:
+        """See ``Policy``."""
+        self._load[taken.node] -= _size(taken)
+        for number in taken.gpus:
+            gpu = self._nodes[taken.node][number]
+            if taken.part is None:
+                gpu.whole = False
+            else:
+                gpu.parts.remove(taken.part)
+
+    def empty(self) -> Sequence[Sequence[int]]:
+        """See ``Policy``."""
+        return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
+
+
+def _size(taken: Taken) -> float:
+    match taken.part:
+        case SharePart():
+            return taken.part.amount.cores / 100
+        case MigPart():
+            return taken.part.size / 8
+        case None:
+            return float(len(taken.gpus))
+
+
+POLICIES: Final[dict[str, Callable[[Sequence[Machine]], Policy]]] = {
+    "slices by count": lambda machines: FirstFit(machines, by_counts=True),
+    "least allocated": lambda machines: FirstFit(machines, least_allocated=True),
+    "first fit": FirstFit,
+    "ours": Ours,
+}

@@ -1,0 +1,147 @@
+"""``python -m tests.bench.parts [--seed N]``: parts of GPUs beside what a scheduler does alone, and how long one takes.
+
+* ``day``: a day of mixed requests, 60 % of them parts, at equal load under each policy (``gputopo simulate --parts``).
+* ``one GPU``: slices come to and leave one full GPU; how often one that fits by counts finds no placement, by where
+  slices are put: as ours are, at the highest free start, at the lowest, at any.
+* ``decision``: one decision on 10,000 nodes of 8 GPUs that are in use by all kinds, milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dradriver.allocator import Amount, Fleet, Mig, Offer, Request, Share, SharePart, Strategy, Whole
+from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
+from dradriver.allocator.request import MigPart, Part
+from dradriver.cli.simulator import mixed
+from dradriver.cli.simulator.mixed_policies import POLICIES
+from dradriver.topology import profiles
+
+GOAL_MS = 1.0
+_NODES = 10_000
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.parts", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    seed = parser.parse_args().seed
+    for machine in ("dgx-a100", "hgx-h100"):
+        for load in (0.8, 1.0, 1.3):
+            _day(machine, load=load, seed=seed)
+    _one_gpu("hgx-h100", seed=seed)
+    _decisions(seed=seed)
+
+
+def _day(name: str, *, load: float, seed: int) -> None:
+    machines = [profiles.load(name)] * 32
+    arrivals = mixed.drawn(6000, machines, load=load, parts=0.6, seed=seed)
+    found = {policy: mixed.replay(machines, arrivals, policy=policy) for policy in POLICIES}
+    print(f"day, 32 x {name}, load {load}")
+    ours = found["ours"]
+    for policy, result in found.items():
+        more = ours.parts_served / result.parts_served - 1
+        print(
+            f"  {policy:16s} parts {result.parts_served:.1%} (ours {more:+.1%})  slices {result.slices_served:.1%}  "
+            f"wholes {result.wholes_served:.1%}  GPU time {result.gpu_time_served:.1%}  empty GPUs "
+            f"{result.empty_gpus:.1%}  quads {result.empty_quads:.1%}  {result.decision_s * 1e6:.0f} us"
+        )
+
+
+def _one_gpu(name: str, *, seed: int) -> None:
+    layout = layout_of(profiles.load(name).gpus[0].profiles)
+    assert layout is not None
+    rng = random.Random(seed)
+    starts: dict[str, Callable[[int, list[int]], int]] = {
+        "ours": lambda cost, free: min(free, key=lambda start: (cost[start], -start)),  # type: ignore[index]
+        "highest start": lambda _, free: max(free),
+        "lowest start": lambda _, free: min(free),
+        "any start": lambda _, free: rng.choice(free),
+    }
+    print(f"one GPU, {name}: of slices that fit by counts so many find no placement")
+    for policy, pick in starts.items():
+        print(f"  {policy:16s} {_lost(layout, pick, random.Random(seed)):.1%}")
+
+
+def _lost(layout: Layout, pick: Callable[..., int], rng: random.Random) -> float:
+    plain = [n for n, profile in enumerate(layout.profiles) if not set("+-") & set(profile.name)]
+    slices = max(profile.size for profile in layout.profiles)
+    compute = max(profile.compute for profile in layout.profiles)
+    on: list[tuple[str, int]] = []
+    asked = lost = 0
+    while asked < 20_000:
+        number = rng.choice(plain)
+        profile = layout.profiles[number]
+        there = [layout.profiles[layout.number[name]] for name, _ in on]
+        if (
+            sum(one.size for one in there) + profile.size > slices
+            or sum(one.compute for one in there) + profile.compute > compute
+        ):
+            on.pop(rng.randrange(len(on)))  # full by counts: somebody leaves
+            continue
+        asked += 1
+        state = layout.state(on)
+        after = {start: layout.state([*on, (profile.name, start)]) for start in profile.starts}
+        free = [start for start in profile.starts if _free(layout, on, number, start)]
+        if not free:
+            assert layout.cost[state, number] == NONE
+            lost += 1
+            on.pop(rng.randrange(len(on)))
+            continue
+        cost = {start: int(layout.worth[state] - layout.worth[after[start]]) for start in free}
+        on.append((profile.name, pick(cost, free)))
+    return lost / asked
+
+
+def _free(layout: Layout, on: list[tuple[str, int]], number: int, start: int) -> bool:
+    taken = {s for name, at in on for s in range(at, at + layout.profiles[layout.number[name]].size)}
+    return taken.isdisjoint(range(start, start + layout.profiles[number].size))
+
+
+def _decisions(*, seed: int) -> None:
+    fleet, rng = Fleet(), random.Random(seed)
+    machine, every = profiles.load("hgx-h100"), frozenset(range(8))
+    for node in range(_NODES):
+        name = f"node-{node:05d}"
+        fleet.set_node(name, machine, every, row=node)
+        fleet.set_offer(name, Offer(shared=every, sliced=every))
+        on = {gpu: parts for gpu in every if (parts := _some(rng, gpu))}
+        fleet.set_parts(name, on)
+        fleet.set_free(name, [gpu for gpu in every if gpu not in on and rng.random() < 0.3])
+    eligible = np.ones(_NODES, dtype=np.bool_)
+    asked: dict[str, Request] = {
+        "share": Share(amounts=(Amount(cores=25),)),
+        "share, spread": Share(amounts=(Amount(cores=25),), strategy=Strategy.SPREAD),
+        "slice": Mig(profiles=(("2g.20gb",),)),
+        "two shares": Share(amounts=(Amount(cores=25), Amount(cores=50))),
+        "two slices": Mig(profiles=(("2g.20gb", "3g.40gb"),)),
+        "whole": Whole(containers=(1,)),
+    }
+    print(f"decision, {_NODES} nodes: median of 100, ms (goal {GOAL_MS} for one part)")
+    for what, request in asked.items():
+        took = []
+        for _ in range(100):
+            begun = time.perf_counter()
+            fleet.rank(request, eligible=eligible, explain=False)
+            took.append(time.perf_counter() - begun)
+        print(f"  {what:16s} {sorted(took)[50] * 1e3:.2f}")
+
+
+def _some(rng: random.Random, gpu: int) -> list[Part]:
+    kind = rng.random()
+    if kind < 0.3:
+        cores = rng.choice(([25], [50], [25, 50], [10, 10], [30, 60]))
+        return [SharePart(gpu=gpu, amount=Amount(each, each * 800)) for each in cores]
+    if kind < 0.7:
+        starts = rng.sample(range(7), rng.randint(1, 7))
+        return [MigPart(gpu=gpu, profile="1g.10gb", start=start, size=1) for start in starts]
+    return []
+
+
+if __name__ == "__main__":
+    main()

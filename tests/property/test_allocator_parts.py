@@ -1,0 +1,168 @@
+"""Parts of GPUs, whatever was placed and given back before, against brute force over a few small nodes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dradriver.allocator import Fleet, NoPlaceError, Offer
+from dradriver.allocator.request import Amount, Mig, MigPart, Part, PartChoice, Share, SharePart, Strategy, Whole
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine, MigProfile
+
+MACHINE = profiles.load("dgx-a100").subset([0, 1, 2])
+GPUS = [gpu.index for gpu in MACHINE.gpus]
+MEMORY = MACHINE.gpus[0].memory_mib
+BY_NAME: dict[str, MigProfile] = {profile.name: profile for profile in MACHINE.gpus[0].profiles}
+NODES = ("a", "b")
+AMOUNTS = st.builds(Amount, st.sampled_from((10, 25, 50, 60, 100)), st.sampled_from((0, 0, 1000, 20_000)))
+SHARES = st.builds(
+    Share, amounts=st.lists(AMOUNTS, min_size=1, max_size=3).map(tuple), strategy=st.sampled_from(Strategy)
+)
+PROFILES = st.lists(st.sampled_from(sorted(BY_NAME)), min_size=1, max_size=3).map(tuple)
+SLICES = st.builds(Mig, profiles=st.tuples(PROFILES), strategy=st.sampled_from(Strategy))
+WHOLES = st.builds(Whole, containers=st.tuples(st.integers(1, 3)))
+STEPS = st.lists(SHARES | SLICES | WHOLES | st.integers(0, 9), max_size=14)  # a number gives back that placement
+OFFERS = st.builds(
+    Offer,
+    shared=st.frozensets(st.sampled_from(GPUS)),
+    sliced=st.frozensets(st.sampled_from(GPUS)),
+    parts_only=st.frozensets(st.sampled_from(GPUS), max_size=1),
+)
+
+
+class Books:
+    """What is on each GPU, kept the simple way beside a fleet that is told of each change."""
+
+    def __init__(self, offers: dict[str, Offer]) -> None:
+        self.offers = offers
+        self.whole: dict[str, set[int]] = {node: set() for node in NODES}
+        self.parts: dict[str, list[Part]] = {node: [] for node in NODES}
+        self.fleet = Fleet()
+        for node in NODES:
+            self.fleet.set_node(node, MACHINE, GPUS)
+            self.fleet.set_offer(node, offers[node])
+
+    def tell(self, fleet: Fleet, node: str) -> None:
+        fleet.set_free(node, set(GPUS) - self.whole[node])
+        fleet.set_parts(node, {gpu: self.on(node, gpu) for gpu in GPUS})
+
+    def on(self, node: str, gpu: int) -> list[Part]:
+        return [part for part in self.parts[node] if part.gpu == gpu]
+
+    def empty(self, node: str) -> set[int]:
+        return {gpu for gpu in GPUS if gpu not in self.whole[node] and not self.on(node, gpu)}
+
+    def options(self, node: str, request: Share | Mig) -> Iterator[list[Part]]:
+        """Return every way of having the request's parts of a node, placements and all."""
+        offer = self.offers[node]
+        each: list[list[Part]]
+        if isinstance(request, Share):
+            each = [
+                [SharePart(gpu=gpu, amount=amount.of(MEMORY)) for gpu in sorted(offer.shared - self.whole[node])]
+                for amount in request.amounts
+            ]
+        else:
+            each = [
+                [
+                    MigPart(gpu=gpu, profile=name, start=start, size=BY_NAME[name].size)
+                    for gpu in sorted(offer.sliced - self.whole[node])
+                    for start in BY_NAME[name].starts
+                ]
+                for name in request.profiles[0]
+            ]
+        for parts in itertools.product(*each):
+            if all(fits([*self.on(node, gpu), *(p for p in parts if p.gpu == gpu)]) for gpu in {p.gpu for p in parts}):
+                yield list(parts)
+
+
+def fits(parts: list[Part]) -> bool:
+    """Return whether one GPU can hold all these parts."""
+    shares = [part for part in parts if isinstance(part, SharePart)]
+    slices = [part for part in parts if isinstance(part, MigPart)]
+    spans = [set(range(part.start, part.start + part.size)) for part in slices]
+    names = [part.profile for part in slices]
+    return (
+        not (shares and slices)
+        and sum(part.amount.cores for part in shares) <= 100
+        and sum(part.amount.memory_mib for part in shares) <= MEMORY
+        and len(set().union(*spans)) == sum(map(len, spans))
+        and all(part.start in BY_NAME[part.profile].starts for part in slices)
+        and sum(BY_NAME[name].compute for name in names) <= 7
+        and all(names.count(name) <= BY_NAME[name].most for name in names)
+    )
+
+
+def wanted(request: Share | Mig, choice: PartChoice) -> bool:
+    """Return whether each container gets what it asks for."""
+    if isinstance(request, Share):
+        got = [tuple(part.amount for part in parts if isinstance(part, SharePart)) for parts in choice.containers]
+        return got == [(amount.of(MEMORY),) for amount in request.amounts]
+    return tuple(tuple(p.profile for p in parts if isinstance(p, MigPart)) for parts in choice.containers) == (
+        request.profiles
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.fixed_dictionaries(dict.fromkeys(NODES, OFFERS)), STEPS)
+def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu_without_need(
+    offers: dict[str, Offer], steps: list[Share | Mig | Whole | int]
+) -> None:
+    books = Books(offers)
+    placed: list[tuple[str, list[Part], set[int]]] = []
+    for step in steps:
+        if isinstance(step, int):
+            if step < len(placed):
+                node, parts, gpus = placed.pop(step)
+                for part in parts:
+                    books.parts[node].remove(part)
+                books.whole[node] -= gpus
+                books.tell(books.fleet, node)
+            continue
+        anew = Fleet()
+        for node in reversed(NODES):  # the same facts, told otherwise
+            anew.set_node(node, MACHINE, [])
+            books.tell(anew, node)
+            anew.set_offer(node, offers[node])
+        try:
+            choice = books.fleet.rank(step)[0]
+        except NoPlaceError:
+            if isinstance(step, Whole):
+                assert all(len(books.empty(node) - offers[node].parts_only) < step.gpus for node in NODES)
+            else:
+                assert not any(next(books.options(node, step), None) for node in NODES)
+            continue
+        assert anew.rank(step)[0] == choice
+        assert choice.node in [other.node for other in books.fleet.rank(step, eligible=[choice.node])]
+        if isinstance(step, Whole):
+            assert set(choice.gpus) <= books.empty(choice.node) - offers[choice.node].parts_only
+            placed.append((choice.node, [], set(choice.gpus)))
+            books.whole[choice.node] |= set(choice.gpus)
+        else:
+            assert isinstance(choice, PartChoice)
+            assert wanted(step, choice)
+            parts = [part for parts in choice.containers for part in parts]
+            assert parts in list(books.options(choice.node, step))
+            if step.strategy in (Strategy.BEST_FIT, Strategy.PACK):
+                free = books.empty(choice.node) - offers[choice.node].parts_only
+                opened = len(free & {part.gpu for part in parts})
+                least = min(len(free & {p.gpu for p in each}) for each in books.options(choice.node, step))
+                assert opened == least
+                if len(parts) == 1 and opened:
+                    assert all(
+                        len((books.empty(n) - offers[n].parts_only) & {p.gpu for p in each}) == 1
+                        for n in NODES
+                        for each in books.options(n, step)
+                    )
+            placed.append((choice.node, parts, set()))
+            books.parts[choice.node] += parts
+        books.tell(books.fleet, choice.node)
+
+
+def test_the_machine_has_what_the_brute_force_assumes() -> None:
+    assert isinstance(MACHINE, Machine)
+    assert {gpu.memory_mib for gpu in MACHINE.gpus} == {MEMORY}
+    assert max(profile.compute for profile in BY_NAME.values()) == 7

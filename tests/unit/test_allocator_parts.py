@@ -1,0 +1,239 @@
+"""Parts of GPUs over a fleet: whole GPUs, shares and MIG slices in one set of books."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from dradriver.allocator import Fleet, NoPlaceError, Offer, UnknownGpuError
+from dradriver.allocator.request import (
+    Amount,
+    Mig,
+    MigPart,
+    Part,
+    PartChoice,
+    Request,
+    Share,
+    SharePart,
+    Strategy,
+    Whole,
+)
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
+
+HALF = Share(amounts=(Amount(cores=50),))
+ONE = Whole(containers=(1,))
+EIGHT = frozenset(range(8))
+ALL = Offer(shared=EIGHT, sliced=EIGHT)
+HGX = profiles.load("hgx-h100")
+
+
+def share(gpu: int, cores: int, machine: Machine = HGX) -> SharePart:
+    return SharePart(gpu=gpu, amount=Amount(cores=cores).of(machine.gpus[gpu].memory_mib))
+
+
+def mig(gpu: int, profile: str, start: int) -> MigPart:
+    size = next(p.size for p in HGX.gpus[0].profiles if p.name == profile)
+    return MigPart(gpu=gpu, profile=profile, start=start, size=size)
+
+
+def slices(*profile_names: str, strategy: Strategy = Strategy.BEST_FIT) -> Mig:
+    return Mig(profiles=(profile_names,), strategy=strategy)
+
+
+def on_gpus(parts: Sequence[Part]) -> dict[int, list[Part]]:
+    return {gpu: [part for part in parts if part.gpu == gpu] for gpu in {part.gpu for part in parts}}
+
+
+def fleet(
+    nodes: Mapping[str, Sequence[Part]], *, machine: Machine = HGX, offer: Offer = ALL, held: Sequence[int] = ()
+) -> Fleet:
+    """Return a fleet of nodes with these parts on their GPUs, and others that are held whole."""
+    made = Fleet()
+    for name, parts in nodes.items():
+        made.set_node(name, machine, [gpu.index for gpu in machine.gpus if gpu.index not in held])
+        made.set_offer(name, offer)
+        made.set_parts(name, on_gpus(parts))
+    return made
+
+
+def first(found: Fleet, request: Share | Mig) -> PartChoice:
+    return found.rank(request, limit=1)[0]
+
+
+def only(choice: PartChoice) -> Part:
+    ((part,),) = choice.containers
+    return part
+
+
+def test_a_gpu_with_a_part_on_it_is_not_free_for_whole_requests_until_the_last_is_gone() -> None:
+    found = fleet({"a": [share(0, 50), mig(1, "1g.10gb", 6)]})
+    assert found.free("a") == EIGHT - {0, 1}
+    found.set_free("a", EIGHT)
+    assert found.free("a") == EIGHT - {0, 1}
+    with pytest.raises(NoPlaceError):
+        found.rank(Whole(containers=(7,)))
+    found.set_parts("a", {1: [mig(1, "1g.10gb", 6)]})
+    assert found.rank(Whole(containers=(7,)))[0].gpus == (0, 2, 3, 4, 5, 6, 7)
+
+
+def test_a_share_goes_to_the_fullest_gpu_that_still_fits() -> None:
+    found = fleet({"a": [share(3, 25), share(5, 50), share(6, 75)], "b": [share(2, 40)]})
+    assert only(first(found, HALF)) == share(5, 50)
+    assert [(choice.node, choice.gpus) for choice in found.rank(HALF)] == [("a", (5,)), ("b", (2,))]
+
+
+def test_a_gpu_that_is_taken_whole_or_ill_takes_no_part() -> None:
+    found = fleet({"a": []}, held=range(1, 8))
+    assert first(found, HALF).gpus == (0,)
+    found.set_free("a", [])
+    with pytest.raises(NoPlaceError, match="no eligible node has room for that; nothing is left of any GPU"):
+        found.rank(HALF)
+
+
+def test_an_empty_gpu_is_opened_out_of_a_broken_pair_before_one_of_a_whole_one() -> None:
+    machine = profiles.load("a100-pcie-x8-bridge-pairs")
+    pairs = [{i, j} for i in range(8) for j in range(i) if machine.links[i][j]]
+    found = fleet({"a": []}, machine=machine, held=sorted(pairs[2])[:1])
+    opened = first(found, HALF).gpus
+    assert set(opened) | {min(pairs[2])} == pairs[2]
+    assert first(found, slices("1g.10gb")).gpus == opened
+
+
+def test_over_nodes_the_broken_pair_is_opened_wherever_it_is() -> None:
+    machine = profiles.load("a100-pcie-x8-bridge-pairs")
+    found = fleet({"a": [], "b": []}, machine=machine)
+    found.set_free("b", EIGHT - {0})
+    assert first(found, HALF).node == "b"
+
+
+def test_a_slice_goes_where_it_spoils_least() -> None:
+    # On GPU 0 only the start that a 4g.40gb needs is free; on GPU 1 there is a slice beside others of its size.
+    found = fleet({"a": [mig(0, "3g.40gb", 4), mig(1, "3g.40gb", 0), mig(1, "1g.10gb", 4), mig(1, "1g.10gb", 5)]})
+    assert only(first(found, slices("1g.10gb"))) == mig(1, "1g.10gb", 6)
+    assert only(first(found, slices("4g.40gb"))) == mig(0, "4g.40gb", 0)
+    assert only(first(found, slices("7g.80gb"))) == mig(2, "7g.80gb", 0)
+
+
+def test_shares_and_slices_never_share_a_gpu() -> None:
+    found = fleet({"a": [share(0, 10), mig(1, "1g.10gb", 6)]}, held=range(2, 8))
+    assert first(found, slices("1g.10gb")).gpus == (1,)
+    assert first(found, HALF).gpus == (0,)
+    with pytest.raises(NoPlaceError, match=r"a has 90 % and 73404 MiB left"):
+        found.rank(Share(amounts=(Amount(cores=91),)))
+    with pytest.raises(NoPlaceError, match=r"a has room for 1g\.10gb, .*4g\.40gb left"):
+        found.rank(slices("7g.80gb"))
+
+
+def test_only_what_is_offered_is_had_in_parts() -> None:
+    found = fleet({"a": [], "b": []}, offer=Offer(shared=frozenset({4}), sliced=frozenset({5})))
+    assert first(found, HALF).gpus == (4,)
+    assert first(found, slices("1g.10gb")).gpus == (5,)
+    found.set_offer("a", Offer())
+    assert [choice.node for choice in found.rank(HALF)] == ["b"]
+
+
+def test_a_gpu_that_is_never_had_whole_takes_parts_first() -> None:
+    machine = profiles.load("dgx-a100")
+    offer = Offer(shared=EIGHT, sliced=EIGHT, parts_only=frozenset({6, 7}))
+    found = fleet({"a": []}, machine=machine, offer=offer)
+    assert found.free("a") == EIGHT - {6, 7}
+    assert first(found, slices("1g.5gb")).gpus == (6,)
+    assert first(found, HALF).gpus == (6,)
+    found.set_free("a", EIGHT - {6})  # somebody has it, or it is ill
+    assert first(found, HALF).gpus == (7,)
+
+
+def test_a_pod_has_its_parts_of_one_gpu_or_of_several_and_opens_as_few_as_it_can() -> None:
+    found = fleet({"a": [share(0, 60)], "b": []})
+    two = Share(amounts=(Amount(cores=70), Amount(cores=40)))
+    choice = first(found, two)
+    assert (choice.node, [part.gpu for (part,) in choice.containers]) == ("a", [1, 0])
+    both = Share(amounts=(Amount(cores=30), Amount(cores=70)))
+    assert len(first(found, both).gpus) == 1
+
+
+def test_each_container_gets_its_own_slices() -> None:
+    wanted = Mig(profiles=(("1g.10gb", "4g.40gb"), ("2g.20gb",)))
+    choice = first(fleet({"a": []}), wanted)
+    assert [[part.profile for part in parts if isinstance(part, MigPart)] for parts in choice.containers] == [
+        ["1g.10gb", "4g.40gb"], ["2g.20gb"],
+    ]  # fmt: skip
+    assert len(choice.gpus) == 1
+
+
+def test_many_kinds_of_parts_are_dealt_out_all_the_same() -> None:
+    amounts = tuple(Amount(cores=n) for n in range(2, 32))  # more numbers of each kind than are all looked at
+    choice = first(fleet({"a": []}), Share(amounts=amounts))
+    every = [part for parts in choice.containers for part in parts if isinstance(part, SharePart)]
+    cores = [sum(part.amount.cores for part in every if part.gpu == gpu) for gpu in choice.gpus]
+    assert sum(cores) == sum(range(2, 32))
+    assert max(cores) <= 100
+
+
+@pytest.mark.parametrize("request_", [HALF, slices("1g.10gb")])
+@pytest.mark.parametrize(
+    ("strategy", "node", "gpu"),
+    [(Strategy.PACK, "c", 3), (Strategy.SPREAD, "b", 0), (Strategy.FIRST_FIT, "a", 0)],
+)
+def test_other_strategies(request_: Share | Mig, strategy: Strategy, node: str, gpu: int) -> None:
+    part = share if isinstance(request_, Share) else lambda gpu, _: mig(gpu, "1g.10gb", 6)
+    found = fleet({"a": [part(2, 40)], "b": [], "c": [part(3, 40)]})
+    found.set_free("c", [0, 1, 2])
+    asked = type(request_)(
+        **{name: getattr(request_, name) for name in request_.__struct_fields__} | {"strategy": strategy}
+    )
+    choice = first(found, asked)
+    assert (choice.node, choice.gpus) == (node, (gpu,))
+
+
+def test_only_eligible_nodes_and_the_wanted_kind_of_gpu() -> None:
+    found = fleet({"a": [share(0, 10)], "b": []})
+    found.set_node("old", profiles.load("dgx-a100"), range(8))
+    found.set_offer("old", ALL)
+    assert [choice.node for choice in found.rank(HALF, eligible=["b", "nobody"])] == ["b"]
+    assert first(found, Share(amounts=(Amount(cores=50),), architecture="ampere")).node == "old"
+    assert first(found, Share(amounts=(Amount(memory_mib=70_000),))).node != "old"
+    assert first(found, slices("1g.5gb")).node == "old"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (slices("1g.12gb"), "has room for that even when it is empty; there are 1g.10gb, 1g.10gb+me, 1g.20gb"),
+        (Share(amounts=(Amount(memory_mib=90_000),)), "a share of a GPU: 90000 MiB: no; no GPU of this cluster that"),
+        (slices(*["7g.80gb"] * 8), "MIG slices: 8 times 7g.80gb: no; no eligible node has room for that"),
+        (Share(amounts=(Amount(cores=60),) * 9), "shares of GPUs: 9 times 60 %: no; no eligible node has room"),
+        (Share(amounts=()), "ask for at least one"),
+    ],
+)  # fmt: skip
+def test_refusals(request_: Share | Mig, message: str) -> None:
+    with pytest.raises(NoPlaceError) as refusal:
+        fleet({"a": [share(0, 50)]}).rank(request_)
+    assert message in str(refusal.value)
+    with pytest.raises(NoPlaceError) as short:
+        fleet({"a": [share(1, 70)]}).rank(request_, explain=False)
+    assert short.value.stable == refusal.value.stable
+
+
+def test_without_an_offer_there_is_no_part() -> None:
+    found = Fleet()
+    found.set_node("a", HGX, EIGHT)
+    requests: list[Request] = [HALF, slices("1g.10gb")]
+    for request, word in zip(requests, ("shares", "MIG slices"), strict=True):
+        assert not isinstance(request, Whole)
+        with pytest.raises(NoPlaceError, match=f"no node offers GPUs in {word}"):
+            found.rank(request)
+    found.set_parts("a", {0: [share(0, 50)]})  # a policy that has changed since
+    assert found.free("a") == EIGHT - {0}
+    with pytest.raises(NoPlaceError, match="no node offers"):
+        found.rank(HALF)
+
+
+def test_unknown_gpus_are_refused() -> None:
+    found = fleet({"a": []})
+    with pytest.raises(UnknownGpuError, match="has no GPU 8"):
+        found.set_offer("a", Offer(shared=frozenset({8})))
+    with pytest.raises(UnknownGpuError, match="has no GPU 9"):
+        found.set_parts("a", {9: [share(0, 50)]})
