@@ -231,6 +231,15 @@ def test_without_an_offer_there_is_no_part() -> None:
         found.rank(HALF)
 
 
+def test_what_was_said_of_parts_stays_when_a_node_loses_a_gpu() -> None:
+    found = fleet({"a": [share(0, 50), mig(7, "1g.10gb", 6)]}, offer=Offer(shared=EIGHT, parts_only=frozenset({2})))
+    found.set_node("a", HGX.subset([0, 1, 2, 3]), range(4))
+    assert found.free("a") == {1, 3}
+    assert only(first(found, HALF)) == share(0, 50)
+    found.set_node("a", HGX, EIGHT)
+    assert found.free("a") == EIGHT - {0, 2}  # what was on the lost one must be told again
+
+
 def test_unknown_gpus_are_refused() -> None:
     found = fleet({"a": []})
     with pytest.raises(UnknownGpuError, match="has no GPU 8"):

@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.network import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key, without_uuids
 from dradriver.allocator.fleet.refusals import refusal
-from dradriver.allocator.parts.offers import Offer
+from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
@@ -87,15 +87,22 @@ class Fleet:
             group.set_row(slot, row)
 
     def _put(self, name: str, group: NodeGroup) -> None:
-        """Put a node into a group; what the caller said of it before stays."""
-        row, site = NO_ROW, 0
+        """Put a node into a group; what the caller said of it before stays, of the GPUs that it still has."""
+        row, site, offer = NO_ROW, 0, WHOLE
+        parts: dict[int, Sequence[Part]] = {}
         if (before := self._slots.get(name)) is not None:
             if before[0] is group:
                 return
             row, site = before[0].row_and_site(before[1])
+            offer, parts = before[0].offer_and_parts(before[1])
             self.remove(name)
-        self._slots[name] = group, group.add(name, row=row, site=site)
+        slot = group.add(name, row=row, site=site)
+        self._slots[name] = group, slot
         self._name_ranks.clear()
+        has = {gpu.index for gpu in group.machine.gpus}
+        own = Offer(shared=offer.shared & has, sliced=offer.sliced & has, parts_only=offer.parts_only & has)
+        group.set_offer(slot, own)
+        group.set_parts(slot, {number: each for number, each in parts.items() if number in has})
 
     def set_free(self, name: str, free: Collection[int]) -> None:
         """Update a node's free GPUs; KeyError for an unknown node.
@@ -141,10 +148,8 @@ class Fleet:
             UnknownGpuError: It names a GPU that the machine does not have.
         """
         group, slot = self._slots[name]
-        shared, sliced, parts_only = (
-            mask_of_gpus(group.machine, gpus) for gpus in (offer.shared, offer.sliced, offer.parts_only)
-        )
-        group.set_offer(slot, shared=shared, sliced=sliced, parts_only=parts_only)
+        mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only)
+        group.set_offer(slot, offer)
 
     def set_parts(self, name: str, parts: Mapping[int, Sequence[Part]]) -> None:
         """Say which parts are on a node's GPUs, by the machine's own numbers; KeyError for an unknown node.

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.parts.rooms import Masks, Rooms
 from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
+from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import Machine
@@ -98,8 +100,9 @@ class NodeGroup:
             mask = self.rooms.set(slot, self.rooms.masks(slot)._replace(unheld=mask))
         self._free[slot] = mask
 
-    def set_offer(self, slot: int, *, shared: int, sliced: int, parts_only: int) -> None:
-        """Say which of a node's GPUs may be had in parts, as masks."""
+    def set_offer(self, slot: int, offer: Offer) -> None:
+        """Say which of a node's GPUs may be had in parts; KeyError for a number that these nodes do not have."""
+        shared, sliced, parts_only = map(self.mask_of, (offer.shared, offer.sliced, offer.parts_only))
         if self.rooms is not None or shared | sliced | parts_only:
             rooms = self._made_rooms()
             self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only))
@@ -109,6 +112,16 @@ class NodeGroup:
         by_position = {self._bit[number].bit_length() - 1: each for number, each in parts.items()}
         if self.rooms is not None or any(by_position.values()):
             self._free[slot] = self._made_rooms().set_parts(slot, by_position)
+
+    def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:
+        """What was said of a node's GPUs and the parts on them, by number."""
+        if self.rooms is None:
+            return WHOLE, {}
+        number = [gpu.index for gpu in self.machine.gpus]
+        _, *masks = self.rooms.masks(slot)
+        shared, sliced, parts_only = (frozenset(number[at] for at in rings.positions(mask)) for mask in masks)
+        parts = {number[position]: each for position, each in self.rooms.parts(slot).items()}
+        return Offer(shared=shared, sliced=sliced, parts_only=parts_only), parts
 
     def _made_rooms(self) -> Rooms:
         if self.rooms is None:
