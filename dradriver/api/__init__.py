@@ -14,6 +14,7 @@ pins         what a claim holds, or is promised
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations
+abilities    what the API server keeps of a slice
 slices       a machine as ResourceSlices, and back
 jsonpatch    a builder of JSON Patches
 quantity     quantities as integers

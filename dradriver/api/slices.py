@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import names
+from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
@@ -29,7 +30,7 @@ def build(
     node: str,
     node_uid: str,
     taints: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
-    taintable: bool = True,
+    abilities: Abilities = ALL,
 ) -> list[dict[str, Any]]:
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
 
@@ -44,7 +45,7 @@ def build(
         node: The node's name.
         node_uid: The node's uid.
         taints: Taints of devices, by the GPU's uuid.
-        taintable: Whether the API server keeps taints; where it does not, the GPUs that pods shall keep off are no
+        abilities: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
             devices.
 
     Raises:
@@ -55,9 +56,11 @@ def build(
     annotation = codec.encode(machine)
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
-    out = () if taintable else kept_off
+    out = () if abilities.taints else kept_off
     whole = [i for i in groups.order if machine.gpus[i].mig is None and i not in out]
-    devices = [_device(machine, groups, i, taints.get(machine.gpus[i].uuid, ()) if taintable else ()) for i in whole]
+    devices = [
+        _device(machine, groups, i, taints.get(machine.gpus[i].uuid, ()) if abilities.taints else ()) for i in whole
+    ]
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
