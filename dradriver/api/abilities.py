@@ -72,7 +72,7 @@ def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
         "name": "probe",
         "taints": [taint],
         "allowMultipleAllocations": True,
-        "capacity": {names.CORES: {"value": "100", "requestPolicy": policy}},
+        "capacity": {names.CAPACITY_CORES: {"value": "100", "requestPolicy": policy}},
         "consumesCounters": [{"counterSet": "probe", "counters": counters}],
     }
     specs = ({"sharedCounters": [{"name": "probe", "counters": counters}]}, {"devices": [device]})

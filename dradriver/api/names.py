@@ -73,10 +73,10 @@ PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
 # Capacities, by the short names that requests must use as well: they are compared literally.
-CORES: Final = "cores"  # percent of a GPU's threads
-MEMORY: Final = "memory"
-MEMORY_SLICES: Final = "memorySlices"  # of a GPU whose MIG instances are made on demand
-COMPUTE_SLICES: Final = "computeSlices"
+CAPACITY_CORES: Final = "cores"  # percent of a GPU's threads
+CAPACITY_MEMORY: Final = "memory"
+CAPACITY_MEMORY_SLICES: Final = "memorySlices"  # of a GPU whose MIG instances are made on demand
+CAPACITY_COMPUTE_SLICES: Final = "computeSlices"
 
 CONFIG_API_VERSION: Final = "gpu.topology/v1alpha1"
 CONFIG_KIND: Final = "ClaimConfig"

@@ -1,0 +1,7 @@
+"""The policies file: what an administrator says of GPUs, of what pods may name, of weights and of NCCL. No I/O.
+
+model   its sections and defaults
+read    from a text to a model, with what is wrong and where
+words   a pod's words with what the file stands for in their place
+modes   what of a GPU is handed out, by the section ``gpus``
+"""

@@ -1,0 +1,185 @@
+"""The policies file's sections and their defaults: typed, frozen, each field with what it may hold.
+
+``docs/policies.md`` tells of each field; the chart's values.schema.json has the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from dradriver.allocator import request
+
+MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
+MOST_RULES: Final = 256
+MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
+MOST_NUMBER: Final = 255  # of a GPU of a machine
+
+_NAME: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY: Final = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL}"
+
+Node = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", description="the name of a node")]
+LabelKey = Annotated[str, Meta(pattern=rf"\A{_LABEL_KEY}\Z", examples=["nvidia.com/gpu.family"])]
+LabelValue = Annotated[str, Meta(pattern=rf"\A({_LABEL})?\Z", description="the value of a label")]
+Product = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}\Z",
+        description="the full name as nvidia-smi -L gives it, or a glob, as NVIDIA A100*",
+    ),
+]
+Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
+Weight = Annotated[float, Meta(ge=0, le=1000)]
+Factor = Annotated[float, Meta(ge=1, le=16)]
+PolicyName = Annotated[str, Meta(pattern=rf"\A{_NAME}\Z", description="a name in lower case, as train-fast")]
+InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
+Version = Annotated[str, Meta(pattern=r"\A(\d{1,2}\.\d{1,3}(\.\d{1,3})?)?\Z", examples=["2.27 or 2.27.7"])]
+
+# A word as in an annotation, without the prefix; ``read`` checks each as a pod's would be.
+Words: TypeAlias = Annotated[
+    dict[str, Annotated[str, Meta(max_length=256, description="the value as in an annotation")]],
+    Meta(max_length=32, description="words as in annotations, such as required: nvlink"),
+]
+NameOrWords: TypeAlias = Annotated[
+    Annotated[str, Meta(max_length=256)] | Words,
+    Meta(description="a policy's name, or words as in annotations, such as {required: nvlink}"),
+]
+
+MigWord: TypeAlias = Literal["off", "static", "dynamic", "placements"]
+SharedWord: TypeAlias = Literal["none", "mps", "time-slicing"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    pass
+
+
+class GpuRule(_Section, frozen=True, omit_defaults=True):
+    """What becomes of the GPUs that it is about: those that all of its first four fields fit.
+
+    Attributes:
+        nodes: Names of nodes; any where left out.
+        node_selector: Labels that the node has, all of them.
+        products: Full product names or globs, as the annotation ``product``; any where left out.
+        numbers: The machine's own numbers of GPUs; any where left out.
+        mig: ``off``; ``static``: the instances that somebody made; ``dynamic``: instances are made for claims;
+            ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
+        shared: Whether pods may have shares of the GPU, and what keeps them apart.
+        memory_overcommit: How many times its memory may be promised to shares.
+        exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
+    """
+
+    nodes: Annotated[
+        tuple[Node, ...], Meta(min_length=1, max_length=MOST_NAMES, description="a list with one node or more")
+    ] = ()
+    node_selector: Annotated[
+        dict[LabelKey, LabelValue], Meta(min_length=1, max_length=32, description="labels, as in a pod's nodeSelector")
+    ] = {}
+    products: Annotated[
+        tuple[Product, ...], Meta(min_length=1, max_length=64, description="a list with one product or more")
+    ] = ()
+    numbers: Annotated[
+        tuple[Number, ...], Meta(min_length=1, max_length=64, description="a list with one number or more")
+    ] = ()
+    mig: MigWord | None = None
+    shared: SharedWord = "none"
+    memory_overcommit: Factor = 1.0
+    exclusive_to: Literal["", "namespace"] = ""
+
+
+class Workloads(_Section, frozen=True, rename="kebab"):
+    """What each value of the annotation ``workload`` stands for: a policy's name, or words.
+
+    The defaults ask for hard NVLink only where a job without it is of no use: tensor parallelism sends activations
+    between all GPUs in every layer. Data parallelism sends gradients once a step, and gets the best set that is free,
+    as without a word. Stages of a pipeline talk to their neighbours. What runs by itself is packed, so that well-linked
+    sets stay whole for others; a share is for an administrator to say, who knows whether any GPU is shared.
+    """
+
+    tensor_parallel: NameOrWords = "nvlink"
+    pipeline_parallel: NameOrWords = msgspec.field(default_factory=lambda: {"preferred": "nvlink,same-numa"})
+    data_parallel: NameOrWords = "best-effort"
+    asynchronous: NameOrWords = "best-effort,pack"
+    inference: NameOrWords = msgspec.field(default_factory=lambda: {"preferred": "nvlink,same-numa"})
+    inference_small: NameOrWords = "best-effort,pack"
+
+    def meaning(self, workload: str) -> str | dict[str, str]:
+        """Return what one of ``WORKLOADS`` stands for."""
+        found: str | dict[str, str] = getattr(self, workload.replace("-", "_"))
+        return found
+
+
+WORKLOADS: Final = tuple(field.encode_name for field in msgspec.structs.fields(Workloads))
+
+
+class Weights(_Section, frozen=True):
+    """What counts how much among sets of equal bandwidth that leave equally much behind; see the allocator's."""
+
+    nvlink: Weight = request.Weights().nvlink
+    pcie: Weight = request.Weights().pcie
+    numa: Weight = request.Weights().numa
+    memory: Weight = request.Weights().memory
+    power: Weight = request.Weights().power
+
+
+class Nccl(_Section, frozen=True):
+    """What is known of NCCL in this cluster, and what it is told.
+
+    Attributes:
+        version: The version that most containers bring; empty where nobody says.
+        servers: Profile of the server below virtual machines, by the nodes' label of the instance type.
+        tuning: Variables below the author's own: a profile, ``auto`` for what fits the machine, empty for none.
+    """
+
+    version: Version = ""
+    servers: Annotated[
+        dict[InstanceType, str],
+        Meta(max_length=MOST_NAMES, description="pairs of instance type and profile, as p5.48xlarge: hgx-h100"),
+    ] = {}
+    tuning: Literal["", "auto", "multinode", "nvlink", "nvswitch", "pcie"] = ""
+
+
+class Sections(_Section, frozen=True):
+    """A whole file."""
+
+    gpus: Annotated[tuple[GpuRule, ...], Meta(max_length=MOST_RULES, description="a list of rules")] = ()
+    policies: Annotated[
+        dict[PolicyName, Words], Meta(max_length=MOST_NAMES, description="names, each with its words")
+    ] = {}
+    workloads: Workloads = Workloads()
+    weights: Weights = Weights()
+    nccl: Nccl = Nccl()
+
+
+class Policies(Sections, frozen=True):
+    """The policies in force.
+
+    Attributes:
+        known: False where there is a file and no good one has ever been read: what it says of a GPU, or of a name
+            that is not built in, nobody knows, and the defaults are no answer.
+        digest: Of the file's text; 0 without one. 48 bits, so that a metric can hold it.
+    """
+
+    known: bool = True
+    digest: int = 0
+
+    def __hash__(self) -> int:
+        return self.digest
+
+    @property
+    def preference(self) -> request.Weights:
+        """The weights as the allocator takes them."""
+        return request.Weights(**msgspec.structs.asdict(self.weights))
+
+
+DEFAULTS: Final = Policies()
+UNKNOWN: Final = Policies(known=False)
+
+
+def plain(policies: Policies) -> Mapping[str, Any]:
+    """Return the sections as a file would have them, defaults included."""
+    found = msgspec.to_builtins(policies)
+    return {field.encode_name: found[field.encode_name] for field in msgspec.structs.fields(Sections)}

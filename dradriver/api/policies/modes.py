@@ -1,0 +1,63 @@
+"""What of a GPU is handed out, by the section ``gpus``: a pure function, asked by whoever publishes or places GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import msgspec
+
+from dradriver.api.policies.model import GpuRule, MigWord, Policies, SharedWord
+from dradriver.topology.machine import Gpu
+
+
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided."""
+
+    mig: MigWord = "off"
+    shared: SharedWord = "none"
+    memory_overcommit: float = 1.0
+    exclusive_to: Literal["", "namespace"] = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is only handed out as a whole."""
+        return self.mig == "off" and self.shared == "none"
+
+
+def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
+    """Return what of a GPU is handed out: what the first rule says that fits it, else whole.
+
+    Where no rule says what MIG is, a GPU in MIG mode is ``static``: it cannot be handed out whole.
+
+    Args:
+        policies: The policies in force.
+        node: The name of the GPU's node.
+        labels: That node's.
+        gpu: The GPU as it is now.
+
+    Returns:
+        None where nobody knows what the file says: the GPU stays as it is, in its mode and as it is published.
+    """
+    if not policies.known:
+        return None
+    rule = next((one for one in policies.gpus if _fits(one, node, labels, gpu)), None)
+    found: MigWord = "off" if gpu.mig is None else "static"
+    if rule is None:
+        return Mode(mig=found)
+    return Mode(
+        mig=rule.mig or (found if rule.shared == "none" else "off"),
+        shared=rule.shared,
+        memory_overcommit=rule.memory_overcommit,
+        exclusive_to=rule.exclusive_to,
+    )
+
+
+def _fits(rule: GpuRule, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
+    return (
+        (not rule.nodes or node in rule.nodes)
+        and all(labels.get(key) == value for key, value in rule.node_selector.items())
+        and (not rule.products or any(fnmatchcase(gpu.product, product) for product in rule.products))
+        and (not rule.numbers or gpu.index in rule.numbers)
+    )
