@@ -86,7 +86,11 @@ def _placement(machine: Machine, position: int, profile: MigProfile, start: int,
             "profile": {"string": profile.name},
             "placement": {"int": start},
         },
-        "capacity": {names.CAPACITY_MEMORY: {"value": f"{profile.memory_mib}Mi"}},
+        "capacity": {
+            names.CAPACITY_MEMORY_SLICES: {"value": str(profile.size)},
+            names.CAPACITY_COMPUTE_SLICES: {"value": str(profile.compute)},
+            names.CAPACITY_MEMORY: {"value": f"{profile.memory_mib}Mi"},
+        },
         "consumesCounters": [
             {
                 "counterSet": name,

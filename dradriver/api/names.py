@@ -6,6 +6,8 @@ from typing import Final
 
 DRIVER: Final = "gpu.topology"
 DEVICE_CLASS: Final = "gpu.topology"
+SHARE_CLASS: Final = "share.gpu.topology"
+MIG_CLASS: Final = "mig.gpu.topology"
 PREFIX: Final = "gpu.topology/"
 ALIAS_PREFIX: Final = "gpu-topology.example.com/"  # the prefix that articles of the field use
 GPU_RESOURCE: Final = "nvidia.com/gpu"
