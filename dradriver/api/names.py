@@ -6,6 +6,8 @@ from typing import Final
 
 DRIVER: Final = "gpu.topology"
 DEVICE_CLASS: Final = "gpu.topology"
+SHARE_CLASS: Final = "share.gpu.topology"
+MIG_CLASS: Final = "mig.gpu.topology"
 PREFIX: Final = "gpu.topology/"
 ALIAS_PREFIX: Final = "gpu-topology.example.com/"  # the prefix that articles of the field use
 GPU_RESOURCE: Final = "nvidia.com/gpu"
@@ -73,6 +75,12 @@ ATTRIBUTE_DOMAIN: Final = DRIVER
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+# Capacities, by the short names that requests must use as well: they are compared literally.
+CAPACITY_CORES: Final = "cores"  # percent of a GPU's threads
+CAPACITY_MEMORY: Final = "memory"
+CAPACITY_MEMORY_SLICES: Final = "memorySlices"  # of a GPU whose MIG instances are made on demand
+CAPACITY_COMPUTE_SLICES: Final = "computeSlices"
 
 CONFIG_API_VERSION: Final = "gpu.topology/v1alpha1"
 CONFIG_KIND: Final = "ClaimConfig"

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import devices, mig_devices, names
+from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
+from dradriver.api.policies.modes import Mode
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
 
-MOST_DEVICES: Final = 128  # devices in a slice without taints or counters, resource/v1 types.go
-MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
-
-_GROUP_SIZES: Final = (2, 4, 8)
+MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
+MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
+EQUAL_SHARES: Final = 4  # of a GPU that may be shared, where the server has no devices that claims share
+_WHOLE: Final = Mode()
 
 
 def build(
@@ -29,7 +30,8 @@ def build(
     node: str,
     node_uid: str,
     taints: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
-    taintable: bool = True,
+    modes: Mapping[str, Mode] = MappingProxyType({}),
+    abilities: Abilities = ALL,
 ) -> list[dict[str, Any]]:
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
 
@@ -44,51 +46,58 @@ def build(
         node: The node's name.
         node_uid: The node's uid.
         taints: Taints of devices, by the GPU's uuid.
-        taintable: Whether the API server keeps taints; where it does not, the GPUs that pods shall keep off are no
+        modes: What of a GPU is handed out, by its uuid; it is whole where nothing is said.
+        abilities: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
             devices.
 
     Raises:
-        TopologyError: The machine has more GPUs than one slice can hold, or breaks a rule of ``topology.check``.
+        TopologyError: The machine has more GPUs than a node can have, or breaks a rule of ``topology.check``.
     """
-    if len(machine.gpus) > MOST_DEVICES:
-        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a slice holds {MOST_DEVICES}")
-    annotation = codec.encode(machine)
+    if len(machine.gpus) > MOST_GPUS:
+        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+    annotation = codec.encode(_steady(machine, modes))
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
-    out = () if taintable else kept_off
-    whole = [i for i in groups.order if machine.gpus[i].mig is None and i not in out]
-    devices = [_device(machine, groups, i, taints.get(machine.gpus[i].uuid, ()) if taintable else ()) for i in whole]
+    out = () if abilities.taints else kept_off
+    by_gpu: list[list[devices.Device]] = []
+    sets: list[dict[str, Any]] = []
+    for position in groups.order:
+        gpu = machine.gpus[position]
+        if position in out:
+            continue
+        found = _of_gpu(machine, groups, position, _mode(gpu, modes), abilities)
+        if abilities.taints and (told := taints.get(gpu.uuid)):
+            found = [device | {"taints": list(told)} for device in found]
+        by_gpu.append(found)
+        if any("consumesCounters" in device for device in found):
+            sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
+    content = [{"sharedCounters": some} for some in _runs([[one] for one in sets], mig_devices.MOST_SETS)]
+    content += [{"devices": some} for some in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+    pool = {"name": node, "generation": 0, "resourceSliceCount": len(content)}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {
-                "name": slice_name(0, node),
-                "annotations": {names.MACHINE: annotation},
-                "ownerReferences": [
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Node",
-                        "name": node,
-                        "uid": node_uid,
-                        "controller": True,
-                    }
-                ],
+                "name": slice_name(index, node),
+                "annotations": {names.MACHINE: annotation} if index == 0 else {},
+                "ownerReferences": [owner],
             },
-            "spec": {
-                "driver": names.DRIVER,
-                "nodeName": node,
-                "pool": {"name": node, "generation": 0, "resourceSliceCount": 1},
-                "devices": devices,
-            },
+            "spec": {"driver": names.DRIVER, "nodeName": node, "pool": pool} | piece,
         }
+        for index, piece in enumerate(content)
     ]
 
 
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
     """Return the attributes of each device that the machine's slice has, by the device's name."""
     groups = group(machine)
-    found = (_device(machine, groups, i) for i, gpu in enumerate(machine.gpus) if gpu.mig is None)
+    found = (
+        devices.whole(machine, groups, i, name=device_name(gpu.uuid))
+        for i, gpu in enumerate(machine.gpus)
+        if gpu.mig is None
+    )
     return {device["name"]: device["attributes"] for device in found}
 
 
@@ -124,10 +133,44 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     return codec.decode(newest.metadata.annotations[names.MACHINE])
 
 
-def semver(version: str) -> str | None:
-    """Return a driver version as semantic version 2.0.0 (``535.104.05`` is ``535.104.5``), or None where it is none."""
-    found = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
-    return ".".join(str(int(part or 0)) for part in found.groups()) if found else None
+def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abilities: Abilities) -> list[devices.Device]:
+    """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole."""
+    gpu = machine.gpus[position]
+    name = device_name(gpu.uuid)
+    if mode.mig == "dynamic" and gpu.profiles and abilities.shares:
+        return [mig_devices.on_demand(machine, groups, position, name=name)]
+    if mode.mig == "placements" and gpu.profiles and abilities.counters:
+        return mig_devices.placements(machine, groups, position, name=name)
+    if gpu.mig is not None:
+        return []
+    if mode.shared == "none" or not gpu.memory_mib:
+        return [devices.whole(machine, groups, position, name=name)]
+    if abilities.shares:
+        return [devices.shared(machine, groups, position, mode, name=name)]
+    return devices.equal_shares(machine, position, mode, shares=EQUAL_SHARES, name=name)
+
+
+def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
+    return modes.get(gpu.uuid, _WHOLE)
+
+
+def _steady(machine: Machine, modes: Mapping[str, Mode]) -> Machine:
+    """Return the machine without what every pod would change: the instances that are made for claims."""
+    gpus = tuple(
+        msgspec.structs.replace(gpu, mig=None) if _mode(gpu, modes).mig in ("dynamic", "placements") else gpu
+        for gpu in machine.gpus
+    )
+    return machine if gpus == machine.gpus else msgspec.structs.replace(machine, gpus=gpus)
+
+
+def _runs(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[str, Any]]]:
+    """Return the groups one after another in lists of at most ``most``, none of them torn apart."""
+    runs: list[list[dict[str, Any]]] = []
+    for some in groups:
+        if not runs or len(runs[-1]) + len(some) > most:
+            runs.append([])
+        runs[-1] += some
+    return runs
 
 
 def _blocks(taint: Mapping[str, Any]) -> bool:
@@ -143,59 +186,3 @@ def _apart(machine: Machine, positions: Collection[int]) -> Machine:
         for i, row in enumerate(machine.links)
     )
     return msgspec.structs.replace(machine, links=links)
-
-
-def _device(machine: Machine, groups: Groups, position: int, taints: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    gpu = machine.gpus[position]
-    attributes: dict[str, dict[str, Any]] = {
-        "type": {"string": "gpu"},
-        "uuid": {"string": gpu.uuid},
-        "index": {"int": gpu.index},
-        "minor": {"int": gpu.minor},
-    }
-    texts = {
-        "productName": gpu.product,
-        "architecture": gpu.architecture,
-        "fabric": gpu.fabric,
-        "nic": _nearest_nic(machine, position),
-        names.PCI_BUS_ID: gpu.pci,
-        names.PCIE_ROOT: gpu.pcie_root,
-    }
-    attributes |= {key: {"string": _cut(text)} for key, text in texts.items() if text}
-    versions = {
-        "cudaComputeCapability": gpu.compute_capability,
-        "driverVersion": machine.driver_version,
-    }
-    for key, text in versions.items():
-        if (version := semver(text)) is not None:
-            attributes[key] = {"version": version}
-    if gpu.numa is not None and gpu.numa >= 0:
-        attributes[names.NUMA_NODE] = {"int": gpu.numa}
-    if (domain := groups.domain[position]) is not None:
-        attributes["nvlinkDomain"] = {"int": domain}
-    for size in _GROUP_SIZES:
-        number = groups.by_size[size][position] if size in groups.by_size else None
-        if number is not None:
-            attributes[f"nvlinkGroup{size}"] = {"int": number}
-            attributes[f"nvlinkGroup{size}GBps"] = {"int": int(groups.gbps[size][number])}
-    return {
-        "name": device_name(gpu.uuid),
-        "attributes": attributes,
-        "capacity": _capacity(gpu),
-    } | ({"taints": list(taints)} if taints else {})
-
-
-def _cut(text: str) -> str:
-    """Return the whole characters at the start of ``text`` that a string attribute holds."""
-    return text.encode()[:MOST_TEXT].decode(errors="ignore")
-
-
-def _capacity(gpu: Gpu) -> dict[str, Any]:
-    return {"memory": {"value": f"{gpu.memory_mib}Mi"}}
-
-
-def _nearest_nic(machine: Machine, position: int) -> str | None:
-    if not machine.nics:
-        return None
-    nearest = min(range(len(machine.nics)), key=lambda n: (machine.nic_paths[n][position], n))
-    return machine.nics[nearest].name

@@ -150,13 +150,18 @@ class Client:
         obj: Object,
         *,
         namespace: str | None = None,
+        dry_run: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Create an object and return it as the server stored it. Its own namespace counts where none is given."""
+        """Create an object and return it as the server stored it, or, in a dry run, as it would.
+
+        The object's own namespace counts where none is given.
+        """
         namespace = namespace or obj["metadata"].get("namespace")
         if resource.namespaced and not namespace:
             raise ValueError(f"a {resource.kind} needs a namespace")
-        return _decode(await self._request("POST", resource.path(namespace), body=obj), type)
+        params = {"dryRun": "All"} if dry_run else {}
+        return _decode(await self._request("POST", resource.path(namespace), params=params, body=obj), type)
 
     async def update(
         self,

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dradriver import __version__
+from dradriver.api.abilities import WITHOUT
 from dradriver.api.objects import Node, ResourceClaim
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder
+from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
@@ -136,6 +137,15 @@ async def run(
             field_manager=FIELD_MANAGER,
         )
 
+    async def server_lacks(node: Node, what: str) -> None:
+        await events.record(
+            about=Reference("Node", "", node.metadata.name, node.metadata.uid),
+            type="Warning",
+            reason="ServerLacks",
+            message=f"the API server keeps no {what} in slices: {WITHOUT[what]}",
+            action="Publishing",
+        )
+
     statuses = Statuses(apply_status)
 
     def health_changed() -> None:
@@ -183,6 +193,7 @@ async def run(
         registered=lambda: plugin.registered,
         taints=record.taints,
         adopt=record.adopt,
+        lacks=server_lacks,
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(

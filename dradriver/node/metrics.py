@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.kube.labels import Labelled
 from dradriver.node import errors
@@ -37,6 +38,12 @@ WITHHELD: Final = Gauge(
 )
 SLICE_WRITES: Final = Labelled(
     Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")
+)
+SERVER_LACKS: Final = Labelled(
+    Gauge,
+    "gpu_topology_node_server_lacks",
+    "1 where the API server drops what this needs of slices.",
+    what=tuple(FIELDS),
 )
 CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
 CHECKPOINT_CORRUPT: Final = Counter(

@@ -223,7 +223,8 @@ class FakeApiServer:
             case "GET", str(name):
                 return _json(200, self.store.get(target.where, (target.namespace, name)))
             case "POST", None:
-                return _json(201, self.store.create(target.where, target.namespace, request.body))
+                dry = request.query.get("dryRun") == "All"
+                return _json(201, self.store.create(target.where, target.namespace, request.body, dry=dry))
             case "PUT", str(name):
                 key = (target.namespace, name)
                 return _json(200, self.store.replace(target.where, key, request.body, subresource=target.subresource))

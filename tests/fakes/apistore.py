@@ -54,6 +54,7 @@ class Store:
     def __init__(self) -> None:
         self.version = 1000
         self.oldest = 0  # watches and continue tokens from before this version are answered 410
+        self.lacks: set[str] = set()  # fields of slices whose feature is off: dropped without a word
         self.on_event: Callable[[], None] = lambda: None
         self._collections: dict[tuple[str, str, str], Collection] = {}
         self._made = 0
@@ -73,8 +74,10 @@ class Store:
             raise Refused(404, "NotFound", f'{where.plural} "{key[1]}" not found')
         return where.objects[key]
 
-    def create(self, where: Collection, namespace: str, obj: Object, *, with_status: bool = False) -> Object:
-        obj = copy.deepcopy(obj)
+    def create(
+        self, where: Collection, namespace: str, obj: Object, *, with_status: bool = False, dry: bool = False
+    ) -> Object:
+        obj = self._kept(where, obj)
         metadata = obj.setdefault("metadata", {})
         if not metadata.get("name"):
             if not metadata.get("generateName"):
@@ -97,14 +100,14 @@ class Store:
         metadata.setdefault(
             "creationTimestamp", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")[:19] + "Z"
         )
-        return self._write(where, key, obj)
+        return obj if dry else self._write(where, key, obj)
 
     def replace(
         self, where: Collection, key: Key, obj: Object, *, subresource: str = "", whole: bool = False
     ) -> Object:
         """Store a new state of an object that exists, by the rules of an update (``whole``: all of it, status too)."""
         old = self.get(where, key)
-        obj = copy.deepcopy(obj)
+        obj = self._kept(where, obj)
         metadata = obj.setdefault("metadata", {})
         if metadata.get("name", key[1]) != key[1]:
             raise Refused(400, "BadRequest", "the name of the object does not match the name on the URL")
@@ -147,6 +150,19 @@ class Store:
                 self._write(where, key, obj)
             return
         self._remove(where, key)
+
+    def _kept(self, where: Collection, obj: Object) -> Object:
+        """Return a copy of what is sent, without the fields that this server lacks."""
+        obj = copy.deepcopy(obj)
+        if where.plural == "resourceslices":
+            spec = obj.get("spec", {})
+            parts = [
+                part for device in spec.get("devices") or () for part in (device, *device.get("capacity", {}).values())
+            ]
+            for part in (spec, *parts):
+                for name in self.lacks:
+                    part.pop(name, None)
+        return obj
 
     def _write(self, where: Collection, key: Key, obj: Object) -> Object:
         self.version += 1

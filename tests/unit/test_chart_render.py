@@ -462,3 +462,17 @@ def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_value
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
     for part in ("node", "controller"):
         assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]
+
+
+def test_claims_of_parts_are_checked_where_the_server_keeps_what_they_ask_for() -> None:
+    policy = ("ValidatingAdmissionPolicy", "gpu-topology-parts")
+    assert policy in objects()
+    assert policy not in objects(kubernetes="1.35.4")
+
+
+def test_no_class_names_what_an_older_server_does_not_know() -> None:
+    """It would refuse the class, and so the chart."""
+    for minor in ("1.34.4", "1.36.3"):
+        for name in ("gpu.topology", "share.gpu.topology", "mig.gpu.topology"):
+            (selector,) = objects(kubernetes=minor)["DeviceClass", name]["spec"]["selectors"]
+            assert "allowMultipleAllocations" not in selector["cel"]["expression"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import slices
+from dradriver.api.objects import Node
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.discovery.simulated import without
@@ -31,14 +32,19 @@ class Stage:
         self.machine: Machine = machine()
         self.registered = True
         self.taints: dict[str, list[Object]] = {}
+        self.lacked: list[tuple[str, str]] = []
         self.publisher = Publisher(
             client,
             node=NODE,
             machine=lambda: self.machine,
             registered=lambda: self.registered,
             taints=lambda: self.taints,
+            lacks=self.lacks,
             **more,
         )
+
+    async def lacks(self, node: Node, what: str) -> None:
+        self.lacked.append((node.metadata.name, what))
 
     def node(self, uid: str = "node-uid", **allocatable: str) -> None:
         self.api.put(NODES, {"metadata": {"name": NODE, "uid": uid}, "status": {"allocatable": allocatable}})
@@ -56,7 +62,8 @@ class Stage:
         return [obj["spec"]["pool"]["generation"] for obj in self.slices]
 
     def writes(self) -> list[str]:
-        return [r.method for r in self.api.requests if r.method != "GET" and "resourceslices" in r.path]
+        sent = (r for r in self.api.requests if r.method != "GET" and "resourceslices" in r.path)
+        return [r.method for r in sent if "dryRun" not in r.query]
 
     async def settled(self, *, devices: int | None) -> None:
         """Wait for slices with so many devices, or for none."""
@@ -276,12 +283,57 @@ async def test_fields_that_the_api_server_drops_are_said_once_and_not_fought(cap
 
 async def test_trouble_with_the_api_server_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.api.fail(method="PUT", status=403, reason="Forbidden", times=2)
+        on.api.fail(method="PUT", status=409, reason="Conflict")
+        on.machine = without(machine(), {"2"})
+        on.publisher.poke()
+        await on.settled(devices=7)
+        assert on.writes() == ["POST"] + ["PUT"] * 4
+
+
+async def test_nothing_is_published_before_the_server_has_said_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
     async with stage(registered=False) as on:
-        on.api.fail(method="POST", status=403, reason="Forbidden", times=2)
-        on.api.fail(method="POST", status=409, reason="AlreadyExists")
+        refusals = on.api.fail(method="POST", status=500, reason="InternalError", times=3)
         on.register()
         await on.settled(devices=8)
-        assert on.writes() == ["POST"] * 4
+        assert refusals.hits == 3
+        assert on.writes() == ["POST"]
+        assert on.lacked == []
+
+
+async def test_a_server_that_calls_the_fields_invalid_can_do_none_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with stage(registered=False) as on:
+        on.api.fail(method="POST", status=422, reason="Invalid", message="sharedCounters: Forbidden")
+        on.register()
+        await on.settled(devices=8)
+        assert on.lacked == [(NODE, "taints"), (NODE, "shares"), (NODE, "counters")]
+        assert "sharedCounters: Forbidden" in caplog.text
+
+
+async def test_a_server_that_was_upgraded_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_AGAIN_S", 0.01)
+    async with stage(registered=False) as on:
+        on.api.store.lacks = {"taints"}
+        on.taints = {uuid(2): [taint()]}
+        on.register()
+        await on.settled(devices=7)
+        on.api.store.lacks = set()
+        await on.settled(devices=8)
+        assert tainted(on) == {device(2): [taint()]}
+        assert on.lacked == [(NODE, "taints")]
+
+
+async def test_a_server_that_forgets_a_field_after_it_was_asked_is_found_out() -> None:
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.api.store.lacks = {"taints"}  # rolled back
+        on.taints = {uuid(2): [taint()]}
+        on.publisher.poke()
+        await on.settled(devices=7)
+        assert on.lacked == [(NODE, "taints")]
 
 
 async def test_two_versions_that_disagree_do_not_write_without_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -344,20 +396,13 @@ async def test_a_gpu_that_pods_shall_keep_off_is_in_no_group_and_only_noted_faul
 
 async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     async with stage(registered=False) as on:
-        for verb in ("create", "replace"):
-            write = getattr(on.api.store, verb)
-
-            def forgetful(*arguments: Any, write: Any = write, **more: Any) -> Any:
-                for one in arguments[-1].get("spec", {}).get("devices", []):
-                    one.pop("taints", None)
-                return write(*arguments, **more)
-
-            setattr(on.api.store, verb, forgetful)
+        on.api.store.lacks = {"taints"}
         on.taints = {uuid(2): [taint()], uuid(3): [taint(effect="None")]}
         on.register()
         await on.settled(devices=7)
         assert device(2) not in {d["name"] for d in on.slices[0]["spec"]["devices"]}
         assert caplog.text.count("the API server keeps no taints") == 1
+        assert on.lacked == [(NODE, "taints")]
         on.taints = {}
         on.publisher.poke()
         await on.settled(devices=8)

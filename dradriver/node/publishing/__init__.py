@@ -1,6 +1,7 @@
 """The node's ResourceSlices.
 
 publisher  keeps them as they should be
+asking     what the API server keeps of them
 pool       which writes make a pool hold the wanted slices
 beside     whether something else hands out the same GPUs
 """

@@ -11,10 +11,11 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import names, slices
+from dradriver.api import abilities, names, slices
+from dradriver.api.abilities import Abilities
 from dradriver.api.objects import Node, ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -22,7 +23,7 @@ from dradriver.kube.errors import ApiError
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import pool
+from dradriver.node.publishing import asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
 from dradriver.topology.machine import Machine
 
@@ -35,6 +36,7 @@ REPAIRS_WITHIN_S: Final = 60.0
 _FIRST_DELAY_S: Final = 1.0
 _LAST_DELAY_S: Final = 10.0
 HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
+ASK_AGAIN_S: Final = 600.0  # a server that lacks something may be upgraded
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
@@ -56,6 +58,7 @@ class Publisher:
         registered: Callable[[], bool],
         taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
         adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
+        lacks: Callable[[Node, str], Awaitable[None]] | None = None,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -67,6 +70,7 @@ class Publisher:
             registered: Whether the kubelet has the plugin registered.
             taints: Gives the taints of GPUs by uuid.
             adopt: Is told before which taints are published, as names of devices with keys.
+            lacks: Is told of each ability that the API server lacks, with the node, once.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
@@ -75,7 +79,9 @@ class Publisher:
         self._registered = registered
         self._taints = taints
         self._adopt = adopt
-        self._taintable = True
+        self._lacks = lacks
+        self._able: Abilities | None = None  # what the API server keeps; None until it was asked
+        self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
@@ -148,7 +154,11 @@ class Publisher:
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
             retry_s = _FIRST_RETRY_S
-            await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_AGAIN_S if self._able is not None and self._able.lacking else None):
+                    await self._wake.wait()
+                continue
+            self._able = None
 
     async def _sync(self) -> None:
         node = self._nodes.store.get(("", self._node))
@@ -168,12 +178,14 @@ class Publisher:
         if owner is not None or not machine.gpus:
             wanted = []
         else:
+            able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
+            await self._learn(able)
             wanted = slices.build(
                 machine,
                 node=self._node,
                 node_uid=node.metadata.uid,
                 taints=self._taints(),
-                taintable=self._taintable,
+                abilities=able,
             )
         await self._write(wanted)
         self.published = owner is None
@@ -191,9 +203,9 @@ class Publisher:
         generation = 0 if self._last is None else self._last[1] + (self._last[0] != wanted)
         todo = pool.writes(wanted, found, least_generation=generation, tolerated=self._tolerated)
         for obj in todo.create:
-            self._note("create", obj, await self._client.create(RESOURCE_SLICES, obj))
+            await self._note("create", obj, await self._client.create(RESOURCE_SLICES, obj))
         for obj in todo.update:
-            self._note("update", obj, await self._client.update(RESOURCE_SLICES, obj))
+            await self._note("update", obj, await self._client.update(RESOURCE_SLICES, obj))
         for name, version in todo.delete:
             self._own.pop(name, None)
             await self._client.delete(RESOURCE_SLICES, name, resource_version=version)
@@ -201,7 +213,7 @@ class Publisher:
         if wanted:
             self._last = (wanted, todo.generation)
 
-    def _note(self, verb: str, sent: pool.Object, stored: pool.Object) -> None:
+    async def _note(self, verb: str, sent: pool.Object, stored: pool.Object) -> None:
         """Remember what the server made of a write, and say once what it did not take."""
         name = stored["metadata"]["name"]
         self._own[name] = stored["metadata"]["resourceVersion"]
@@ -212,10 +224,22 @@ class Publisher:
                 "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
             )
         self._tolerated[name] = refused
-        if self._taintable and any(".taints" in path for path in refused):
-            self._taintable = False  # Kubernetes before 1.36
-            logger.warning("the API server keeps no taints: GPUs that pods shall keep off are left out of the slices")
+        if self._able is not None and (left := self._able.without(refused)) != self._able:
+            await self._learn(left)
             self._wake.set()
+
+    async def _learn(self, able: Abilities) -> None:
+        """Take in what the server keeps, and say what is news of that."""
+        node = self._nodes.store.get(("", self._node))
+        for name in able.lacking:
+            if name not in self._said and node is not None:
+                logger.warning("the API server keeps no %s in slices: %s", name, abilities.WITHOUT[name])
+                if self._lacks is not None:
+                    await self._lacks(node, name)
+        self._said = frozenset(able.lacking)
+        for name in abilities.FIELDS:
+            metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
+        self._able = able
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()

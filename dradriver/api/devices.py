@@ -1,0 +1,140 @@
+"""A GPU as devices of a slice: whole, shared by several claims, or in parts of equal size."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dradriver.api import names
+from dradriver.api.policies.modes import Mode
+from dradriver.topology.groups import Groups
+from dradriver.topology.machine import Machine
+
+MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
+
+_GROUP_SIZES: Final = (2, 4, 8)
+
+Device = dict[str, Any]
+
+
+def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Device:
+    """Return the device of a GPU that one claim gets whole."""
+    return {
+        "name": name,
+        "attributes": _of_type("gpu") | identity(machine, position) | _links(groups, position),
+        "capacity": {names.CAPACITY_MEMORY: {"value": f"{machine.gpus[position].memory_mib}Mi"}},
+    }
+
+
+def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:
+    """Return the device of a GPU that several claims may share, and one may have whole.
+
+    What a claim does not ask for it takes at its default, which is all: a claim of whole GPUs needs no word of shares.
+    More memory than there is may be promised, never more than there is to one claim; compute is never promised twice,
+    so that nobody else is on a GPU that somebody has whole.
+    """
+    gpu = machine.gpus[position]
+    device = whole(machine, groups, position, name=name)
+    device["attributes"] |= _sharing(mode)
+    return device | {
+        "allowMultipleAllocations": True,
+        "capacity": {
+            names.CAPACITY_CORES: divisible(100, 100),
+            names.CAPACITY_MEMORY: divisible(int(gpu.memory_mib * mode.memory_overcommit), gpu.memory_mib, unit="Mi"),
+        },
+    }
+
+
+def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, name: str) -> list[Device]:
+    """Return a GPU as so many devices of equal size, for a server that has no devices that claims share.
+
+    None of them is the whole GPU: the server would hand that out beside them.
+    """
+    gpu = machine.gpus[position]
+    attributes = _of_type("share") | identity(machine, position) | _sharing(mode)
+    attributes["parentUUID"] = attributes.pop("uuid")
+    capacity = {
+        names.CAPACITY_CORES: {"value": str(100 // shares)},
+        names.CAPACITY_MEMORY: {"value": f"{int(gpu.memory_mib * mode.memory_overcommit) // shares}Mi"},
+    }
+    return [
+        {"name": f"{name}-share-{number}", "attributes": dict(attributes), "capacity": capacity}
+        for number in range(shares)
+    ]
+
+
+def semver(version: str) -> str | None:
+    """Return a driver version as semantic version 2.0.0 (``535.104.05`` is ``535.104.5``), or None where it is none."""
+    found = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
+    return ".".join(str(int(part or 0)) for part in found.groups()) if found else None
+
+
+def _of_type(name: str) -> dict[str, dict[str, Any]]:
+    return {"type": {"string": name}}
+
+
+def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
+    if mode.exclusive_to:
+        found["exclusiveTo"] = {"string": mode.exclusive_to}
+    return found
+
+
+def divisible(total: int, most: int, *, unit: str = "") -> dict[str, Any]:
+    """Return a capacity of which a claim may have any whole number up to ``most``, and has that unless it says."""
+    policy = {"default": f"{most}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}", "max": f"{most}{unit}"}}
+    return {"value": f"{total}{unit}", "requestPolicy": policy}
+
+
+def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
+    """Return what is said of a GPU in each of its devices."""
+    gpu = machine.gpus[position]
+    attributes: dict[str, dict[str, Any]] = {
+        "uuid": {"string": gpu.uuid},
+        "index": {"int": gpu.index},
+        "minor": {"int": gpu.minor},
+    }
+    texts = {
+        "productName": gpu.product,
+        "architecture": gpu.architecture,
+        "fabric": gpu.fabric,
+        "nic": _nearest_nic(machine, position),
+        names.PCI_BUS_ID: gpu.pci,
+        names.PCIE_ROOT: gpu.pcie_root,
+    }
+    attributes |= {key: {"string": _cut(text)} for key, text in texts.items() if text}
+    versions = {
+        "cudaComputeCapability": gpu.compute_capability,
+        "driverVersion": machine.driver_version,
+    }
+    for key, text in versions.items():
+        if (version := semver(text)) is not None:
+            attributes[key] = {"version": version}
+    if gpu.numa is not None and gpu.numa >= 0:
+        attributes[names.NUMA_NODE] = {"int": gpu.numa}
+    return attributes
+
+
+def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
+    """Return which GPUs a whole one goes together with."""
+    attributes: dict[str, dict[str, Any]] = {}
+    if (domain := groups.domain[position]) is not None:
+        attributes["nvlinkDomain"] = {"int": domain}
+    for size in _GROUP_SIZES:
+        number = groups.by_size[size][position] if size in groups.by_size else None
+        if number is not None:
+            attributes[f"nvlinkGroup{size}"] = {"int": number}
+            attributes[f"nvlinkGroup{size}GBps"] = {"int": int(groups.gbps[size][number])}
+    return attributes
+
+
+def _cut(text: str) -> str:
+    """Return the whole characters at the start of ``text`` that a string attribute holds."""
+    return text.encode()[:MOST_TEXT].decode(errors="ignore")
+
+
+def _nearest_nic(machine: Machine, position: int) -> str | None:
+    if not machine.nics:
+        return None
+    nearest = min(range(len(machine.nics)), key=lambda n: (machine.nic_paths[n][position], n))
+    return machine.nics[nearest].name

@@ -1,0 +1,106 @@
+"""A GPU whose MIG instances are made for claims, as devices of a slice: one for all, or one for each placement.
+
+Profiles and placements are the GPU's own, as NVML gives them. A placement's device is named by its GPU, the profile's
+id and its first memory slice, never by the instance's uuid, which is born when the instance is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dradriver.api import devices, names
+from dradriver.topology.groups import Groups
+from dradriver.topology.machine import Gpu, Machine, MigProfile
+
+MOST_SETS: Final = 8  # of counters in a slice, resource/v1 types.go of 1.35
+
+_HOPPER: Final = (9, 0)  # compute capability; from there on MIG mode changes without a reset (NVIDIA's MIG user guide)
+_MEDIA: Final = "media"
+
+
+def can_be_whole(gpu: Gpu) -> bool:
+    """Return whether a GPU whose instances are made for claims can also be had whole.
+
+    Elsewhere MIG mode stays on, and in MIG mode a GPU has no NVLink: its largest instance is no whole GPU.
+    """
+    major, _, minor = gpu.compute_capability.partition(".")
+    return major.isdecimal() and (int(major), int(minor) if minor.isdecimal() else 0) >= _HOPPER
+
+
+def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> devices.Device:
+    """Return a GPU as one device with its slices as capacities: who asks for none gets all.
+
+    Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
+    """
+    gpu = machine.gpus[position]
+    device = devices.whole(machine, groups, position, name=name)
+    if not can_be_whole(gpu):
+        device["attributes"] = devices.identity(machine, position) | {"type": {"string": "mig"}}
+    memory, compute = max(p.size for p in gpu.profiles), max(p.compute for p in gpu.profiles)
+    return device | {
+        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}},
+        "allowMultipleAllocations": True,
+        "capacity": {
+            names.CAPACITY_MEMORY_SLICES: devices.divisible(memory, memory),
+            names.CAPACITY_COMPUTE_SLICES: devices.divisible(compute, compute),
+        },  # and no memory: who does not ask for it would take all of it, with any slice
+    }
+
+
+def placements(machine: Machine, groups: Groups, position: int, *, name: str) -> list[devices.Device]:
+    """Return a GPU as a device for each placement of each profile, and whole where it can be.
+
+    All take of the same counters, so what overlaps is never handed out together. Counters are memory slices alone, and
+    the media engine where a profile has it: on all known GPUs no set of placements that memory allows takes more
+    compute than there is. Starts descend, because the scheduler takes what comes first, and the largest profiles can
+    only start at 0.
+    """
+    gpu = machine.gpus[position]
+    found = [
+        _placement(machine, position, profile, start, name=name)
+        for profile in sorted(gpu.profiles, key=lambda profile: (profile.size, profile.name))
+        for start in sorted(profile.starts, reverse=True)
+    ]
+    if not can_be_whole(gpu):
+        return found
+    every = {"counterSet": name, "counters": counters(gpu)}
+    return [devices.whole(machine, groups, position, name=name) | {"consumesCounters": [every]}, *found]
+
+
+def counters(gpu: Gpu) -> dict[str, Any]:
+    """Return the counters that a GPU's placements share."""
+    end = max(start + profile.size for profile in gpu.profiles for start in profile.starts)
+    found = [f"memory-slice-{number}" for number in range(end)]
+    return {counter: {"value": "1"} for counter in (*found, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))}
+
+
+def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
+    attributes = devices.identity(machine, position)
+    attributes["parentUUID"] = attributes.pop("uuid")
+    taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
+    return {
+        "name": f"{name}-{profile.id}-{start}",
+        "attributes": attributes
+        | {
+            "type": {"string": "mig"},
+            "profile": {"string": profile.name},
+            "placement": {"int": start},
+        },
+        "capacity": {
+            names.CAPACITY_MEMORY_SLICES: {"value": str(profile.size)},
+            names.CAPACITY_COMPUTE_SLICES: {"value": str(profile.compute)},
+            names.CAPACITY_MEMORY: {"value": f"{profile.memory_mib}Mi"},
+        },
+        "consumesCounters": [
+            {
+                "counterSet": name,
+                "counters": {
+                    counter: {"value": "1"} for counter in (*taken, *([_MEDIA] if _has_media(profile) else ()))
+                },
+            }
+        ],
+    }
+
+
+def _has_media(profile: MigProfile) -> bool:
+    return "+me" in profile.name

@@ -1,0 +1,53 @@
+"""What becomes of a slice that is only tried, and of fields whose feature is off."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+import pytest
+
+from dradriver.api import slices
+from dradriver.api.abilities import ALL, Abilities, probes
+from dradriver.api.policies.modes import Mode
+from dradriver.kube.resources import RESOURCE_SLICES
+from dradriver.node.publishing import asking
+from dradriver.node.publishing.pool import differences
+from dradriver.topology import profiles
+from tests.contract.conftest import Server
+
+UID: Final = "00000000-0000-0000-0000-000000000001"
+
+
+async def test_a_dry_run_answers_as_a_write_would_and_stores_nothing(server: Server) -> None:
+    node = f"node-{uuid.uuid4().hex[:8]}"
+    (_, probe) = probes(node, UID)
+    stored = await server.client.create(RESOURCE_SLICES, probe, dry_run=True)
+
+    assert stored["metadata"]["name"].startswith(probe["metadata"]["generateName"])
+    assert stored["spec"]["devices"][0]["taints"] == probe["spec"]["devices"][0]["taints"]
+    found, _ = await server.client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")
+    assert found == []
+
+
+async def test_this_kubernetes_keeps_all_that_divides_a_gpu(server: Server) -> None:
+    assert await asking.ask(server.client, node="n", node_uid=UID) == ALL
+
+
+MODES: Final = (
+    Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
+    Mode(shared="time-slicing"),
+    Mode(mig="dynamic"),
+    Mode(mig="placements"),
+)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_slices_of_gpus_in_parts_come_back_as_sent(server: Server, mode: Mode) -> None:
+    for name in ("hgx-h100", "dgx-a100"):
+        machine = profiles.load(name, seed="n")
+        modes = {gpu.uuid: mode for gpu in machine.gpus[::2]}
+        for able in (ALL, Abilities(shares=False, counters=False)):
+            for one in slices.build(machine, node="n", node_uid=UID, modes=modes, abilities=able):
+                stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
+                assert differences(one, stored) == frozenset()
