@@ -88,7 +88,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "empty": ("<!-- nothing -->\n", 1, 1),
     "graph": ('<graphs version="1"/>', 1, 1),
     "no-system": ("<topology/>", 1, 1),
-    "version": (swap(GOOD, 'version="1"', 'version="1.0"'), 2, 9),
+    "version": (swap(GOOD, 'version="1"', 'version="2"'), 2, 9),
     "too-many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 128 + "</cpu>" + '<cpu numaid="3">'
                       + "<nic/>" * 128 + "</cpu><cpu numaid"), 2, 1),
     "many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 100 + "</cpu>" + '<cpu numaid="3">'
@@ -131,7 +131,8 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "width-most": (swap(GOOD, 'link_width="16"', 'link_width="999"'), 4, 160),
     "no-class-switch": (swap(GOOD, 'busid="0000:01:00.0" class="0x060400"', 'busid="ffff:ff:01.0"'), 4, 5),
     "ids-nic": (swap(NET, ' vendor="0x15b3"', ""), 6, 7),
-    "width": (swap(GOOD, 'link_width="16"', 'link_width="x16"'), 4, 160),
+    "width": (swap(GOOD, 'link_width="16"', 'link_width="x8"'), 4, 160),
+    "width-empty": (swap(GOOD, 'link_width="16"', 'link_width=""'), 4, 160),
     "two-gpus": (swap(LINKED, "<gpu>", "<gpu/><gpu>"), 5, 56),
     "pcilink": (swap(GOOD, "    </pci>", '<pcilink target="1"/></pci>'), 7, 10),
     "override": (swap(LINKED, "<gpu>", '<gpu sm="90">'), 5, 55),
@@ -188,6 +189,12 @@ FINE_AND_IS_NOT: dict[str, str] = {
     "a link width of 999": BROKEN["width-most"][0],
     "a switch link missing": swap(SWITCHED, '<nvlink target="0000:0a:00.0" count="4" tclass="0x068000"/>', ""),
     "a switch link of 0": BROKEN["switch-lost"][0],
+    "an affinity in capitals, which NCCL before 2.28 reads up to the first": swap(GOOD, "0000000f", "0000000F"),
+    "a link width in octal": swap(GOOD, 'link_width="16"', 'link_width="016"'),
+    "a link width that is no number": BROKEN["width"][0],
+    "a number of links in octal": LINKED.replace('count="4"', 'count="010"'),
+    "a CPU's model in octal": swap(GOOD, 'modelid="143"', 'modelid="0143"'),
+    "a node's number with a leading 0": swap(GOOD, 'numaid="0"', 'numaid="00"'),
 }
 NOTHING_CHANGES: dict[str, str] = {
     "target of a switch link": BROKEN["switch-target"][0],
@@ -203,6 +210,8 @@ NOTHING_CHANGES: dict[str, str] = {
     "an odd bus id of a switch": BROKEN["busid-switch"][0],
     "a GPU twice": BROKEN["gpu-twice"][0],
     "vendor missing on a NIC": BROKEN["ids-nic"][0],
+    "no lanes, as virtual machines have it": BROKEN["width-empty"][0],
+    "NVML's long form of a link's target": LINKED.replace('target="0000:', 'target="00000000:'),
 }
 
 
@@ -216,6 +225,25 @@ def test_what_changes_nothing_for_nccl_is_a_note(fault: str) -> None:
     found = nccl.check(NOTHING_CHANGES[fault])
     assert found
     assert not [finding.rule for finding in found if finding.error]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('version="1"', 'version="1.0"'),
+        ('version="1"', 'version="0x1"'),
+        ('"32.0 GT/s PCIe"', '"32 GT/s PCIe"'),  # the beginning is what an old kernel writes
+    ],
+)
+def test_what_nccl_reads_as_the_same_has_no_findings(old: str, new: str) -> None:
+    text = swap(GOOD, old, new)
+    assert rules(text) == []
+    assert nccl.read(text) == msgspec.structs.replace(nccl.read(GOOD), pci=nccl.read(text).pci)
+
+
+def test_a_links_target_in_another_form_is_a_switch_where_its_class_is_missing() -> None:
+    long = LINKED.replace('target="0000:', 'target="00000000:').replace(' tclass="0x030200"', "")
+    assert "target" in rules(long)
 
 
 def test_thirteen_attributes_and_four_ids_still_have_room() -> None:

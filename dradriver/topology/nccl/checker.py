@@ -33,9 +33,9 @@ _CHILDREN = {  # an element in another place is skipped, with all that is in it
     "nic": {"net"},
 }
 _KNOWN = {"system"}.union(*_CHILDREN.values())
-_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*")
-_NUMBER = re.compile(r"-?\d{1,9}|0x[0-9a-fA-F]{1,8}")
-_NUMA = re.compile(r"-1|\d{1,6}")
+_MASK = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")  # NCCL before 2.28 stops at a capital
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})|0x[0-9a-fA-F]{1,8}")
+_NUMA = re.compile(r"-1|0|[1-9][0-9]{0,5}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
 _VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
 _MOST_GAPS = 64
@@ -67,7 +67,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
 
 
 def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
-    if root.get("version") != "1":
+    if facts.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
     count = _count(root)
@@ -171,7 +171,7 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
         if element is None:
             continue
         rate, wanted_rate = _rate(element), facts.pci_gbps(device.link_speed, device.link_width)
-        if rate is not None and device.link_speed in facts.LINK_SPEEDS and rate != wanted_rate:
+        if rate is not None and facts.lane_rate(device.link_speed) and rate != wanted_rate:
             cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
             notes.add("not-rate", element.at("link_width"), text=f"{rate:g}", wanted=f"{wanted_rate:g}", cure=cure)
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
@@ -188,6 +188,6 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
 def _rate(element: Element) -> float | None:
     """Return the bandwidth that NCCL counts for a device's own link; None where the file does not say."""
     speed, width = element.get("link_speed"), element.get("link_width")
-    if speed not in facts.LINK_SPEEDS or width is None or not re.fullmatch(r"\d{1,3}", width):
+    if speed is None or facts.lane_rate(speed) is None or width is None or not re.fullmatch(r"\d{1,3}", width):
         return None
     return facts.pci_gbps(speed, int(width))

@@ -16,7 +16,7 @@ _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a v
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _CPU_CLASS = "0x068001"  # POWER
-_COUNT = re.compile(r"\d{1,9}")
+_COUNT = re.compile(r"0|[1-9][0-9]{0,8}")  # 010 is 8 to NCCL
 _OVERRIDES = {
     "dev": "NVML's number, which starts at 0 in a container",
     "sm": "the compute capability",
@@ -107,10 +107,13 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
             notes.add("no-speed", pci.place, name=name)
     if speed == "":
         notes.add("speed-empty", pci.at("link_speed"), once="speed-empty")
-    elif speed is not None and speed not in facts.LINK_SPEEDS:
+    elif speed is not None and facts.lane_rate(speed) is None:
         notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
-    if width is not None and not _COUNT.fullmatch(width):
-        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width)
+    if width == "":
+        notes.add("width-empty", pci.at("link_width"), once="width-empty")
+    elif width is not None and not _COUNT.fullmatch(width):
+        lanes = facts.integer(width) or 16
+        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
         notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)
 
@@ -171,8 +174,9 @@ def _gpu(gpu: Element, notes: Notes) -> None:
 
 def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
     """Note what is wrong with one link element and return its count, 0 for none."""
-    target, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
-    if not _BUS_ID.fullmatch(target) and target not in _HIDDEN_SWITCH:
+    written, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
+    target = reduced(written)  # so it is looked for among GPUs; its class in /sys by what is written
+    if not _BUS_ID.fullmatch(target if kind else written) and written not in _HIDDEN_SWITCH:
         rule = "target" if kind is None or kind.startswith("0x03") else "switch-target"
         notes.add(rule, link.at("target"), text=link.get("target"))
     if not _COUNT.fullmatch(count):

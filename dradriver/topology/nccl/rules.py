@@ -96,7 +96,10 @@ RULES = {
     "unknown-around": _error("<{name}>: NCCL skips it with the devices in it", "remove its tags, keep what is in it"),
     # CPUs.
     "no-cpu": _error("no <cpu>: the file describes nothing", "write every NUMA node as a <cpu>"),
-    "numaid": _error("numaid {text!r}: NCCL refuses a <cpu> without a number", 'write numaid="0", …'),
+    "numaid": _error(
+        "numaid {text!r}: NCCL looks a NUMA node up by its decimal number and refuses a <cpu> without one",
+        'write numaid="0", …',
+    ),
     "numaid-mixed": _error(
         "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node alone",
         "write the number that /sys/bus/pci/devices/…/numa_node has",
@@ -118,7 +121,7 @@ RULES = {
         "vendor {text!r}: NCCL takes it for another CPU",
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
     ),
-    "no-number": _error("{name} {text!r} is no number", "write a decimal number"),
+    "no-number": _error("{name} {text!r} is no decimal number", "write a decimal number"),
     "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
     "cpu-facts": _error(
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
@@ -181,7 +184,8 @@ RULES = {
         "write that of the server: 32.0 GT/s PCIe",
     ),
     "width-most": _error("link_width {text}: NCCL multiplies whatever it reads, no PCIe link is as wide", "write 16"),
-    "width": _warning("link_width {text!r}: NCCL silently takes it for x16", 'write link_width="16"'),
+    "width": _error("link_width {text!r}: NCCL silently takes it for x{lanes}", 'write link_width="16"'),
+    "width-empty": _warning("link_width is empty: NCCL takes it for x16", 'write link_width="16"'),
     "two-gpus": _error("a second <gpu> in one <pci>: NCCL uses the first", "give each GPU its own <pci>"),
     "pcilink": _error("target {text!r} is no bus id", _BUS_ID),
     # GPUs and links.
@@ -207,7 +211,7 @@ RULES = {
         "target {text!r} is no bus id as NCCL writes it: the link leads nowhere",
         "write that of the other GPU or of the switch: 0000:0a:00.0",
     ),
-    "count": _error("count {text!r} is no number", "write how many links are up"),
+    "count": _error("count {text!r} is no decimal number", "write how many links are up"),
     "count-most": _error(
         "count {text}: NCCL believes in as many links of 20 GB/s and more, no GPU has more than 18", _NO_BANDWIDTH
     ),

@@ -136,7 +136,7 @@ def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
     if known is None:
         return device
     device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
-    if known.link_speed not in facts.LINK_SPEEDS:
+    if facts.lane_rate(known.link_speed) is None:
         return device
     return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
 
