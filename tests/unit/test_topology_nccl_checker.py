@@ -125,6 +125,12 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "no-class-net": (swap(NET, ' class="0x060400"', ""), 4, 5),
     "bridge-class": (swap(GOOD, "0x060400", "0x060401"), 4, 31),
     "ids": (swap(NET, ' vendor="0x1000" device="0xc030"', ""), 4, 5),
+    "class-net": (swap(NET, "0x060400", "0x060401"), 4, 31),
+    "below-device": (swap(GOOD, "0x060400", "0x030200"), 5, 7),
+    "nic-in-gpu": (swap(LINKED, "<gpu>", "<nic/><gpu>"), 5, 50),
+    "gpu-in-nic": (swap(LINKED, "0x030200", "0x020700"), 5, 50),
+    "pcilink-place": (swap(LINKED, "<gpu>", '<pcilink target="0000:01:00.0"/><gpu>'), 5, 50),
+    "kept": (swap(LINKED, "<gpu>", '<gpu keep="1">'), 5, 55),
     "no-speed": (swap(NET, ' link_width="16"', ""), 4, 5),
     "speed": (swap(GOOD, "32.0 GT/s PCIe", "Gen5"), 4, 132),
     "speed-empty": (swap(GOOD, "32.0 GT/s PCIe", ""), 4, 132),
@@ -194,6 +200,16 @@ FINE_AND_IS_NOT: dict[str, str] = {
     "a link width that is no number": BROKEN["width"][0],
     "a number of links in octal": LINKED.replace('count="4"', 'count="010"'),
     "a CPU's model in octal": swap(GOOD, 'modelid="143"', 'modelid="0143"'),
+    "a class of a switch that is not /sys's, with a NIC below": swap(NET, 'class="0x060400"', 'class="0x0604"'),
+    "a GPU below another": swap(
+        GOOD,
+        '"0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>',
+        '"0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<pci busid="0000:05:00.0" class="0x030200"/></pci>',
+    ),
+    "a <gpu> in a switch": swap(GOOD, "    </pci>", "    <gpu/></pci>"),
+    "a <nic> in a switch": swap(GOOD, "    </pci>", "    <nic/></pci>"),
+    "NCCL's own mark on a node": swap(GOOD, 'numaid="1"', 'numaid="1" keep="1"'),
     "a node's number with a leading 0": swap(GOOD, 'numaid="0"', 'numaid="00"'),
 }
 NOTHING_CHANGES: dict[str, str] = {
@@ -210,6 +226,8 @@ NOTHING_CHANGES: dict[str, str] = {
     "an odd bus id of a switch": BROKEN["busid-switch"][0],
     "a GPU twice": BROKEN["gpu-twice"][0],
     "vendor missing on a NIC": BROKEN["ids-nic"][0],
+    "a <gpu> in a device of a bridge's class, where /sys decides": swap(LINKED, "0x030200", "0x060400"),
+    "a mark that says not to keep": swap(LINKED, "<gpu>", '<gpu keep="0">'),
     "no lanes, as virtual machines have it": BROKEN["width-empty"][0],
     "NVML's long form of a link's target": LINKED.replace('target="0000:', 'target="00000000:'),
 }

@@ -104,6 +104,8 @@ def _shape(element: Element, notes: Notes) -> None:
     if count > most:
         blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
         notes.add("attributes", element.place, name=name[:40], count=count, blanks=blanks, most=most, added=added)
+    if element.get("keep") == "1":
+        notes.add("kept", element.at("keep"), once="kept")
     children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
     if children > MAX_CHILDREN:
         more = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""

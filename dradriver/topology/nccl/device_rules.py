@@ -17,6 +17,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _CPU_CLASS = "0x068001"  # POWER
 _COUNT = re.compile(r"0|[1-9][0-9]{0,8}")  # 010 is 8 to NCCL
+_ENDS = ("0x02", "0x03", "0x0680")  # classes of devices below which NCCL does not look
 _OVERRIDES = {
     "dev": "NVML's number, which starts at 0 in a container",
     "sm": "the compute capability",
@@ -80,6 +81,7 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     seen.setdefault(busid, pci)
     network = below(pci, "net")
     _pci_class(pci, notes, network=network)
+    _inside(pci, notes)
     _speed(pci, notes, network=network)
     for second in _gpus(pci)[1:2]:
         notes.add("two-gpus", second.place)
@@ -88,16 +90,33 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
         notes.add("ids" if switch else "ids-nic", pci.place, text=", ".join(missing))
 
 
+def _inside(pci: Element, notes: Notes) -> None:
+    """Note what NCCL does not find in a device, because it takes it for a GPU or NIC."""
+    kind = (pci.get("class") or "").lower()
+    first = {child.name: child for child in reversed(pci.children)}
+    what = next((f"a <{name}>" for name in ("gpu", "nic") if name in first), f"class {kind}")
+    if "pci" in first and (what != f"class {kind}" or kind.startswith(_ENDS)):
+        notes.add("below-device", first["pci"].place, text=what)
+    if "nic" in first and "gpu" in first:
+        notes.add("nic-in-gpu", first["nic"].place)
+    if "gpu" in first and kind.startswith("0x02"):
+        notes.add("gpu-in-nic", first["gpu"].place, text=kind)
+    if "pcilink" in first and (what != f"class {kind}" or kind.startswith(_ENDS)):
+        notes.add("pcilink-place", first["pcilink"].place, text=what)
+
+
 def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
     kind = pci.get("class")
-    if kind is None and (pci.get("busid") or "").startswith(INVENTED):
+    invented = (pci.get("busid") or "").startswith(INVENTED)
+    shared = network and not invented and any(child.name == "pci" for child in pci.children)
+    if kind is None and invented:
         notes.add("no-class-switch", pci.place)
     elif kind is None:
         notes.add("no-class-net" if network else "no-class", pci.place, once="" if network else "no-class")
     elif not _CLASS.fullmatch(kind):
-        notes.add("class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "class", pci.at("class"), text=kind)
     elif kind.startswith("0x0604") and kind != "0x060400":
-        notes.add("bridge-class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "bridge-class", pci.at("class"), text=kind)
 
 
 def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
@@ -164,9 +183,8 @@ def _gpu(gpu: Element, notes: Notes) -> None:
     for name, what in _OVERRIDES.items():
         if gpu.get(name) is not None:
             notes.add("override", gpu.at(name), once=f"override {name}", name=name, text=what)
-    for name in ("rank", "keep"):
-        if gpu.get(name) is not None:
-            notes.add("own-note", gpu.at(name), once=f"own {name}", name=name)
+    if gpu.get("rank") is not None:
+        notes.add("own-note", gpu.at("rank"), once="own rank", name="rank")
     for c2c in gpu.children:
         if c2c.name == "c2c" and not all(_COUNT.fullmatch(c2c.get(name) or "") for name in ("bw", "count")):
             notes.add("c2c", c2c.place)
@@ -205,5 +223,3 @@ def _net(net: Element, names: dict[str, Element], notes: Notes) -> None:
     else:
         names[name] = net
     notes.add("net", net.place, once="net")
-    if net.get("keep") is not None:
-        notes.add("own-note", net.at("keep"), once="own net keep", name="keep")

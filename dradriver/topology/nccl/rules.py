@@ -162,6 +162,24 @@ RULES = {
         "class {text}: to NCCL only 0x060400 is a bridge; where /sys says that, NCCL since 2.23 sees two",
         "write the text of /sys/bus/pci/devices/…/class",
     ),
+    "class-net": _error(
+        "class {text!r} of a switch, but a <net> below: ranks with a GPU below take /sys's, and NCCL since 2.23 sees "
+        "the switch as two, with a fraction of the bandwidth",
+        'write class="0x060400", or remove the <net>',
+    ),
+    "below-device": _error(
+        "a <pci> in a device with {text}: NCCL takes that for a GPU or NIC and does not look below it",
+        'put it in a switch, class="0x060400"',
+    ),
+    "nic-in-gpu": _error("a <nic> beside a <gpu>: NCCL takes the device for a NIC", "give each its own <pci>"),
+    "gpu-in-nic": _error("a <gpu> in a NIC, class {text}: no process has such a GPU", "put it in the GPU's <pci>"),
+    "pcilink-place": _error(
+        "a <pcilink> in a device with {text}: NCCL since 2.22 ends with 'could not find PCI SW'",
+        "put it in the switch's <pci>, or remove it",
+    ),
+    "kept": _error(
+        "keep: NCCL takes what has it for the job's, also where the process has not got it", "remove it everywhere"
+    ),
     "ids": _error(
         "no {text}, but a <net> below: not all ranks add them from /sys, and NCCL since 2.23 sees the device as two, "
         "with a fraction of the bandwidth",
