@@ -264,9 +264,24 @@ def test_a_links_target_in_another_form_is_a_switch_where_its_class_is_missing()
     assert "target" in rules(long)
 
 
-def test_thirteen_attributes_and_four_ids_still_have_room() -> None:
-    extra = " ".join(f'a{n}="1"' for n in range(9))
-    assert rules(swap(GOOD, 'busid="0000:02:00.0"', f'busid="0000:02:00.0" {extra}')) == []
+@pytest.mark.parametrize(
+    ("base", "tag", "room"),
+    [
+        (GOOD, '<pci busid="0000:02:00.0"', 9),  # four of its own, and four ids are added
+        (GOOD, '<pci busid="0000:01:00.0"', 8),  # has all eight; NCCL reads sixteen
+        (GOOD, '<cpu numaid="0"', 10),  # has six; the host is added
+        (GOOD, '<cpu numaid="1"', 10),  # has one; six are added
+        (LINKED, "<gpu", 11),
+        (LINKED, '<nvlink target="0000:03:00.0"', 13),
+        (NET, "<net", 2),
+    ],
+)
+def test_attributes_have_room_beside_those_that_nccl_adds(base: str, tag: str, room: int) -> None:
+    def extra(count: int) -> str:
+        return swap(base, tag, " ".join([tag, *(f'a{n}="1"' for n in range(count))]))
+
+    assert "attributes" not in rules(extra(room))
+    assert "attributes" in rules(extra(room + 1))
 
 
 def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:

@@ -20,9 +20,15 @@ from dradriver.topology.nccl.xml import Element, parse
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
 MAX_ATTRIBUTES = 16
-MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
 _ROOM = 17  # attributes of one element: NCCL has room for one more than it reads
-_ADDED = ("class", *IDS, "link_speed", "link_width")  # what NCCL adds to a device that /sys has
+_ADDED: dict[str, tuple[str, ...]] = {  # what some NCCL adds to an element that has it not
+    "cpu": ("affinity", "arch", "vendor", "familyid", "modelid", "host_hash"),
+    "pci": ("class", *IDS, "link_speed", "link_width"),  # where /sys has the device
+    "gpu": ("dev", "sm", "rank", "gdr", "keep", "mlopart"),
+    "nvlink": ("tclass",),
+    "net": ("keep", "dev", "latency", "speed", "port", "rail", "plane", "guid", "maxconn", "gdr", "net", "coll", "gin",
+            "rma"),
+}  # fmt: skip
 _MAX_CHILDREN_2_21 = 128
 _OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
@@ -97,10 +103,9 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
 def _shape(element: Element, notes: Notes) -> None:
     """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
     name, count = element.name, len(element.attributes) + element.blanks
-    most, added = MAX_GPU_ATTRIBUTES if name == "gpu" else MAX_ATTRIBUTES, ", those included that it adds"
-    if name == "pci" and not (element.get("busid") or "").startswith(INVENTED):
-        missing = sum(element.get(one) is None for one in _ADDED)
-        most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing} from /sys" if missing else ""
+    adds = () if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
+    missing = sum(element.get(one) is None for one in adds)
+    most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing}" if missing else ""
     if count > most:
         blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
         notes.add("attributes", element.place, name=name[:40], count=count, blanks=blanks, most=most, added=added)
