@@ -65,6 +65,8 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
         _system(root, notes, machine)
         if machine is not None:
             _compare(root, machine, notes)
+    for other in document.others:
+        _other(other, notes)
     noted = notes.findings()
     if not document.whole:  # what is missing may stand where nobody could read on
         noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
@@ -98,6 +100,16 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     if missing:
         notes.add("numa-missing", root.place, text=", ".join(missing))
     device_rules.check(root, notes)
+
+
+def _other(root: Element, notes: Notes) -> None:
+    """Note an element beside the first ``<system>``."""
+    if root.name == "system" and facts.integer(root.get("version") or "") != 1:
+        notes.add("version", root.at("version"), text=root.get("version"))
+    elif root.name == "system" and root.children:
+        notes.add("second-system", root.place)
+    else:
+        notes.add("second-root", root.place, name=root.name[:40])
 
 
 def _shape(element: Element, notes: Notes) -> None:

@@ -51,7 +51,10 @@ RULES = {
     "cut": _error("the file ends inside {what}", "write {end} after it"),
     "no-name": _error("a '<' without an element's name", "write <name …>; '<' has no other use here"),
     "bad-tag": _error("{text!r} where an attribute or the tag's end should stand", 'write name="value"'),
-    "second-root": _warning("a second outermost element, <{name}>: NCCL reads the first", "keep one <system>"),
+    "second-root": _warning("<{name}> beside the <system>: NCCL reads that alone", "keep one <system>"),
+    "second-system": _error(
+        "a second <system> with elements in it: NCCL finds devices there too and loses them", "keep one <system>"
+    ),
     "long-element": _error(f"an element's name of {{count}} characters: {_REFUSED}", "use 253 at most"),
     "deep": _error("nested deeper than {most} elements", "this describes no machine"),
     "no-value": _error("{name} has no value", 'write {name}="…" or remove it'),
