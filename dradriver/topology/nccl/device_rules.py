@@ -18,6 +18,7 @@ _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _CPU_CLASS = "0x068001"  # POWER
 _COUNT = re.compile(r"0|[1-9][0-9]{0,8}")  # 010 is 8 to NCCL
 _ENDS = ("0x02", "0x03", "0x0680")  # classes of devices below which NCCL does not look
+_SPEED = re.compile(r"-?(0|[1-9][0-9]{0,8})")  # of NICs; some drivers say -1
 _OVERRIDES = {
     "dev": "NVML's number, which starts at 0 in a container",
     "sm": "the compute capability",
@@ -97,7 +98,7 @@ def _inside(pci: Element, notes: Notes) -> None:
     what = next((f"a <{name}>" for name in ("gpu", "nic") if name in first), f"class {kind}")
     if "pci" in first and (what != f"class {kind}" or kind.startswith(_ENDS)):
         notes.add("below-device", first["pci"].place, text=what)
-    if "nic" in first and "gpu" in first:
+    if "nic" in first and ("gpu" in first or kind.startswith("0x03")):
         notes.add("nic-in-gpu", first["nic"].place)
     if "gpu" in first and kind.startswith("0x02"):
         notes.add("gpu-in-nic", first["gpu"].place, text=kind)
@@ -181,7 +182,10 @@ def _switches(gpus: dict[str, Element], linked: dict[str, list[Element]], notes:
 
 def _gpu(gpu: Element, notes: Notes) -> None:
     for name, what in _OVERRIDES.items():
-        if gpu.get(name) is not None:
+        value = gpu.get(name)
+        if value is not None and not _COUNT.fullmatch(value):
+            notes.add("no-number", gpu.at(name), name=name, text=value)
+        elif value is not None:
             notes.add("override", gpu.at(name), once=f"override {name}", name=name, text=what)
     if gpu.get("rank") is not None:
         notes.add("own-note", gpu.at("rank"), once="own rank", name="rank")
@@ -222,4 +226,6 @@ def _net(net: Element, names: dict[str, Element], notes: Notes) -> None:
         notes.add("net-twice", net.at("name"), text=name, line=names[name].place[0])
     else:
         names[name] = net
+    if net.get("speed") is not None and not _SPEED.fullmatch(net.get("speed") or ""):
+        notes.add("no-number", net.at("speed"), name="speed", text=net.get("speed"))
     notes.add("net", net.place, once="net")

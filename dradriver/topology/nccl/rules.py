@@ -174,7 +174,7 @@ RULES = {
         "a <pci> in a device with {text}: NCCL takes that for a GPU or NIC and does not look below it",
         'put it in a switch, class="0x060400"',
     ),
-    "nic-in-gpu": _error("a <nic> beside a <gpu>: NCCL takes the device for a NIC", "give each its own <pci>"),
+    "nic-in-gpu": _error("a <nic> in a GPU: NCCL takes the device for a NIC", "give each its own <pci>"),
     "gpu-in-nic": _error("a <gpu> in a NIC, class {text}: no process has such a GPU", "put it in the GPU's <pci>"),
     "pcilink-place": _error(
         "a <pcilink> in a device with {text}: NCCL since 2.22 ends with 'could not find PCI SW'",
