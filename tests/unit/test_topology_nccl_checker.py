@@ -318,6 +318,19 @@ def test_what_repeats_is_said_once_with_the_number_of_places() -> None:
     assert found[0].problem == "dev overrides NVML's number, which starts at 0 in a container (2 places)"
 
 
+@pytest.mark.parametrize("tag", ['<cpu numaid="0"/>', "<cpu a=b/>", '<cpu a="1" a="1"/>', "<{n}/>"])
+def test_a_file_full_of_faults_is_told_in_a_few_lines(tag: str) -> None:
+    text = '<system version="1">' + "".join(tag.replace("{n}", f"x{n}") for n in range(20_000)) + "</system>"
+    found = nccl.check(text)
+    assert len(found) < 300
+    assert any(re.search(r"\((19|20)[0-9]{3} places\)", finding.problem) for finding in found)
+
+
+def test_what_stands_in_a_file_is_not_told_whole() -> None:
+    for text in (swap(GOOD, '"0000000f"', '"' + "x" * 900_000 + '"'), swap(GOOD, '"0000000f"', "x" * 900_000)):
+        assert max(len(finding.problem) + len(finding.cure) for finding in nccl.check(text)) < 600
+
+
 def test_findings_come_by_line_and_column_and_tell_errors_from_warnings() -> None:
     found = nccl.check(swap(LINKED, 'count="4"', 'count="600"').replace("  <cpu", "\t<cpu"))
     assert [(f.line, f.column) for f in found] == sorted((f.line, f.column) for f in found)
