@@ -177,6 +177,12 @@ def test_what_is_no_topology_file_is_refused(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_a_file_of_more_devices_than_a_machine_has_is_refused_at_once() -> None:
+    devices = "".join(f'<pci busid="{n:04x}:01:00.0" class="0x030200"/>' for n in range(12_000))
+    with pytest.raises(TopologyError, match="12000 GPUs and NICs; at most 512 are read"):
+        nccl.read(f'<system version="1"><cpu numaid="0">{devices}</cpu></system>')
+
+
 def test_a_dump_of_several_hosts_is_no_machine() -> None:
     text = SMALL.replace('numaid="0"', 'numaid="0" host_hash="0x1"').replace('numaid="1"', 'numaid="1" host_hash="0x2"')
     with pytest.raises(TopologyError, match="CPUs of 2 hosts; a machine is one"):

@@ -130,6 +130,8 @@ def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
         ("", "line 1, column 1: no header"),
         ("GPU0\t X \t0-7\n", "line 1, column 1: no header"),
         ("\tGPU0\tGPU0\n", "line 1, column 7: GPU0 stands twice"),
+        ("\tGPU0\tGPU10000\n", "line 1, column 7: 'GPU10000' is no GPU; columns"),
+        ("\tGPU0\tGPU\u0663\n", "line 1, column 7: 'GPU\u0663' is no GPU; columns"),
         ("\tGPU1\tGPU0\n", "line 1, column 1: the GPU columns are not in ascending order"),
         ("\tGPU0\tCPU Affinity\tGPU1\n", "line 1, column 20: 'GPU1' is no column"),
         ("\tGPU0\tGPU1\nGPU0\t X \n", "line 2, column 9: GPU0's row ends before its cell for GPU1"),

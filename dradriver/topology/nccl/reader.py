@@ -38,6 +38,7 @@ _OTHERS = {
     "graphs": "a graph file, the result of NCCL's search (NCCL_GRAPH_DUMP_FILE)",
     "topology": "a topology of hwloc's",
 }
+_MOST_DEVICES = 512  # GPUs and NICs: the square of their number is kept, NCCL itself reads 255 elements
 _START = 'give a topology file, which starts with <system version="1">'
 
 
@@ -79,6 +80,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         walk(cpu, Place(numa=numa), devices)
     if not devices.gpus:
         raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
+    count = len(devices.gpus) + len(devices.nics)
+    if count > _MOST_DEVICES:
+        raise error(root, None, f"{count} GPUs and NICs; at most {_MOST_DEVICES} are read")
     return _machine(devices, nodes, _cpu(cpus), name=name, seed=seed)
 
 
