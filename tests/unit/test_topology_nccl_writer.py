@@ -122,9 +122,10 @@ def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
     assert '  <cpu numaid="-1" arch="x86_64"' in text
 
 
-def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one() -> None:
+@pytest.mark.parametrize("listed", [(), (NumaNode(id=2, cpus="8-15"),)], ids=["none", "the device's alone"])
+def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one(listed: tuple[NumaNode, ...]) -> None:
     tree = tuple(PciDevice(d.busid, d.parent, 2, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
-    machine = box(pci=tree, numa=())
+    machine = box(pci=tree, numa=listed)
     text = nccl.write(machine)
     assert [line.split('"')[1] for line in text.splitlines() if "<cpu" in line] == ["0", "1", "2"]
     assert nccl.check(text, machine=machine) == []
