@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dradriver.topology import nccl
+from dradriver.topology import nccl, profiles
 from dradriver.topology.machine import Machine, NumaNode
 from dradriver.topology.nccl.notes import Finding
 from dradriver.topology.nccl.rules import RULES
@@ -165,10 +165,11 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "net-twice": (swap(NET, "<nic>", '<nic><net name="mlx5_0"/>'), 6, 208),
 }  # fmt: skip
 BESIDE_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
+ALSO_BESIDE = {"not-rate", "not-numa"}
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
-    assert set(BROKEN) | BESIDE_A_MACHINE | {"not-rate"} == set(RULES)
+    assert set(BROKEN) | BESIDE_A_MACHINE | ALSO_BESIDE == set(RULES)
 
 
 @pytest.mark.parametrize("rule", BROKEN)
@@ -300,6 +301,37 @@ def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
     assert [(finding.rule, finding.error) for finding in found] == [("not-rate", True)]
     assert "24 GB/s over PCIe, but this device has 48" in found[0].problem
     assert rules(swap(GOOD, "32.0 GT/s PCIe", "32 GT/s"), machine_of(GOOD)) == []  # the same in an old kernel's words
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_width="8"/>', ["not-rate"]),  # the speed is /sys's
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="16.0 GT/s PCIe"/>', ["not-rate"]),
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', "/>", []),
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="" link_width="16"/>',
+         ["not-rate", "speed-empty"]),
+    ],
+)  # fmt: skip
+def test_a_rate_is_compared_as_nccl_completes_it(old: str, new: str, found: list[str]) -> None:
+    assert sorted(rules(swap(GOOD, old, new), machine_of(GOOD))) == found
+
+
+def test_a_profile_without_a_tree_has_its_gpus_rates() -> None:
+    profile = profiles.load("hgx-h100")
+    text = nccl.write(profile)
+    gpu = re.compile(r'(class="0x030200"[^>]*link_width=")16')
+    assert rules(text, profile) == []
+    assert rules(gpu.sub(r"\g<1>8", text), profile) == ["not-rate"] * 8
+
+
+def test_a_gpu_below_another_node_is_seen_beside_its_machine() -> None:
+    true = machine_of(BOTH)
+    turned = BOTH.replace('numaid="0"', 'numaid="x"').replace('numaid="1"', 'numaid="0"').replace('"x"', '"1"')
+    found = [finding for finding in nccl.check(turned, machine=true) if finding.error]
+    assert [(f.rule, f.line) for f in found] == [("not-numa", 5), ("not-numa", 6), ("not-numa", 9)]
+    assert found[0].cure == 'put it below <cpu numaid="0">'
+    assert rules(BOTH, true) == []
 
 
 def test_good_files_have_no_findings() -> None:

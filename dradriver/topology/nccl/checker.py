@@ -7,11 +7,12 @@ elements' order and number, the CPUs, and the comparison with a machine.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, facts
 from dradriver.topology.nccl.device_rules import below, elements
-from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.invent import INVENTED, words
 from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
@@ -181,32 +182,46 @@ def _cpu(cpu: Element, notes: Notes) -> None:
 
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
     """Note what the file says otherwise than /sys does of this machine."""
+    cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
     listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
+    numas = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
-    for device in machine.pci:
+    of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *words(gpu.pcie_gbps)) for gpu in machine.gpus]
+    tree: Sequence[PciDevice] = machine.pci or of_gpus
+    tops: list[int | None] = []  # of each device the node that NCCL hangs it below: that of the highest bridge
+    for device in tree:
+        tops.append(device.numa if device.parent is None else tops[device.parent])
+    for device, top in zip(tree, tops, strict=True):
         element = listed.get(device.busid)
         if element is None:
             continue
-        rate, wanted_rate = _rate(element), facts.pci_gbps(device.link_speed, device.link_width)
-        if rate is not None and facts.lane_rate(device.link_speed) and rate != wanted_rate:
-            cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
-            notes.add("not-rate", element.at("link_width"), text=f"{rate:g}", wanted=f"{wanted_rate:g}", cure=cure)
+        _rate(element, device, notes)
+        said = numas.get(device.busid)
+        leaf = not device.kind.startswith("0x06")
+        if leaf and said not in (None, "-1") and top is not None and said != str(top):
+            notes.add("not-numa", element.place, text=said, wanted=top)
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
         for name, wanted in [("class", device.kind), *zip(IDS, ids, strict=False)]:
             said = element.get(name)
             if wanted and said is not None and said != wanted:
                 notes.add("not-sys", element.at(name), name=name, text=said, wanted=wanted)
-    nodes = {cpu.get("numaid") for cpu in root.children if cpu.name == "cpu"}
+    nodes = {cpu.get("numaid") for cpu in cpus}
     missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))
 
 
-def _rate(element: Element) -> float | None:
-    """Return the bandwidth that NCCL counts for a device's own link; None where the file does not say."""
+def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
+    """Note a PCIe rate that NCCL counts from the file, and from /sys what it does not say, and that /sys has not."""
     speed, width = element.get("link_speed"), element.get("link_width")
-    if speed is None or facts.lane_rate(speed) is None or width is None or not re.fullmatch(r"\d{1,3}", width):
-        return None
-    return facts.pci_gbps(speed, int(width))
+    if facts.lane_rate(device.link_speed) is None or (speed is None and width is None):
+        return
+    lanes = device.link_width if width is None else facts.integer(width)
+    rate = facts.pci_gbps(device.link_speed if speed is None else speed, lanes)
+    wanted = facts.pci_gbps(device.link_speed, device.link_width)
+    if rate != wanted:
+        place = element.at("link_speed" if width is None else "link_width")
+        cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
+        notes.add("not-rate", place, text=f"{rate:g}", wanted=f"{wanted:g}", cure=cure)

@@ -269,6 +269,10 @@ RULES = {
     "not-rate": _error(
         "{text} GB/s over PCIe, but this device has {wanted}: NCCL believes the file", "write what /sys has: {cure}"
     ),
+    "not-numa": _error(
+        "below NUMA node {text}, but this device is on {wanted}: NCCL believes the file",
+        'put it below <cpu numaid="{wanted}">',
+    ),
     "numa-lacks": _error(
         "no <cpu> for NUMA node {text}, which the machine has: NCCL 2.21 fails and 2.25 sees two systems", _NODES
     ),
