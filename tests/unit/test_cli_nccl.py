@@ -50,7 +50,7 @@ def test_what_a_text_does_not_say_of_pcie_and_nics_is_asked_for(tmp_path: Path) 
     gpus, nics = ([device.pci for device in devices] for devices in (server.gpus, server.nics))
     given = ["write", "-m", str(text), "--cpu", "rome", "-o", str(file)]
     errors = run(*given, "--bus-ids", ",".join(gpus)).stderr
-    assert "the source does not say the GPUs' PCIe rate, the file has 12 GB/s: give theirs with --product" in errors
+    assert "the source does not say the GPUs' PCIe rate, the file has 24 GB/s: give theirs with --product" in errors
     assert f"{server.nics[0].name}, {server.nics[1].name}" in errors
     assert "give them with --bus-ids behind the GPUs'" in errors
     assert "for each of 8 GPUs, by index, and then for each of" in run(*given, "--bus-ids", gpus[0]).stderr

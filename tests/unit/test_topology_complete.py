@@ -47,6 +47,17 @@ def test_links_imply_the_product(given: list[list[int]], capability: str, pcie_g
     assert (found.capability, found.pcie_gbps, found.link_gbps) == (capability, pcie_gbps, link_gbps)
 
 
+@pytest.mark.parametrize(
+    ("name", "pcie_gbps", "link_gbps"),
+    [("dgx2-v100", 12.0, 20.0), ("dgx-a100", 24.0, 20.0), ("hgx-h100", 48.0, 20.6), ("hgx-b200", 48.0, 20.6)],
+)
+def test_links_to_switches_imply_pcie(name: str, pcie_gbps: float, link_gbps: float) -> None:
+    machine = topo_m.read(topo_m.write(profiles.load(name)))
+    assert machine.switched
+    assert ({gpu.pcie_gbps for gpu in machine.gpus}, machine.link_gbps) == ({pcie_gbps}, link_gbps)
+    assert profiles.load(name).gpus[0].pcie_gbps == pcie_gbps
+
+
 def test_profiles_and_products_agree() -> None:
     for name in profiles.names():
         gpu = profiles.load(name).gpus[0]
