@@ -278,6 +278,14 @@ def test_a_links_target_in_another_form_is_a_switch_where_its_class_is_missing()
     [
         (GOOD, '<pci busid="0000:02:00.0"', 9),  # four of its own, and four ids are added
         (GOOD, '<pci busid="0000:01:00.0"', 8),  # has all eight; NCCL reads sixteen
+        (GOOD.replace("0000:01:00.0", "ffff:ff:00.0"), '<pci busid="ffff:ff:00.0"', 8),
+        (
+            GOOD.replace(
+                '<pci busid="0000:01:00.0"', '<pci busid="ffff:ff:00.0" class="0x060400"><pci busid="0000:01:00.0"'
+            ).replace("    </pci>", "    </pci></pci>"),
+            '<pci busid="ffff:ff:00.0"',
+            13,
+        ),  # its rate is added, empty
         (GOOD, '<cpu numaid="0"', 10),  # has six; the host is added
         (GOOD, '<cpu numaid="1"', 10),  # has one; six are added
         (LINKED, "<gpu", 11),
@@ -315,6 +323,61 @@ def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
 )  # fmt: skip
 def test_a_rate_is_compared_as_nccl_completes_it(old: str, new: str, found: list[str]) -> None:
     assert sorted(rules(swap(GOOD, old, new), machine_of(GOOD))) == found
+
+
+@pytest.mark.parametrize("lanes", ["8", "32"])
+def test_a_rate_may_be_too_high_as_well(lanes: str) -> None:
+    wide = GOOD.replace('link_width="16"', f'link_width="{lanes}"')
+    assert rules(wide, machine_of(GOOD)) == ["not-rate"] * 3
+
+
+def test_ids_that_a_file_does_not_have_are_none_of_another_device() -> None:
+    assert rules(swap(GOOD, ' vendor="0x1000"', ""), machine_of(GOOD)) == []
+
+
+def test_the_last_number_that_nccl_takes_is_taken() -> None:
+    def with_elements(count: int) -> str:
+        nics = ["<nic/>" * (count // 10), "<nic/>" * (count - count // 10 * 9)]
+        cpus = "".join(f'<cpu numaid="{n}">{nics[n == 11]}</cpu>' for n in range(2, 12))
+        return swap(GOOD, '<cpu numaid="1"/>', '<cpu numaid="1"/>' + cpus)
+
+    assert [rules(with_elements(count)) for count in (184, 185, 239, 240)] == [[], ["many"], ["many"], ["too-many"]]
+    for old, most, rule in (('link_width="16"', 64, "width-most"), ('count="4"', 18, "count-most")):
+        name, base = old.split("=")[0], LINKED if "count" in old else GOOD
+        assert rule not in rules(base.replace(old, f'{name}="{most}"'))
+        assert rule in rules(base.replace(old, f'{name}="{most + 1}"'))
+    two = re.sub(r"(<nvlink [^>]*/>)", r"\1\1", SWITCHED.replace('count="4"', 'count="9"'))
+    assert "links-most" not in rules(two)
+    assert "links-most" in rules(two.replace('count="9"', 'count="10"'))
+
+
+def test_a_link_to_the_own_cpu_is_none_to_a_switch() -> None:
+    power = swap(LINKED, "<gpu>", '<gpu><nvlink target="0004:00:00.0" count="2" tclass="0x068001"/>')
+    assert rules(power) == ["believed"]
+
+
+def test_an_invented_switchs_class_is_the_files_in_every_rank() -> None:
+    text = NET.replace("0000:01:00.0", "ffff:ff:01.0").replace("0x060400", "0x060401")
+    assert rules(text) == ["bridge-class", "net"]
+
+
+def test_links_in_two_elements_are_one_number() -> None:
+    two = swap(LINKED, 'count="4" tclass="0x030200"/>', 'count="1" tclass="0x030200"/>'
+               '<nvlink target="0000:03:00.0" count="3" tclass="0x030200"/>')  # fmt: skip
+    assert rules(two) == ["believed"]
+
+
+def test_cpus_of_other_kinds_need_no_model() -> None:
+    arm = re.sub(r'arch="x86_64" vendor="\w+" familyid="6" modelid="143"', 'arch="arm64"', NET)
+    assert arm != NET
+    assert rules(arm) == ["net"]
+    assert rules(arm.replace('arch="arm64"', 'arch="arm64" vendor="ARM"')) == ["net"]
+    assert "cpu-facts" in rules(arm.replace(' affinity="0000000f"', ""))
+
+
+@pytest.mark.parametrize("name", ["link_speed", "link_width"])
+def test_either_half_of_a_rate_is_needed_above_a_net(name: str) -> None:
+    assert "no-speed" in rules(re.sub(rf' {name}="[^"]*"', "", NET, count=1))
 
 
 def test_a_profile_without_a_tree_has_its_gpus_rates() -> None:

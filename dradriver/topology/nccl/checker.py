@@ -30,6 +30,7 @@ _ADDED: dict[str, tuple[str, ...]] = {  # what some NCCL adds to an element that
     "net": ("keep", "dev", "latency", "speed", "port", "rail", "plane", "guid", "maxconn", "gdr", "net", "coll", "gin",
             "rma"),
 }  # fmt: skip
+_ADDED_TO_INVENTED = ("link_speed", "link_width")  # empty, for /sys has no such device
 _MAX_CHILDREN_2_21 = 128
 _OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
@@ -116,7 +117,7 @@ def _other(root: Element, notes: Notes) -> None:
 def _shape(element: Element, notes: Notes) -> None:
     """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
     name, count = element.name, len(element.attributes) + element.blanks
-    adds = () if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
+    adds = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
     missing = sum(element.get(one) is None for one in adds)
     most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing}" if missing else ""
     if count > most:
