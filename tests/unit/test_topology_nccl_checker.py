@@ -361,6 +361,33 @@ def test_an_invented_switchs_class_is_the_files_in_every_rank() -> None:
     assert rules(text) == ["bridge-class", "net"]
 
 
+@pytest.mark.parametrize("where", ['" class="0x030200"', '"/>'], ids=["between", "at the end"])
+def test_blanks_too_many_take_the_room_of_attributes(where: str) -> None:
+    tag = '<pci busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>'
+    at = tag.index(where) + 1
+
+    def with_blanks(count: int) -> str:
+        return swap(GOOD, tag, tag[:at] + " " * count + tag[at:])
+
+    assert rules(with_blanks(9)) == []
+    assert rules(with_blanks(10)) == ["attributes"]
+
+
+def test_letters_of_several_bytes_are_long_earlier() -> None:
+    assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 126 + '"')) == []
+    assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 127 + '"')) == ["long-value"]
+
+
+@pytest.mark.parametrize("text", ['numaid ="0"', 'numaid= "0"'])
+def test_a_blank_on_either_side_of_the_equals_is_seen(text: str) -> None:
+    assert "blank-at-equals" in rules(swap(GOOD, 'numaid="0"', text))
+
+
+@pytest.mark.parametrize("comment", ["<!--a>b=c-->", "<!--a b=c-->", "<!--a/b=c-->", "<!---->"])
+def test_only_a_comments_first_word_is_read(comment: str) -> None:
+    assert rules(comment + GOOD) == []
+
+
 def test_links_in_two_elements_are_one_number() -> None:
     two = swap(LINKED, 'count="4" tclass="0x030200"/>', 'count="1" tclass="0x030200"/>'
                '<nvlink target="0000:03:00.0" count="3" tclass="0x030200"/>')  # fmt: skip

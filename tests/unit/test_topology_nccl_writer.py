@@ -122,6 +122,11 @@ def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
     assert '  <cpu numaid="-1" arch="x86_64"' in text
 
 
+def test_nodes_before_one_of_a_high_number_are_not_made_up() -> None:
+    tree = tuple(PciDevice(d.busid, d.parent, 1000, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
+    assert nccl.write(box(pci=tree, numa=())).count("<cpu ") == 1
+
+
 @pytest.mark.parametrize("listed", [(), (NumaNode(id=2, cpus="8-15"),)], ids=["none", "the device's alone"])
 def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one(listed: tuple[NumaNode, ...]) -> None:
     tree = tuple(PciDevice(d.busid, d.parent, 2, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
