@@ -74,6 +74,7 @@ def test_a_product_and_a_cpu_complete_a_text() -> None:
     assert (gpu.pcie_gbps, machine.link_gbps, machine.socket_gbps, machine.socket_gbps_or) == (24.0, 12.0, 10.0, 0.0)
     assert machine.cpu == CPUS["icelake"]
     assert complete(machine, cpu="AuthenticAMD 25 17").socket_gbps == 16.0
+    assert complete(topo_m.read(topo_m.write(profiles.load("l40s-x8"))), product="l40s").link_gbps == 0
 
 
 def test_every_cpu_has_the_bandwidth_that_nccl_counts() -> None:
