@@ -119,11 +119,13 @@ def _finding(file: str, one: Finding) -> Cell:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
-        return path.read_bytes().decode("utf-8", "replace")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)  # a device or pipe does not say how much it has
     except (OSError, ValueError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from error
+    if len(data) > _MOST_BYTES:
+        raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
+    return data.decode("utf-8", "replace")
 
 
 @nccl.command()

@@ -116,6 +116,9 @@ def test_a_file_too_large_for_any_machine_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "large.xml"
     file.write_bytes(b"<" * ((1 << 20) + 1))
     assert "larger than 1048576 bytes" in run("check", str(file)).stderr
+    for command in ("check", "explain"):
+        given = ["/dev/zero"] if command == "check" else ["-m", "/dev/zero"]
+        assert "larger than 1048576 bytes" in run(command, *given).stderr
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["dump"], ["explain", "extra"]])
