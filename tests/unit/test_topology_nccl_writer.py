@@ -212,3 +212,12 @@ def test_a_virtual_machine_needs_a_file_only_where_it_would_tell_nccl_something(
     assert "its PCI tree shows which devices are near" in shown.reasons[0]
     slow = change(flat, links=((0,) * 8,) * 8, nics=(), nic_paths=())
     assert explain(slow).needed
+
+
+def test_a_containers_file_has_the_nics_that_no_other_gpu_is_nearer_to() -> None:
+    server = msgspec.structs.replace(profiles.load("dgx-a100"), virtual=True)
+    for gpu in (0, 5):
+        listed = {device.busid for device in nccl.read(nccl.write(server, gpus=[gpu])).pci}
+        for nic, row in zip(server.nics, server.nic_paths, strict=True):
+            assert (nic.pci in listed) == (row[gpu] == min(row)), (gpu, nic.name)
+        assert [one.pci in listed for one in server.gpus] == [n == gpu for n in range(8)]
