@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from dradriver.topology import nccl as files
 from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
+from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.nccl import explain as advice
 from dradriver.topology.nccl.like import lost
 from dradriver.topology.nccl.notes import Finding
@@ -30,7 +32,9 @@ def nccl() -> None:
 @nccl.command()
 @machine_options
 @click.option("--like", metavar="FILE|PROFILE", help="The server under a virtual machine: its PCIe paths are written.")
-@click.option("--bus-ids", default="", metavar="LIST", help="The GPUs' own, by index, where the source has none.")
+@click.option(
+    "--bus-ids", default="", metavar="LIST", help="The GPUs' own, by index, then the NICs', where the source has none."
+)
 @click.option("-o", "--output", metavar="FILE", help=f"Where to; NCCL reads {VIRTUAL_PATH} by itself. Default: stdout.")
 def write(
     source: str | None,
@@ -44,8 +48,8 @@ def write(
     """Write a topology file that every NCCL from 2.18 to 2.30 reads.
 
     It has the NUMA nodes and the PCI tree; links and NICs NCCL finds by itself. Most machines need none: see explain. A
-    topo -m text says nothing of the CPUs and no bus ids: give --cpu, and --bus-ids as nvidia-smi
-    --query-gpu=pci.bus_id prints them.
+    topo -m text says nothing of CPUs, PCIe and bus ids: give --cpu, --product, and --bus-ids as nvidia-smi
+    --query-gpu=pci.bus_id prints them, with those of the NICs behind.
     """
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     server = None if like is None else read_machine(like)
@@ -53,14 +57,35 @@ def write(
         machine = complete(machine, bus_ids=[reduced(busid.strip()) for busid in bus_ids.split(",")])
     made_up = not all(gpu.pci for gpu in machine.gpus)
     text = files.write(with_bus_ids(machine) if made_up else machine, like=server)
-    if made_up:
-        warn("the source has no bus ids, those in the file are made up: give the GPUs' own with --bus-ids")
+    for guess in _guesses(machine, made_up=made_up, like=server):
+        warn(guess)
     for loss in [] if server is None else lost(machine, like=server):
         warn(loss)
     if output is None:
         click.echo(text, nl=False)
     else:
         write_file(text, Path(output))
+
+
+def _guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterator[str]:
+    """Yield what the file has that the source does not say, and what it cannot have for that."""
+    if made_up:
+        yield "the source has no bus ids, those in the file are made up: give the GPUs' own with --bus-ids"
+    if machine.pci:
+        return
+    if not all(gpu.product for gpu in machine.gpus):
+        rate = machine.gpus[0].pcie_gbps
+        yield f"the source does not say the GPUs' PCIe rate, the file has {rate:g} GB/s: give theirs with --product"
+    hidden = [
+        nic.name
+        for nic, row in zip(machine.nics, machine.nic_paths, strict=True)
+        if not nic.pci and (like is not None or min(row) <= PathType.PXB)
+    ]
+    if hidden:
+        yield (
+            f"{', '.join(hidden)}: no bus ids, so the file leaves them out, and NCCL sees them far from the GPUs, "
+            "which are below switches of the file's own: give them with --bus-ids behind the GPUs'"
+        )
 
 
 @nccl.command()
@@ -77,10 +102,14 @@ def check(file: str, source: str | None) -> None:
     errors = sum(one.error for one in found)
     lines = [_finding(file, one) for one in found]
     if not errors:
-        lines.append(Cell(f"{file}: NCCL takes it" + (f", with {len(found)} warnings" if found else "")))
+        lines.append(Cell(f"{file}: NCCL takes it" + _with(len(found))))
     show(report(Notes(lines=tuple(lines))))
     if errors:
         raise click.exceptions.Exit(1)
+
+
+def _with(warnings: int) -> str:
+    return f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
 
 
 def _finding(file: str, one: Finding) -> Cell:
@@ -90,11 +119,13 @@ def _finding(file: str, one: Finding) -> Cell:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
-        return path.read_bytes().decode("utf-8", "replace")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)  # a device or pipe does not say how much it has
     except (OSError, ValueError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from error
+    if len(data) > _MOST_BYTES:
+        raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; NCCL reads 255 elements")
+    return data.decode("utf-8", "replace")
 
 
 @nccl.command()

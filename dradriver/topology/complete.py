@@ -62,7 +62,7 @@ def complete(
         machine: Any; what is given here takes the place of what it says.
         product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
         cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
-        bus_ids: One for each GPU, by index.
+        bus_ids: One for each GPU, by index; one for each NIC may follow.
         nccl_version: As ``Machine.nccl_version``.
 
     Raises:
@@ -81,11 +81,16 @@ def complete(
         if machine.link_gbps:
             machine = msgspec.structs.replace(machine, link_gbps=facts.link_gbps(sm))
     if bus_ids:
-        if len(bus_ids) != len(gpus) or not all(map(is_bus_id, bus_ids)):
+        count, nics = len(gpus), machine.nics
+        if len(bus_ids) not in (count, count + len(nics)) or not all(map(is_bus_id, bus_ids)):
+            also = f", and then for each of {len(nics)} NICs or for none" if nics else ""
             raise TopologyError(
-                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {len(gpus)} GPUs, by index"
+                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {count} GPUs, by index{also}"
             )
-        gpus = tuple(msgspec.structs.replace(gpu, pci=pci) for gpu, pci in zip(gpus, bus_ids, strict=True))
+        gpus = tuple(msgspec.structs.replace(gpu, pci=pci) for gpu, pci in zip(gpus, bus_ids, strict=False))
+        cards = zip(nics, bus_ids[count:], strict=False)
+        nics = tuple(msgspec.structs.replace(nic, pci=pci) for nic, pci in cards) or nics
+        machine = msgspec.structs.replace(machine, nics=nics)
     machine = msgspec.structs.replace(machine, gpus=gpus)
     if cpu:
         model = _cpu(cpu)

@@ -52,9 +52,11 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
 
 def _text(path: Path) -> str:
     try:
-        if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)  # a device or pipe does not say how much it has
+        if len(data) > _MOST_BYTES:
             raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; this describes no machine")
-        return path.read_text("utf-8-sig")
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as error:
         names = ", ".join(profiles.names())
         raise TopologyError(f"{path}: no such file, and no profile either; profiles: {names}") from error

@@ -23,6 +23,8 @@ def test_what_is_written_is_taken(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "GPU0 (0000:06:00.0) is not in the file" in result.output
     assert result.output.endswith(", with 8 warnings\n")
+    file.write_text(file.read_text() + '<system version="1"/>')
+    assert run("check", str(file)).output.endswith(", with 1 warning\n")
 
 
 def test_a_text_is_written_with_what_it_does_not_say(tmp_path: Path) -> None:
@@ -39,6 +41,25 @@ def test_a_text_is_written_with_what_it_does_not_say(tmp_path: Path) -> None:
     machine = nccl.read(file.read_text())
     assert [gpu.pci for gpu in machine.gpus] == ids
     assert (machine.socket_gbps, machine.gpus[0].pcie_gbps) == (16, 24)
+
+
+def test_what_a_text_does_not_say_of_pcie_and_nics_is_asked_for(tmp_path: Path) -> None:
+    server = profiles.load("dgx-a100")
+    text, file = tmp_path / "dgx.txt", tmp_path / "topo.xml"
+    text.write_text(topo_m.write(server))
+    gpus, nics = ([device.pci for device in devices] for devices in (server.gpus, server.nics))
+    given = ["write", "-m", str(text), "--cpu", "rome", "-o", str(file)]
+    errors = run(*given, "--bus-ids", ",".join(gpus)).stderr
+    assert "the source does not say the GPUs' PCIe rate, the file has 24 GB/s: give theirs with --product" in errors
+    assert f"{server.nics[0].name}, {server.nics[1].name}" in errors
+    assert "give them with --bus-ids behind the GPUs'" in errors
+    assert "for each of 8 GPUs, by index, and then for each of" in run(*given, "--bus-ids", gpus[0]).stderr
+    assert run(*given, "--product", "A100-SXM4-80GB", "--bus-ids", ",".join([*gpus, *nics])).stderr == ""
+    assert run("check", str(file)).output == f"{file}: NCCL takes it\n"
+    again, true = nccl.read(file.read_text()), nccl.read(nccl.write(server))
+    assert {nic.pci: row for nic, row in zip(again.nics, again.nic_paths, strict=True)} == {
+        nic.pci: row for nic, row in zip(true.nics, true.nic_paths, strict=True)
+    }
 
 
 def test_a_virtual_machine_is_written_like_its_server() -> None:
@@ -95,6 +116,9 @@ def test_a_file_too_large_for_any_machine_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "large.xml"
     file.write_bytes(b"<" * ((1 << 20) + 1))
     assert "larger than 1048576 bytes" in run("check", str(file)).stderr
+    for command in ("check", "explain"):
+        given = ["/dev/zero"] if command == "check" else ["-m", "/dev/zero"]
+        assert "larger than 1048576 bytes" in run(command, *given).stderr
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["dump"], ["explain", "extra"]])

@@ -83,6 +83,17 @@ def test_posted_texts_imply_their_cpus(name: str, socket_gbps: float) -> None:
     assert read_machine(SHARED_DATA / "topo_m" / f"{name}.txt").socket_gbps == socket_gbps
 
 
+@pytest.mark.parametrize(
+    ("name", "pcie_gbps", "link_gbps"),
+    [("dgx2-v100", 12.0, 20.0), ("dgx-a100", 24.0, 20.0), ("hgx-h100", 48.0, 20.6), ("hgx-b200", 48.0, 20.6)],
+)
+def test_links_to_switches_imply_pcie(name: str, pcie_gbps: float, link_gbps: float) -> None:
+    machine = topo_m.read(topo_m.write(profiles.load(name)))
+    assert machine.switched
+    assert ({gpu.pcie_gbps for gpu in machine.gpus}, machine.link_gbps) == ({pcie_gbps}, link_gbps)
+    assert profiles.load(name).gpus[0].pcie_gbps == pcie_gbps
+
+
 def test_profiles_and_products_agree() -> None:
     for name in profiles.names():
         gpu = profiles.load(name).gpus[0]
@@ -99,6 +110,7 @@ def test_a_product_and_a_cpu_complete_a_text() -> None:
     assert (gpu.pcie_gbps, machine.link_gbps, machine.socket_gbps, machine.socket_gbps_or) == (24.0, 12.0, 10.0, 0.0)
     assert machine.cpu == CPUS["icelake"]
     assert complete(machine, cpu="AuthenticAMD 25 17").socket_gbps == 16.0
+    assert complete(topo_m.read(topo_m.write(profiles.load("l40s-x8"))), product="l40s").link_gbps == 0
 
 
 def test_every_cpu_has_the_bandwidth_that_nccl_counts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dradriver.topology import nccl
+from dradriver.topology import nccl, profiles
 from dradriver.topology.machine import Machine, NumaNode
 from dradriver.topology.nccl.notes import Finding
 from dradriver.topology.nccl.rules import RULES
@@ -74,6 +74,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "no-name": (swap(GOOD, "</system>", "< /system>"), 10, 1),
     "bad-tag": (swap(GOOD, '"0" affinity', '"0"affinity'), 3, 18),
     "second-root": (GOOD + '<system version="1"/>', 11, 1),
+    "second-system": (GOOD + '<system version="1"><cpu numaid="0"/></system>', 11, 1),
     "deep": ("<system>" * 66, 1, 513),
     "no-value": (swap(GOOD, 'numaid="0"', 'numaid="0" keep'), 3, 19),
     "blank-at-equals": (swap(GOOD, 'numaid="0"', 'numaid = "0"'), 3, 8),
@@ -88,7 +89,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "empty": ("<!-- nothing -->\n", 1, 1),
     "graph": ('<graphs version="1"/>', 1, 1),
     "no-system": ("<topology/>", 1, 1),
-    "version": (swap(GOOD, 'version="1"', 'version="1.0"'), 2, 9),
+    "version": (swap(GOOD, 'version="1"', 'version="2"'), 2, 9),
     "too-many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 128 + "</cpu>" + '<cpu numaid="3">'
                       + "<nic/>" * 128 + "</cpu><cpu numaid"), 2, 1),
     "many": (swap(GOOD, "  <cpu numaid", '  <cpu numaid="2">' + "<nic/>" * 100 + "</cpu>" + '<cpu numaid="3">'
@@ -125,13 +126,20 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "no-class-net": (swap(NET, ' class="0x060400"', ""), 4, 5),
     "bridge-class": (swap(GOOD, "0x060400", "0x060401"), 4, 31),
     "ids": (swap(NET, ' vendor="0x1000" device="0xc030"', ""), 4, 5),
+    "class-net": (swap(NET, "0x060400", "0x060401"), 4, 31),
+    "below-device": (swap(GOOD, "0x060400", "0x030200"), 5, 7),
+    "nic-in-gpu": (swap(LINKED, "<gpu>", "<nic/><gpu>"), 5, 50),
+    "gpu-in-nic": (swap(LINKED, "0x030200", "0x020700"), 5, 50),
+    "pcilink-place": (swap(LINKED, "<gpu>", '<pcilink target="0000:01:00.0"/><gpu>'), 5, 50),
+    "kept": (swap(LINKED, "<gpu>", '<gpu keep="1">'), 5, 55),
     "no-speed": (swap(NET, ' link_width="16"', ""), 4, 5),
     "speed": (swap(GOOD, "32.0 GT/s PCIe", "Gen5"), 4, 132),
     "speed-empty": (swap(GOOD, "32.0 GT/s PCIe", ""), 4, 132),
     "width-most": (swap(GOOD, 'link_width="16"', 'link_width="999"'), 4, 160),
     "no-class-switch": (swap(GOOD, 'busid="0000:01:00.0" class="0x060400"', 'busid="ffff:ff:01.0"'), 4, 5),
     "ids-nic": (swap(NET, ' vendor="0x15b3"', ""), 6, 7),
-    "width": (swap(GOOD, 'link_width="16"', 'link_width="x16"'), 4, 160),
+    "width": (swap(GOOD, 'link_width="16"', 'link_width="x8"'), 4, 160),
+    "width-empty": (swap(GOOD, 'link_width="16"', 'link_width=""'), 4, 160),
     "two-gpus": (swap(LINKED, "<gpu>", "<gpu/><gpu>"), 5, 56),
     "pcilink": (swap(GOOD, "    </pci>", '<pcilink target="1"/></pci>'), 7, 10),
     "override": (swap(LINKED, "<gpu>", '<gpu sm="90">'), 5, 55),
@@ -157,10 +165,11 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "net-twice": (swap(NET, "<nic>", '<nic><net name="mlx5_0"/>'), 6, 208),
 }  # fmt: skip
 BESIDE_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
+ALSO_BESIDE = {"not-rate", "not-numa"}
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
-    assert set(BROKEN) | BESIDE_A_MACHINE | {"not-rate"} == set(RULES)
+    assert set(BROKEN) | BESIDE_A_MACHINE | ALSO_BESIDE == set(RULES)
 
 
 @pytest.mark.parametrize("rule", BROKEN)
@@ -188,6 +197,28 @@ FINE_AND_IS_NOT: dict[str, str] = {
     "a link width of 999": BROKEN["width-most"][0],
     "a switch link missing": swap(SWITCHED, '<nvlink target="0000:0a:00.0" count="4" tclass="0x068000"/>', ""),
     "a switch link of 0": BROKEN["switch-lost"][0],
+    "a second system of another version": GOOD + '<system version="2"/>',
+    "a GPU in a second system": GOOD + '<system version="1"><cpu numaid="0"><pci busid="0000:09:00.0"/></cpu></system>',
+    "a compute capability in NVIDIA's words": swap(LINKED, "<gpu>", '<gpu sm="8.0">'),
+    "a GPU's number that NCCL leaves it out for": swap(LINKED, "<gpu>", '<gpu dev="-1">'),
+    "a <nic> in a GPU that has no <gpu>": swap(GOOD, 'link_width="16"/>', 'link_width="16"><nic/></pci>'),
+    "a NIC's speed with its unit": swap(NET, 'name="mlx5_0"', 'name="mlx5_0" speed="200Gb"'),
+    "an affinity in capitals, which NCCL before 2.28 reads up to the first": swap(GOOD, "0000000f", "0000000F"),
+    "a link width in octal": swap(GOOD, 'link_width="16"', 'link_width="016"'),
+    "a link width that is no number": BROKEN["width"][0],
+    "a number of links in octal": LINKED.replace('count="4"', 'count="010"'),
+    "a CPU's model in octal": swap(GOOD, 'modelid="143"', 'modelid="0143"'),
+    "a class of a switch that is not /sys's, with a NIC below": swap(NET, 'class="0x060400"', 'class="0x0604"'),
+    "a GPU below another": swap(
+        GOOD,
+        '"0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>',
+        '"0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<pci busid="0000:05:00.0" class="0x030200"/></pci>',
+    ),
+    "a <gpu> in a switch": swap(GOOD, "    </pci>", "    <gpu/></pci>"),
+    "a <nic> in a switch": swap(GOOD, "    </pci>", "    <nic/></pci>"),
+    "NCCL's own mark on a node": swap(GOOD, 'numaid="1"', 'numaid="1" keep="1"'),
+    "a node's number with a leading 0": swap(GOOD, 'numaid="0"', 'numaid="00"'),
 }
 NOTHING_CHANGES: dict[str, str] = {
     "target of a switch link": BROKEN["switch-target"][0],
@@ -198,11 +229,16 @@ NOTHING_CHANGES: dict[str, str] = {
     "class 0x0604": swap(GOOD, 'class="0x060400"', 'class="0x0604"'),
     "a class in capitals": swap(GOOD, 'class="0x030200"', 'class="0X030200"'),
     "a second system": BROKEN["second-root"][0],
+    "another element before the system": "<topology/>" + GOOD,
     "numaid of a node without devices": BROKEN["numaid-unused"][0],
     "affinity of a node without devices": BROKEN["affinity-unused"][0],
     "an odd bus id of a switch": BROKEN["busid-switch"][0],
     "a GPU twice": BROKEN["gpu-twice"][0],
     "vendor missing on a NIC": BROKEN["ids-nic"][0],
+    "a <gpu> in a device of a bridge's class, where /sys decides": swap(LINKED, "0x030200", "0x060400"),
+    "a mark that says not to keep": swap(LINKED, "<gpu>", '<gpu keep="0">'),
+    "no lanes, as virtual machines have it": BROKEN["width-empty"][0],
+    "NVML's long form of a link's target": LINKED.replace('target="0000:', 'target="00000000:'),
 }
 
 
@@ -218,9 +254,51 @@ def test_what_changes_nothing_for_nccl_is_a_note(fault: str) -> None:
     assert not [finding.rule for finding in found if finding.error]
 
 
-def test_thirteen_attributes_and_four_ids_still_have_room() -> None:
-    extra = " ".join(f'a{n}="1"' for n in range(9))
-    assert rules(swap(GOOD, 'busid="0000:02:00.0"', f'busid="0000:02:00.0" {extra}')) == []
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('version="1"', 'version="1.0"'),
+        ('version="1"', 'version="0x1"'),
+        ('"32.0 GT/s PCIe"', '"32 GT/s PCIe"'),  # the beginning is what an old kernel writes
+    ],
+)
+def test_what_nccl_reads_as_the_same_has_no_findings(old: str, new: str) -> None:
+    text = swap(GOOD, old, new)
+    assert rules(text) == []
+    assert nccl.read(text) == msgspec.structs.replace(nccl.read(GOOD), pci=nccl.read(text).pci)
+
+
+def test_a_links_target_in_another_form_is_a_switch_where_its_class_is_missing() -> None:
+    long = LINKED.replace('target="0000:', 'target="00000000:').replace(' tclass="0x030200"', "")
+    assert "target" in rules(long)
+
+
+@pytest.mark.parametrize(
+    ("base", "tag", "room"),
+    [
+        (GOOD, '<pci busid="0000:02:00.0"', 9),  # four of its own, and four ids are added
+        (GOOD, '<pci busid="0000:01:00.0"', 8),  # has all eight; NCCL reads sixteen
+        (GOOD.replace("0000:01:00.0", "ffff:ff:00.0"), '<pci busid="ffff:ff:00.0"', 8),
+        (
+            GOOD.replace(
+                '<pci busid="0000:01:00.0"', '<pci busid="ffff:ff:00.0" class="0x060400"><pci busid="0000:01:00.0"'
+            ).replace("    </pci>", "    </pci></pci>"),
+            '<pci busid="ffff:ff:00.0"',
+            13,
+        ),  # its rate is added, empty
+        (GOOD, '<cpu numaid="0"', 10),  # has six; the host is added
+        (GOOD, '<cpu numaid="1"', 10),  # has one; six are added
+        (LINKED, "<gpu", 11),
+        (LINKED, '<nvlink target="0000:03:00.0"', 13),
+        (NET, "<net", 2),
+    ],
+)
+def test_attributes_have_room_beside_those_that_nccl_adds(base: str, tag: str, room: int) -> None:
+    def extra(count: int) -> str:
+        return swap(base, tag, " ".join([tag, *(f'a{n}="1"' for n in range(count))]))
+
+    assert "attributes" not in rules(extra(room))
+    assert "attributes" in rules(extra(room + 1))
 
 
 def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
@@ -231,6 +309,119 @@ def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
     assert [(finding.rule, finding.error) for finding in found] == [("not-rate", True)]
     assert "24 GB/s over PCIe, but this device has 48" in found[0].problem
     assert rules(swap(GOOD, "32.0 GT/s PCIe", "32 GT/s"), machine_of(GOOD)) == []  # the same in an old kernel's words
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_width="8"/>', ["not-rate"]),  # the speed is /sys's
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="16.0 GT/s PCIe"/>', ["not-rate"]),
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', "/>", []),
+        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="" link_width="16"/>',
+         ["not-rate", "speed-empty"]),
+    ],
+)  # fmt: skip
+def test_a_rate_is_compared_as_nccl_completes_it(old: str, new: str, found: list[str]) -> None:
+    assert sorted(rules(swap(GOOD, old, new), machine_of(GOOD))) == found
+
+
+@pytest.mark.parametrize("lanes", ["8", "32"])
+def test_a_rate_may_be_too_high_as_well(lanes: str) -> None:
+    wide = GOOD.replace('link_width="16"', f'link_width="{lanes}"')
+    assert rules(wide, machine_of(GOOD)) == ["not-rate"] * 3
+
+
+def test_ids_that_a_file_does_not_have_are_none_of_another_device() -> None:
+    assert rules(swap(GOOD, ' vendor="0x1000"', ""), machine_of(GOOD)) == []
+
+
+def test_the_last_number_that_nccl_takes_is_taken() -> None:
+    def with_elements(count: int) -> str:
+        nics = ["<nic/>" * (count // 10), "<nic/>" * (count - count // 10 * 9)]
+        cpus = "".join(f'<cpu numaid="{n}">{nics[n == 11]}</cpu>' for n in range(2, 12))
+        return swap(GOOD, '<cpu numaid="1"/>', '<cpu numaid="1"/>' + cpus)
+
+    assert [rules(with_elements(count)) for count in (184, 185, 239, 240)] == [[], ["many"], ["many"], ["too-many"]]
+    for old, most, rule in (('link_width="16"', 64, "width-most"), ('count="4"', 18, "count-most")):
+        name, base = old.split("=")[0], LINKED if "count" in old else GOOD
+        assert rule not in rules(base.replace(old, f'{name}="{most}"'))
+        assert rule in rules(base.replace(old, f'{name}="{most + 1}"'))
+    two = re.sub(r"(<nvlink [^>]*/>)", r"\1\1", SWITCHED.replace('count="4"', 'count="9"'))
+    assert "links-most" not in rules(two)
+    assert "links-most" in rules(two.replace('count="9"', 'count="10"'))
+
+
+def test_a_link_to_the_own_cpu_is_none_to_a_switch() -> None:
+    power = swap(LINKED, "<gpu>", '<gpu><nvlink target="0004:00:00.0" count="2" tclass="0x068001"/>')
+    assert rules(power) == ["believed"]
+
+
+def test_an_invented_switchs_class_is_the_files_in_every_rank() -> None:
+    text = NET.replace("0000:01:00.0", "ffff:ff:01.0").replace("0x060400", "0x060401")
+    assert rules(text) == ["bridge-class", "net"]
+
+
+@pytest.mark.parametrize("where", ['" class="0x030200"', '"/>'], ids=["between", "at the end"])
+def test_blanks_too_many_take_the_room_of_attributes(where: str) -> None:
+    tag = '<pci busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>'
+    at = tag.index(where) + 1
+
+    def with_blanks(count: int) -> str:
+        return swap(GOOD, tag, tag[:at] + " " * count + tag[at:])
+
+    assert rules(with_blanks(9)) == []
+    assert rules(with_blanks(10)) == ["attributes"]
+
+
+def test_letters_of_several_bytes_are_long_earlier() -> None:
+    assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 126 + '"')) == []
+    assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 127 + '"')) == ["long-value"]
+
+
+@pytest.mark.parametrize("text", ['numaid ="0"', 'numaid= "0"'])
+def test_a_blank_on_either_side_of_the_equals_is_seen(text: str) -> None:
+    assert "blank-at-equals" in rules(swap(GOOD, 'numaid="0"', text))
+
+
+@pytest.mark.parametrize("comment", ["<!--a>b=c-->", "<!--a b=c-->", "<!--a/b=c-->", "<!---->"])
+def test_only_a_comments_first_word_is_read(comment: str) -> None:
+    assert rules(comment + GOOD) == []
+
+
+def test_links_in_two_elements_are_one_number() -> None:
+    two = swap(LINKED, 'count="4" tclass="0x030200"/>', 'count="1" tclass="0x030200"/>'
+               '<nvlink target="0000:03:00.0" count="3" tclass="0x030200"/>')  # fmt: skip
+    assert rules(two) == ["believed"]
+
+
+def test_cpus_of_other_kinds_need_no_model() -> None:
+    arm = re.sub(r'arch="x86_64" vendor="\w+" familyid="6" modelid="143"', 'arch="arm64"', NET)
+    assert arm != NET
+    assert rules(arm) == ["net"]
+    assert rules(arm.replace('arch="arm64"', 'arch="arm64" vendor="ARM"')) == ["net"]
+    assert "cpu-facts" in rules(arm.replace(' affinity="0000000f"', ""))
+
+
+@pytest.mark.parametrize("name", ["link_speed", "link_width"])
+def test_either_half_of_a_rate_is_needed_above_a_net(name: str) -> None:
+    assert "no-speed" in rules(re.sub(rf' {name}="[^"]*"', "", NET, count=1))
+
+
+def test_a_profile_without_a_tree_has_its_gpus_rates() -> None:
+    profile = profiles.load("hgx-h100")
+    text = nccl.write(profile)
+    gpu = re.compile(r'(class="0x030200"[^>]*link_width=")16')
+    assert rules(text, profile) == []
+    assert rules(gpu.sub(r"\g<1>8", text), profile) == ["not-rate"] * 8
+
+
+def test_a_gpu_below_another_node_is_seen_beside_its_machine() -> None:
+    true = machine_of(BOTH)
+    turned = BOTH.replace('numaid="0"', 'numaid="x"').replace('numaid="1"', 'numaid="0"').replace('"x"', '"1"')
+    found = [finding for finding in nccl.check(turned, machine=true) if finding.error]
+    assert [(f.rule, f.line) for f in found] == [("not-numa", 5), ("not-numa", 6), ("not-numa", 9)]
+    assert found[0].cure == 'put it below <cpu numaid="0">'
+    assert rules(BOTH, true) == []
 
 
 def test_good_files_have_no_findings() -> None:
@@ -247,6 +438,19 @@ def test_what_repeats_is_said_once_with_the_number_of_places() -> None:
     found = [f for f in nccl.check(text) if f.rule == "override"]
     assert len(found) == 1
     assert found[0].problem == "dev overrides NVML's number, which starts at 0 in a container (2 places)"
+
+
+@pytest.mark.parametrize("tag", ['<cpu numaid="0"/>', "<cpu a=b/>", '<cpu a="1" a="1"/>', "<{n}/>"])
+def test_a_file_full_of_faults_is_told_in_a_few_lines(tag: str) -> None:
+    text = '<system version="1">' + "".join(tag.replace("{n}", f"x{n}") for n in range(20_000)) + "</system>"
+    found = nccl.check(text)
+    assert len(found) < 300
+    assert any(re.search(r"\((19|20)[0-9]{3} places\)", finding.problem) for finding in found)
+
+
+def test_what_stands_in_a_file_is_not_told_whole() -> None:
+    for text in (swap(GOOD, '"0000000f"', '"' + "x" * 900_000 + '"'), swap(GOOD, '"0000000f"', "x" * 900_000)):
+        assert max(len(finding.problem) + len(finding.cure) for finding in nccl.check(text)) < 600
 
 
 def test_findings_come_by_line_and_column_and_tell_errors_from_warnings() -> None:

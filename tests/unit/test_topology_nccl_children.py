@@ -8,7 +8,7 @@ import pytest
 from dradriver.topology import nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.nccl.limits import MAX_CHILDREN
+from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.xml import Element, parse
 from dradriver.topology.synthetic import synthetic_uuid
 
@@ -56,6 +56,12 @@ def cloud(*, nics: int, path: PathType = PathType.PHB, gpus: int = 8) -> Machine
     )
 
 
+def written(machine: Machine) -> Element:
+    root = parse(nccl.write(machine)).root
+    assert root is not None
+    return root
+
+
 def most_children(element: Element) -> int:
     return max([len(element.children), *map(most_children, element.children)])
 
@@ -90,11 +96,12 @@ def test_a_discovered_flat_tree_gets_switches_whose_bus_ids_are_free() -> None:
     leaves = [PciDevice(gpu.pci, None, None, "0x030200", "10de:2330:10de:16c1") for gpu in machine.gpus[1:]]
     leaves += [PciDevice(nic.pci, None, None, "0x020000", "1d0f:efa1:1d0f:efa1") for nic in machine.nics]
     below = PciDevice(machine.gpus[0].pci, 0, None, "0x030200", "10de:2330:10de:16c1")
-    text = nccl.write(msgspec.structs.replace(machine, pci=(taken, below, *leaves)))
+    discovered = msgspec.structs.replace(machine, pci=(taken, below, *leaves))
+    text = nccl.write(discovered)
     root = parse(text).root
     assert root is not None
     assert most_children(root) == MAX_CHILDREN
-    assert {f.rule for f in nccl.check(text, machine=machine)} <= {"speed-empty"}
+    assert {f.rule for f in nccl.check(text, machine=discovered)} <= {"speed-empty"}
     again = nccl.read(text)
     assert again.paths == nccl.read(nccl.write(machine)).paths
     assert len(again.pci) == 1 + 8 + 32 + 8
@@ -116,6 +123,13 @@ def test_where_switches_would_lie_the_file_is_refused() -> None:
     )
     with pytest.raises(TopologyError, match="<cpu> 0: 33 children; NCCL 2"):
         nccl.write(machine)
+    full = machine.subset(range(32))
+    assert most_children(written(full)) == 32
+    beside = msgspec.structs.replace(
+        full, nics=(Nic(name="mlx5_0", pci="0000:80:00.0", numa=0),), nic_paths=((PathType.NODE,) * 32,)
+    )
+    with pytest.raises(TopologyError, match=r"<cpu> 0: 33 children; .*leave out NICs that no job uses"):
+        nccl.write(beside)
 
 
 def test_nodes_of_gpu_memory_are_left_out_where_there_are_too_many() -> None:
@@ -126,6 +140,13 @@ def test_nodes_of_gpu_memory_are_left_out_where_there_are_too_many() -> None:
     text = nccl.write(machine)
     assert text.count("<cpu ") == 2
     assert nccl.check(text, machine=machine) == []
+    used = msgspec.structs.replace(
+        machine,
+        gpus=(msgspec.structs.replace(machine.gpus[0], numa=5), *machine.gpus[1:]),
+        numa=(*tray.numa, *(NumaNode(id=n, cpumap="1" if n == 7 else "") for n in range(2, 34))),
+    )
+    nodes = [node.id for node in wanted_nodes(used)]
+    assert nodes == sorted({*(node.id for node in tray.numa), 5, 7})
     crowd = msgspec.structs.replace(tray, numa=tuple(NumaNode(id=n, cpus=str(n)) for n in range(33)))
     with pytest.raises(TopologyError, match="<system>: 33 children"):
         nccl.write(crowd)

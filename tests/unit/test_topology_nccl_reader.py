@@ -87,6 +87,18 @@ def test_a_link_to_itself_as_vms_show_it_is_none() -> None:
     assert machine.link_gbps == 0
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        '<nvlink target="0000:09:00.0" count="2" tclass="0x030200"/>',  # a GPU that is not in the file
+        '<nvlink target="0004:00:00.0" count="2" tclass="0x068001"/>',  # a POWER CPU
+        '<nvlink target="0000:02:00.0" count="2" tclass="0x030200"/>',  # itself
+    ],
+)
+def test_links_that_lead_to_no_gpu_of_the_file_and_no_switch_are_none(link: str) -> None:
+    assert nccl.read(SMALL.replace('<gpu dev="1" sm="86">', f'<gpu dev="1" sm="86">{link}')) == nccl.read(SMALL)
+
+
 def test_the_tree_gives_paths_numbers_and_facts() -> None:
     machine = nccl.read(SMALL, name="box")
     assert [gpu.pci for gpu in machine.gpus] == ["0000:03:00.0", "0000:02:00.0"]  # by dev
@@ -175,6 +187,12 @@ def test_what_is_no_topology_file_is_refused(text: str, says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         nccl.read(text)
     assert says in str(caught.value)
+
+
+def test_a_file_of_more_devices_than_a_machine_has_is_refused_at_once() -> None:
+    devices = "".join(f'<pci busid="{n:04x}:01:00.0" class="0x030200"/>' for n in range(12_000))
+    with pytest.raises(TopologyError, match="12000 GPUs and NICs; at most 512 are read"):
+        nccl.read(f'<system version="1"><cpu numaid="0">{devices}</cpu></system>')
 
 
 def test_a_dump_of_several_hosts_is_no_machine() -> None:

@@ -122,9 +122,15 @@ def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
     assert '  <cpu numaid="-1" arch="x86_64"' in text
 
 
-def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one() -> None:
+def test_nodes_before_one_of_a_high_number_are_not_made_up() -> None:
+    tree = tuple(PciDevice(d.busid, d.parent, 1000, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
+    assert nccl.write(box(pci=tree, numa=())).count("<cpu ") == 1
+
+
+@pytest.mark.parametrize("listed", [(), (NumaNode(id=2, cpus="8-15"),)], ids=["none", "the device's alone"])
+def test_nodes_that_nobody_listed_are_written_where_a_device_is_on_a_later_one(listed: tuple[NumaNode, ...]) -> None:
     tree = tuple(PciDevice(d.busid, d.parent, 2, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
-    machine = box(pci=tree, numa=())
+    machine = box(pci=tree, numa=listed)
     text = nccl.write(machine)
     assert [line.split('"')[1] for line in text.splitlines() if "<cpu" in line] == ["0", "1", "2"]
     assert nccl.check(text, machine=machine) == []
@@ -206,3 +212,12 @@ def test_a_virtual_machine_needs_a_file_only_where_it_would_tell_nccl_something(
     assert "its PCI tree shows which devices are near" in shown.reasons[0]
     slow = change(flat, links=((0,) * 8,) * 8, nics=(), nic_paths=())
     assert explain(slow).needed
+
+
+def test_a_containers_file_has_the_nics_that_no_other_gpu_is_nearer_to() -> None:
+    server = msgspec.structs.replace(profiles.load("dgx-a100"), virtual=True)
+    for gpu in (0, 5):
+        listed = {device.busid for device in nccl.read(nccl.write(server, gpus=[gpu])).pci}
+        for nic, row in zip(server.nics, server.nic_paths, strict=True):
+            assert (nic.pci in listed) == (row[gpu] == min(row)), (gpu, nic.name)
+        assert [one.pci in listed for one in server.gpus] == [n == gpu for n in range(8)]

@@ -130,6 +130,8 @@ def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
         ("", "line 1, column 1: no header"),
         ("GPU0\t X \t0-7\n", "line 1, column 1: no header"),
         ("\tGPU0\tGPU0\n", "line 1, column 7: GPU0 stands twice"),
+        ("\tGPU0\tGPU10000\n", "line 1, column 7: 'GPU10000' is no GPU; columns"),
+        ("\tGPU0\tGPU\u0663\n", "line 1, column 7: 'GPU\u0663' is no GPU; columns"),
         ("\tGPU1\tGPU0\n", "line 1, column 1: the GPU columns are not in ascending order"),
         ("\tGPU0\tCPU Affinity\tGPU1\n", "line 1, column 20: 'GPU1' is no column"),
         ("\tGPU0\tGPU1\nGPU0\t X \n", "line 2, column 9: GPU0's row ends before its cell for GPU1"),
@@ -176,7 +178,7 @@ def test_grace_and_ambiguous_numa_affinities() -> None:
         (("48-63,176-191", "16-31,144-159"), [3, 1]),  # a DGX A100, had its text no column
         (("0,2,4,6", "1,3,5,7"), [0, 1]),  # CPUs numbered across the sockets
         (("0-7", "24-27"), [0, 1]),  # nodes that are not alike: in the order of their CPUs
-        (("4-11", "12-19"), [0, 1]),
+        (("4-11", "20-27"), [0, 1]),  # which do not start where such nodes would
         (("0-7", "4-11"), [None, None]),
         (("0-7", "N/A"), [0, None]),
     ],
@@ -265,3 +267,9 @@ def test_two_seeds_share_no_uuid() -> None:
     a, b = (topo_m.read(_small(), name="box", seed=seed) for seed in ("a", "b"))
     assert not {gpu.uuid for gpu in a.gpus} & {gpu.uuid for gpu in b.gpus}
     assert a == topo_m.read(_small(), name="box", seed="a")
+
+
+def test_all_links_of_a_gpu_to_one_peer_are_a_bridge() -> None:
+    machine = topo_m.read("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV18\tSYS\nGPU1\tNV18\tX\tSYS\nGPU2\tSYS\tSYS\tX\n")
+    assert not machine.switched
+    assert machine.links[0] == (0, 18, 0)

@@ -7,11 +7,12 @@ elements' order and number, the CPUs, and the comparison with a machine.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, facts
 from dradriver.topology.nccl.device_rules import below, elements
-from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.invent import INVENTED, words
 from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
@@ -20,9 +21,16 @@ from dradriver.topology.nccl.xml import Element, parse
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
 MAX_ATTRIBUTES = 16
-MAX_GPU_ATTRIBUTES = 12  # NCCL adds up to four
 _ROOM = 17  # attributes of one element: NCCL has room for one more than it reads
-_ADDED = ("class", *IDS, "link_speed", "link_width")  # what NCCL adds to a device that /sys has
+_ADDED: dict[str, tuple[str, ...]] = {  # what some NCCL adds to an element that has it not
+    "cpu": ("affinity", "arch", "vendor", "familyid", "modelid", "host_hash"),
+    "pci": ("class", *IDS, "link_speed", "link_width"),  # where /sys has the device
+    "gpu": ("dev", "sm", "rank", "gdr", "keep", "mlopart"),
+    "nvlink": ("tclass",),
+    "net": ("keep", "dev", "latency", "speed", "port", "rail", "plane", "guid", "maxconn", "gdr", "net", "coll", "gin",
+            "rma"),
+}  # fmt: skip
+_ADDED_TO_INVENTED = ("link_speed", "link_width")  # empty, for /sys has no such device
 _MAX_CHILDREN_2_21 = 128
 _OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
@@ -33,9 +41,9 @@ _CHILDREN = {  # an element in another place is skipped, with all that is in it
     "nic": {"net"},
 }
 _KNOWN = {"system"}.union(*_CHILDREN.values())
-_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*")
-_NUMBER = re.compile(r"-?\d{1,9}|0x[0-9a-fA-F]{1,8}")
-_NUMA = re.compile(r"-1|\d{1,6}")
+_MASK = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")  # NCCL before 2.28 stops at a capital
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})|0x[0-9a-fA-F]{1,8}")
+_NUMA = re.compile(r"-1|0|[1-9][0-9]{0,5}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
 _VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
 _MOST_GAPS = 64
@@ -59,6 +67,8 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
         _system(root, notes, machine)
         if machine is not None:
             _compare(root, machine, notes)
+    for other in document.others:
+        _other(other, notes)
     noted = notes.findings()
     if not document.whole:  # what is missing may stand where nobody could read on
         noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
@@ -67,7 +77,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
 
 
 def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
-    if root.get("version") != "1":
+    if facts.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
     count = _count(root)
@@ -94,16 +104,27 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     device_rules.check(root, notes)
 
 
+def _other(root: Element, notes: Notes) -> None:
+    """Note an element beside the first ``<system>``."""
+    if root.name == "system" and facts.integer(root.get("version") or "") != 1:
+        notes.add("version", root.at("version"), text=root.get("version"))
+    elif root.name == "system" and root.children:
+        notes.add("second-system", root.place)
+    else:
+        notes.add("second-root", root.place, name=root.name[:40])
+
+
 def _shape(element: Element, notes: Notes) -> None:
     """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
     name, count = element.name, len(element.attributes) + element.blanks
-    most, added = MAX_GPU_ATTRIBUTES if name == "gpu" else MAX_ATTRIBUTES, ", those included that it adds"
-    if name == "pci" and not (element.get("busid") or "").startswith(INVENTED):
-        missing = sum(element.get(one) is None for one in _ADDED)
-        most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing} from /sys" if missing else ""
+    adds = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
+    missing = sum(element.get(one) is None for one in adds)
+    most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing}" if missing else ""
     if count > most:
         blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
         notes.add("attributes", element.place, name=name[:40], count=count, blanks=blanks, most=most, added=added)
+    if element.get("keep") == "1":
+        notes.add("kept", element.at("keep"), once="kept")
     children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
     if children > MAX_CHILDREN:
         more = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
@@ -162,32 +183,46 @@ def _cpu(cpu: Element, notes: Notes) -> None:
 
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
     """Note what the file says otherwise than /sys does of this machine."""
+    cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
     listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
+    numas = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
-    for device in machine.pci:
+    of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *words(gpu.pcie_gbps)) for gpu in machine.gpus]
+    tree: Sequence[PciDevice] = machine.pci or of_gpus
+    tops: list[int | None] = []  # of each device the node that NCCL hangs it below: that of the highest bridge
+    for device in tree:
+        tops.append(device.numa if device.parent is None else tops[device.parent])
+    for device, top in zip(tree, tops, strict=True):
         element = listed.get(device.busid)
         if element is None:
             continue
-        rate, wanted_rate = _rate(element), facts.pci_gbps(device.link_speed, device.link_width)
-        if rate is not None and device.link_speed in facts.LINK_SPEEDS and rate != wanted_rate:
-            cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
-            notes.add("not-rate", element.at("link_width"), text=f"{rate:g}", wanted=f"{wanted_rate:g}", cure=cure)
+        _rate(element, device, notes)
+        said = numas.get(device.busid)
+        leaf = not device.kind.startswith("0x06")
+        if leaf and said not in (None, "-1") and top is not None and said != str(top):
+            notes.add("not-numa", element.place, text=said, wanted=top)
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
         for name, wanted in [("class", device.kind), *zip(IDS, ids, strict=False)]:
             said = element.get(name)
             if wanted and said is not None and said != wanted:
                 notes.add("not-sys", element.at(name), name=name, text=said, wanted=wanted)
-    nodes = {cpu.get("numaid") for cpu in root.children if cpu.name == "cpu"}
+    nodes = {cpu.get("numaid") for cpu in cpus}
     missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))
 
 
-def _rate(element: Element) -> float | None:
-    """Return the bandwidth that NCCL counts for a device's own link; None where the file does not say."""
+def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
+    """Note a PCIe rate that NCCL counts from the file, and from /sys what it does not say, and that /sys has not."""
     speed, width = element.get("link_speed"), element.get("link_width")
-    if speed not in facts.LINK_SPEEDS or width is None or not re.fullmatch(r"\d{1,3}", width):
-        return None
-    return facts.pci_gbps(speed, int(width))
+    if facts.lane_rate(device.link_speed) is None or (speed is None and width is None):
+        return
+    lanes = device.link_width if width is None else facts.integer(width)
+    rate = facts.pci_gbps(device.link_speed if speed is None else speed, lanes)
+    wanted = facts.pci_gbps(device.link_speed, device.link_width)
+    if rate != wanted:
+        place = element.at("link_speed" if width is None else "link_width")
+        cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
+        notes.add("not-rate", place, text=f"{rate:g}", wanted=f"{wanted:g}", cure=cure)

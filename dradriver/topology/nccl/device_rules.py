@@ -16,7 +16,9 @@ _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a v
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _CPU_CLASS = "0x068001"  # POWER
-_COUNT = re.compile(r"\d{1,9}")
+_COUNT = re.compile(r"0|[1-9][0-9]{0,8}")  # 010 is 8 to NCCL
+_ENDS = ("0x02", "0x03", "0x0680")  # classes of devices below which NCCL does not look
+_SPEED = re.compile(r"-?(0|[1-9][0-9]{0,8})")  # of NICs; some drivers say -1
 _OVERRIDES = {
     "dev": "NVML's number, which starts at 0 in a container",
     "sm": "the compute capability",
@@ -80,6 +82,7 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     seen.setdefault(busid, pci)
     network = below(pci, "net")
     _pci_class(pci, notes, network=network)
+    _inside(pci, notes)
     _speed(pci, notes, network=network)
     for second in _gpus(pci)[1:2]:
         notes.add("two-gpus", second.place)
@@ -88,16 +91,33 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
         notes.add("ids" if switch else "ids-nic", pci.place, text=", ".join(missing))
 
 
+def _inside(pci: Element, notes: Notes) -> None:
+    """Note what NCCL does not find in a device, because it takes it for a GPU or NIC."""
+    kind = (pci.get("class") or "").lower()
+    first = {child.name: child for child in reversed(pci.children)}
+    what = next((f"a <{name}>" for name in ("gpu", "nic") if name in first), f"class {kind}")
+    if "pci" in first and (what != f"class {kind}" or kind.startswith(_ENDS)):
+        notes.add("below-device", first["pci"].place, text=what)
+    if "nic" in first and ("gpu" in first or kind.startswith("0x03")):
+        notes.add("nic-in-gpu", first["nic"].place)
+    if "gpu" in first and kind.startswith("0x02"):
+        notes.add("gpu-in-nic", first["gpu"].place, text=kind)
+    if "pcilink" in first and (what != f"class {kind}" or kind.startswith(_ENDS)):
+        notes.add("pcilink-place", first["pcilink"].place, text=what)
+
+
 def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
     kind = pci.get("class")
-    if kind is None and (pci.get("busid") or "").startswith(INVENTED):
+    invented = (pci.get("busid") or "").startswith(INVENTED)
+    shared = network and not invented and any(child.name == "pci" for child in pci.children)
+    if kind is None and invented:
         notes.add("no-class-switch", pci.place)
     elif kind is None:
         notes.add("no-class-net" if network else "no-class", pci.place, once="" if network else "no-class")
     elif not _CLASS.fullmatch(kind):
-        notes.add("class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "class", pci.at("class"), text=kind)
     elif kind.startswith("0x0604") and kind != "0x060400":
-        notes.add("bridge-class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "bridge-class", pci.at("class"), text=kind)
 
 
 def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
@@ -107,10 +127,13 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
             notes.add("no-speed", pci.place, name=name)
     if speed == "":
         notes.add("speed-empty", pci.at("link_speed"), once="speed-empty")
-    elif speed is not None and speed not in facts.LINK_SPEEDS:
+    elif speed is not None and facts.lane_rate(speed) is None:
         notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
-    if width is not None and not _COUNT.fullmatch(width):
-        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width)
+    if width == "":
+        notes.add("width-empty", pci.at("link_width"), once="width-empty")
+    elif width is not None and not _COUNT.fullmatch(width):
+        lanes = facts.integer(width) or 16
+        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
         notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)
 
@@ -159,11 +182,13 @@ def _switches(gpus: dict[str, Element], linked: dict[str, list[Element]], notes:
 
 def _gpu(gpu: Element, notes: Notes) -> None:
     for name, what in _OVERRIDES.items():
-        if gpu.get(name) is not None:
+        value = gpu.get(name)
+        if value is not None and not _COUNT.fullmatch(value):
+            notes.add("no-number", gpu.at(name), name=name, text=value)
+        elif value is not None:
             notes.add("override", gpu.at(name), once=f"override {name}", name=name, text=what)
-    for name in ("rank", "keep"):
-        if gpu.get(name) is not None:
-            notes.add("own-note", gpu.at(name), once=f"own {name}", name=name)
+    if gpu.get("rank") is not None:
+        notes.add("own-note", gpu.at("rank"), once="own rank", name="rank")
     for c2c in gpu.children:
         if c2c.name == "c2c" and not all(_COUNT.fullmatch(c2c.get(name) or "") for name in ("bw", "count")):
             notes.add("c2c", c2c.place)
@@ -171,8 +196,9 @@ def _gpu(gpu: Element, notes: Notes) -> None:
 
 def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
     """Note what is wrong with one link element and return its count, 0 for none."""
-    target, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
-    if not _BUS_ID.fullmatch(target) and target not in _HIDDEN_SWITCH:
+    written, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
+    target = reduced(written)  # so it is looked for among GPUs; its class in /sys by what is written
+    if not _BUS_ID.fullmatch(target if kind else written) and written not in _HIDDEN_SWITCH:
         rule = "target" if kind is None or kind.startswith("0x03") else "switch-target"
         notes.add(rule, link.at("target"), text=link.get("target"))
     if not _COUNT.fullmatch(count):
@@ -200,6 +226,6 @@ def _net(net: Element, names: dict[str, Element], notes: Notes) -> None:
         notes.add("net-twice", net.at("name"), text=name, line=names[name].place[0])
     else:
         names[name] = net
+    if net.get("speed") is not None and not _SPEED.fullmatch(net.get("speed") or ""):
+        notes.add("no-number", net.at("speed"), name="speed", text=net.get("speed"))
     notes.add("net", net.place, once="net")
-    if net.get("keep") is not None:
-        notes.add("own-note", net.at("keep"), once="own net keep", name="keep")

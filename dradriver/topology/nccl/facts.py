@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dradriver.topology.machine import Cpu
 
 _PER_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's number for the signalling rate
@@ -9,13 +11,29 @@ _PER_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NC
 LINK_SPEEDS = {f"{rate} GT/s": number for rate, number in _PER_LANE.items() if rate != "64"} | {
     f"{rate if '.' in rate else rate + '.0'} GT/s PCIe": number for rate, number in _PER_LANE.items()
 }
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,15}|[1-9][0-9]{0,15})")
 ZHAOXIN = ("CentaurHauls", "  Shanghai  ")  # as the CPU says it, blanks included
 ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 
 
+def integer(text: str) -> int:
+    """Return the number that NCCL reads in an attribute (C's strtol): 010 is 8, 0x10 and 16.0 are 16, a word is 0."""
+    match = _INTEGER.match(text)
+    if match is None:
+        return 0
+    digits = match[2].lower()
+    octal = digits[0] == "0" and digits[1:2] != "x"
+    return int(match[1] + digits, 8 if octal else 0)
+
+
+def lane_rate(speed: str) -> int | None:
+    """Return NCCL's number for a signalling rate, None for one that it does not know; the words' beginning decides."""
+    return next((number for words, number in LINK_SPEEDS.items() if speed.startswith(words)), None)
+
+
 def pci_gbps(speed: str, width: int) -> float:
     """Return a PCIe link's bandwidth: x16 Gen 3 is 12, Gen 5 is 48; no width counts as 16, unknown words as Gen 3."""
-    return (width or 16) * LINK_SPEEDS.get(speed, 60) / 80
+    return (width or 16) * (lane_rate(speed) or 60) / 80
 
 
 def link_gbps(sm: int) -> float:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 
 import msgspec
 
 from dradriver.topology.nccl.rules import RULES
+
+_MOST_PLACES = 50  # of one rule that are written down
+_MOST_LETTERS = 200  # of what stands in the file
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -33,9 +37,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Notes:
-    """Collects findings; what every element of a file breaks is written down once, with the number of places."""
+    """Collects findings; what every element of a file breaks is written down once, with the number of places.
+
+    Of one rule fifty places are written down, the further ones as one: a file of 1 MB has room for 450,000.
+    """
 
     def __init__(self) -> None:
+        self._of_rule: Counter[str] = Counter()
         self._found: list[Finding] = []
         self._times: dict[str, list[int]] = {}  # key: position in _found, number of places
 
@@ -48,11 +56,14 @@ class Notes:
             once: A key: further places with the same one are only counted.
             words: For the rule's ``{…}``.
         """
+        if once not in self._times and self._of_rule[rule] >= _MOST_PLACES:
+            once = f"more {rule}"
         if once in self._times:
             self._times[once][1] += 1
             return
         if once:
             self._times[once] = [len(self._found), 1]
+        self._of_rule[rule] += 1
         self._found.append(finding(rule, place, **words))
 
     def findings(self) -> list[Finding]:
@@ -68,6 +79,9 @@ class Notes:
 def finding(rule: str, place: tuple[int, int], **words: object) -> Finding:
     """Return the finding that ``rule`` is broken at ``place``."""
     wording = RULES[rule]
+    for name, word in words.items():
+        if isinstance(word, str) and len(word) > _MOST_LETTERS:
+            words[name] = f"{word[:_MOST_LETTERS]}…"
     return Finding(*place, rule, wording.problem.format(**words), wording.cure.format(**words))
 
 

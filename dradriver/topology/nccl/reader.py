@@ -22,7 +22,7 @@ from dradriver.topology.nccl.xml import Element, parse
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 
-_NUMA = re.compile(r"\d{1,6}")
+_NUMA = re.compile(r"[0-9]{1,6}")
 _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
 _PRODUCTS = {  # NVIDIA's device ids (mig-parted, config-default.yaml), names as NVML spells them
     "20b0": "NVIDIA A100-SXM4-40GB",
@@ -38,6 +38,7 @@ _OTHERS = {
     "graphs": "a graph file, the result of NCCL's search (NCCL_GRAPH_DUMP_FILE)",
     "topology": "a topology of hwloc's",
 }
+_MOST_DEVICES = 512  # GPUs and NICs: the square of their number is kept, NCCL itself reads 255 elements
 _START = 'give a topology file, which starts with <system version="1">'
 
 
@@ -63,7 +64,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
-    if root.get("version") != "1":
+    if facts.integer(root.get("version") or "") != 1:
         raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone")
     cpus = [child for child in root.children if child.name == "cpu"]
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
@@ -79,6 +80,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         walk(cpu, Place(numa=numa), devices)
     if not devices.gpus:
         raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
+    count = len(devices.gpus) + len(devices.nics)
+    if count > _MOST_DEVICES:
+        raise error(root, None, f"{count} GPUs and NICs; at most {_MOST_DEVICES} are read")
     return _machine(devices, nodes, _cpu(cpus), name=name, seed=seed)
 
 

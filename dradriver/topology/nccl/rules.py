@@ -51,7 +51,10 @@ RULES = {
     "cut": _error("the file ends inside {what}", "write {end} after it"),
     "no-name": _error("a '<' without an element's name", "write <name …>; '<' has no other use here"),
     "bad-tag": _error("{text!r} where an attribute or the tag's end should stand", 'write name="value"'),
-    "second-root": _warning("a second outermost element, <{name}>: NCCL reads the first", "keep one <system>"),
+    "second-root": _warning("<{name}> beside the <system>: NCCL reads that alone", "keep one <system>"),
+    "second-system": _error(
+        "a second <system> with elements in it: NCCL finds devices there too and loses them", "keep one <system>"
+    ),
     "long-element": _error(f"an element's name of {{count}} characters: {_REFUSED}", "use 253 at most"),
     "deep": _error("nested deeper than {most} elements", "this describes no machine"),
     "no-value": _error("{name} has no value", 'write {name}="…" or remove it'),
@@ -96,7 +99,10 @@ RULES = {
     "unknown-around": _error("<{name}>: NCCL skips it with the devices in it", "remove its tags, keep what is in it"),
     # CPUs.
     "no-cpu": _error("no <cpu>: the file describes nothing", "write every NUMA node as a <cpu>"),
-    "numaid": _error("numaid {text!r}: NCCL refuses a <cpu> without a number", 'write numaid="0", …'),
+    "numaid": _error(
+        "numaid {text!r}: NCCL looks a NUMA node up by its decimal number and refuses a <cpu> without one",
+        'write numaid="0", …',
+    ),
     "numaid-mixed": _error(
         "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node alone",
         "write the number that /sys/bus/pci/devices/…/numa_node has",
@@ -118,7 +124,7 @@ RULES = {
         "vendor {text!r}: NCCL takes it for another CPU",
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
     ),
-    "no-number": _error("{name} {text!r} is no number", "write a decimal number"),
+    "no-number": _error("{name} {text!r} is no decimal number", "write a decimal number"),
     "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
     "cpu-facts": _error(
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
@@ -159,6 +165,24 @@ RULES = {
         "class {text}: to NCCL only 0x060400 is a bridge; where /sys says that, NCCL since 2.23 sees two",
         "write the text of /sys/bus/pci/devices/…/class",
     ),
+    "class-net": _error(
+        "class {text!r} of a switch, but a <net> below: ranks with a GPU below take /sys's, and NCCL since 2.23 sees "
+        "the switch as two, with a fraction of the bandwidth",
+        'write class="0x060400", or remove the <net>',
+    ),
+    "below-device": _error(
+        "a <pci> in a device with {text}: NCCL takes that for a GPU or NIC and does not look below it",
+        'put it in a switch, class="0x060400"',
+    ),
+    "nic-in-gpu": _error("a <nic> in a GPU: NCCL takes the device for a NIC", "give each its own <pci>"),
+    "gpu-in-nic": _error("a <gpu> in a NIC, class {text}: no process has such a GPU", "put it in the GPU's <pci>"),
+    "pcilink-place": _error(
+        "a <pcilink> in a device with {text}: NCCL since 2.22 ends with 'could not find PCI SW'",
+        "put it in the switch's <pci>, or remove it",
+    ),
+    "kept": _error(
+        "keep: NCCL takes what has it for the job's, also where the process has not got it", "remove it everywhere"
+    ),
     "ids": _error(
         "no {text}, but a <net> below: not all ranks add them from /sys, and NCCL since 2.23 sees the device as two, "
         "with a fraction of the bandwidth",
@@ -181,7 +205,8 @@ RULES = {
         "write that of the server: 32.0 GT/s PCIe",
     ),
     "width-most": _error("link_width {text}: NCCL multiplies whatever it reads, no PCIe link is as wide", "write 16"),
-    "width": _warning("link_width {text!r}: NCCL silently takes it for x16", 'write link_width="16"'),
+    "width": _error("link_width {text!r}: NCCL silently takes it for x{lanes}", 'write link_width="16"'),
+    "width-empty": _warning("link_width is empty: NCCL takes it for x16", 'write link_width="16"'),
     "two-gpus": _error("a second <gpu> in one <pci>: NCCL uses the first", "give each GPU its own <pci>"),
     "pcilink": _error("target {text!r} is no bus id", _BUS_ID),
     # GPUs and links.
@@ -207,7 +232,7 @@ RULES = {
         "target {text!r} is no bus id as NCCL writes it: the link leads nowhere",
         "write that of the other GPU or of the switch: 0000:0a:00.0",
     ),
-    "count": _error("count {text!r} is no number", "write how many links are up"),
+    "count": _error("count {text!r} is no decimal number", "write how many links are up"),
     "count-most": _error(
         "count {text}: NCCL believes in as many links of 20 GB/s and more, no GPU has more than 18", _NO_BANDWIDTH
     ),
@@ -243,6 +268,10 @@ RULES = {
     ),
     "not-rate": _error(
         "{text} GB/s over PCIe, but this device has {wanted}: NCCL believes the file", "write what /sys has: {cure}"
+    ),
+    "not-numa": _error(
+        "below NUMA node {text}, but this device is on {wanted}: NCCL believes the file",
+        'put it below <cpu numaid="{wanted}">',
     ),
     "numa-lacks": _error(
         "no <cpu> for NUMA node {text}, which the machine has: NCCL 2.21 fails and 2.25 sees two systems", _NODES

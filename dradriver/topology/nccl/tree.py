@@ -14,8 +14,8 @@ from dradriver.topology.nccl.xml import Element
 from dradriver.topology.paths import Place
 
 IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-_NUMBER = re.compile(r"\d{1,9}")
-_DECIMAL = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _HEX = re.compile(r"0x[0-9a-f]{4}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 MOST_LANES = 64

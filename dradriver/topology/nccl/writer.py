@@ -136,17 +136,21 @@ def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
     if known is None:
         return device
     device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
-    if known.link_speed not in facts.LINK_SPEEDS:
+    if facts.lane_rate(known.link_speed) is None:
         return device
     return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
 
 
 def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
-    """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing."""
+    """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing.
+
+    A source may name those of its GPUs alone (topo -m), so all up to the last one are written; one too many is no harm.
+    """
     known = {node.id: node for node in wanted_nodes(machine)}
     used = {numaid(device) for device in devices}
-    if not known and max(used) < MAX_CHILDREN:  # the source has none: those before the last used one are there too
-        used.update(range(max(used)))
+    last = max(used | known.keys())
+    if last < MAX_CHILDREN:
+        used.update(range(last))
     for numa in used:
         known.setdefault(numa, NumaNode(id=numa))
     return [known[numa] for numa in sorted(known)]

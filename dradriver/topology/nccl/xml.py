@@ -55,13 +55,15 @@ class Document(msgspec.Struct):
     """What was read.
 
     Attributes:
-        root: None for an empty file.
+        root: The first ``<system>``, else the first element; None for an empty file.
+        others: Further elements that stand in no other.
         findings: What NCCL would stumble over.
         broken: What nobody could read on after.
         whole: The outermost element was read to its end.
     """
 
     root: Element | None = None
+    others: list[Element] = []
     findings: list[Finding] = []
     broken: Finding | None = None
     whole: bool = False
@@ -82,14 +84,17 @@ def parse(text: str) -> Document:
         parser.run()
     except _BrokenError as stop:
         broken = stop.found
-    return Document(parser.root, parser.notes.findings(), broken, parser.whole)
+    roots = parser.roots
+    root = next((one for one in roots if one.name == "system"), roots[0] if roots else None)
+    others = [one for one in roots if one is not root]
+    return Document(root, others, parser.notes.findings(), broken, parser.whole)
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.root: Element | None = None
+        self.roots: list[Element] = []
         self.open: list[Element] = []
         self.whole = False
         self.notes = Notes()
@@ -182,10 +187,8 @@ class _Parser:
             self.note("long-element", start, count=len(element.name))
         if self.open:
             self.open[-1].children.append(element)
-        elif self.root is None:
-            self.root = element
         else:
-            self.note("second-root", start, name=element.name[:40])
+            self.roots.append(element)
         self.at = name.end()
         if not self._attributes(element, start):
             self.whole = not self.open

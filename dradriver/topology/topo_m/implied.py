@@ -35,7 +35,7 @@ _A100 = Implied("8.0", 24.0, 20.0, 16.0, 10.0)
 _GA102 = Implied("8.6", 24.0, 12.0, 16.0, 10.0)  # A40, RTX A6000, RTX 3090
 _HOPPER = Implied("9.0", 48.0, 20.6, 22.0, 16.0)
 _NO_LINKS = Implied("", 24.0, 0.0, 10.0, 16.0)  # with PCIe 4 every step farther is slower, with either kind of CPU
-_SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so nothing else decides
+_SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so CPUs decide nothing
 # Between sockets of CPUs with several x16 ports below one host bridge: Broadwell has one bridge a socket, AMD's one for
 # two ports. From Skylake on each x16 port of Intel's has its own.
 _PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
@@ -45,7 +45,8 @@ def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]],
     """Return what is most likely of the GPUs and CPUs.
 
     A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
-    Of direct links to several peers a P100 has 4, a V100 6, an A100 12 in all.
+    Of direct links to several peers a P100 has 4, a V100 6, an A100 12 in all. To switches a V100 has 6, an A100 12 (an
+    A800 8), a Hopper or Blackwell 18.
 
     Of both CPUs that such GPUs are sold with, those are the likelier that join GPUs as the text has them: in servers
     with Broadwell (DGX-1) or AMD's CPUs two may be below one host bridge (PHB), with Intel's from Skylake on they are
@@ -66,7 +67,9 @@ def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]],
 def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
     most, total = max(map(max, links)), max(map(sum, links))
     if switched:
-        return msgspec.structs.replace(_SWITCHED, link_gbps=20.6) if most > 12 else _SWITCHED
+        if most > 12:
+            return msgspec.structs.replace(_SWITCHED, pcie_gbps=48.0, link_gbps=20.6)
+        return msgspec.structs.replace(_SWITCHED, pcie_gbps=24.0) if most > 6 else _SWITCHED
     if most == 0:
         return _NO_LINKS
     if most > 12:

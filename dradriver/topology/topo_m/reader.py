@@ -20,10 +20,10 @@ from dradriver.topology.topo_m import infer
 from dradriver.topology.topo_m.implied import implied
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_GPU = re.compile(r"GPU(\d{1,4})")
+_GPU = re.compile(r"GPU([0-9]{1,4})")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]{0,63}")
-_LINKS = re.compile(r"NV([1-9]\d?)")
-_NIC_NAME = re.compile(r"\s*(NIC\d{1,4}):\s*(\S+)\s*")
+_LINKS = re.compile(r"NV([1-9][0-9]?)")
+_NIC_NAME = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*")
 _PATHS = {path.name: path for path in PathType if path is not PathType.SELF} | {"SOC": PathType.SYS}
 _CPU, _NUMA, _MEMORY = _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _ALLOWED = "X, NV1 to NV99, " + ", ".join(_PATHS)
@@ -153,6 +153,8 @@ def _header(line: str, number: int) -> _Matrix | None:
             raise _error(
                 number, cell.column, f"{word!r} is no column; devices stand first, then {', '.join(_AFFINITIES)}"
             )
+        elif word.startswith("GPU") and not _GPU.fullmatch(word):
+            raise _error(number, cell.column, f"{word!r} is no GPU; columns of GPUs are GPU0 to GPU9999")
         elif word in devices:
             raise _error(number, cell.column, f"{word} stands twice in the header")
         else:
