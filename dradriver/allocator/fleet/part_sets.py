@@ -52,7 +52,8 @@ def _able(ask: Ask, nodes: Nodes) -> Iterator[tuple[int, str, Nodes, int]]:
     rows = np.array([suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
     opening = rooms.opening(sliced=ask.sliced) & np.uint16(suitable)
     empty = opening[None, :] >> np.arange(g, dtype=np.uint16)[:, None] & 1
-    fits = np.ones(opening.shape, dtype=np.bool_)
+    total, left, whole = ask.volumes(rooms)
+    fits = (left * rows + whole[:, None] * empty).sum(axis=0) >= total
     for kind, count in enumerate(ask.wanted):
         most = (ask.most(rooms, kind) * rows + ask.most_empty(rooms, kind)[:, None] * empty).sum(axis=0)
         fits &= most >= count
