@@ -51,6 +51,8 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
         WordError: A value that is none, limits that contradict each other, or vGPU.
     """
     found = {name: str(value) for name, value in limits.items() if is_ours(name) or name.startswith(_VGPU)}
+    if not found:
+        return 0
     for name, text in found.items():
         if name.startswith(_VGPU):
             raise WordError(

@@ -186,4 +186,4 @@ def _is_amount(amount: Amount) -> bool:
 
 
 def _no_profile(name: str) -> bool:
-    return values.mig_profile(name) is None
+    return values.mig_profile(name) != name

@@ -206,6 +206,7 @@ def test_only_eligible_nodes_and_the_wanted_kind_of_gpu() -> None:
         (slices(*["7g.80gb"] * 8), "MIG slices: 8 times 7g.80gb: no; no eligible node has room for that"),
         (Share(amounts=(Amount(cores=60),) * 9), "shares of GPUs: 9 times 60 %: no; no eligible node has room"),
         (Share(amounts=()), "ask for at least one"),
+        (Share(amounts=(Amount(cores=5), Amount())), "of 1 % or 1 MiB at least"),
     ],
 )  # fmt: skip
 def test_refusals(request_: Share | Mig, message: str) -> None:

@@ -59,6 +59,7 @@ def test_a_note_of_version_1_is_read_as_one_of_whole_gpus() -> None:
         Share(amounts=(Amount(cores=1),)),
         Mig(profiles=(("1g.10gb",), ())),
         Mig(profiles=(("1g.10gb",), ("1g",))),
+        Mig(profiles=(("1g.10gb",), (" 1g.10gb",))),
         Mig(profiles=(("1g.10gb",), ('1g.10gb" || true',))),
         Mig(profiles=(("1g.10gb",), ("1g.10gb",) * 32)),
         Mig(profiles=()),

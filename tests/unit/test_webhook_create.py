@@ -419,6 +419,20 @@ def test_manifests_without_our_words_pass_untouched(name: str) -> None:
     assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []
 
 
+@pytest.mark.shared_data
+def test_the_limits_of_other_drivers_manifests_are_read() -> None:
+    def first(name: str) -> dict[str, Any]:
+        found = yaml.safe_load((SHARED_DATA / "manifests" / f"{name}.yaml").read_text())
+        template = found["spec"].get("template")
+        return found if template is None else {"kind": "Pod", **template, "metadata": {"name": "p"}}
+
+    assert containers.asks(viewed(first("mig-pod"))) == {"cuda-container": ("1g.5gb",)}
+    # 4096 GiB no GPU has: this cluster's device plugin counts in MiB.
+    assert containers.asks(viewed(first("gpushare-deployment"))) == {"model-server": Amount(cores=25, memory_mib=4096)}
+    with pytest.raises(WordError, match="vGPU is for virtual machines and needs NVIDIA's licence server"):
+        containers.asks(viewed(first("vgpu-pod")))
+
+
 @pytest.mark.parametrize(
     ("limits", "words", "told"),
     [

@@ -77,26 +77,27 @@ class Place(NamedTuple):
 def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
     """The best place on each of the best nodes for a single part, best first; empty where there is none."""
     strategy = ask.request.strategy
-    used = sorted((place for nodes in every for place in _in_use(ask, nodes, limit)), key=_by_key)
-    if len(used) >= limit and strategy in (Strategy.BEST_FIT, Strategy.PACK):
-        return used[:limit]
-    empty = list(_opened(ask, every, limit))
+    lists = [_in_use, _opened] if strategy is not Strategy.SPREAD else [_opened, _in_use]
+    places: list[Place] = []
+    for find in lists:
+        places += find(ask, every, limit)
+        if len(places) >= limit and strategy is not Strategy.FIRST_FIT:
+            break
     if strategy is Strategy.FIRST_FIT:
-        places = sorted((*used, *empty), key=lambda place: (place.name, place.takes[0].position))
-    else:
-        places = [*empty, *used] if strategy is Strategy.SPREAD else [*used, *empty]
+        places.sort(key=lambda place: (place.name, place.takes[0].position))
     first: dict[str, Place] = {}
     for place in places:
         first.setdefault(place.name, place)
     return list(first.values())[:limit]
 
 
-def _by_key(place: Place) -> tuple[int, str]:
-    return place.key, place.name
+def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
+    """The best places on GPUs that have something left in the rows, one a node, best first."""
+    found = [place for nodes in every for place in _in_use_of(ask, nodes, limit)]
+    return sorted(found, key=lambda place: (place.key, place.name))[:limit]
 
 
-def _in_use(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
-    """The best places on GPUs that have something left in the rows."""
+def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
     rooms, strategy = nodes.rooms, ask.request.strategy
     costs = ask.costs(rooms, 0)
     if strategy is Strategy.SPREAD:
@@ -131,8 +132,8 @@ def _smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
     return list(zip(slots[order].tolist(), keys[order].tolist(), strict=True))
 
 
-def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> Iterator[Place]:
-    """The best places on empty GPUs that whole requests could have, which lose least by it."""
+def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
+    """The best places on empty GPUs that whole requests could have, which lose least by it; one a node, best first."""
     one = Whole(containers=(1,), strategy=ask.request.strategy)
     rooms = {nodes.group: nodes.rooms for nodes in every}
     candidates = []
@@ -140,11 +141,12 @@ def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> Iterator[Place]:
         free = nodes.rooms.opening(sliced=ask.sliced) & np.uint16(nodes.openable)
         if free.any():
             candidates.append(Candidates(nodes.group, request=one, eligible=nodes.eligible, free=free))
-    found = 0
+    found: list[Place] = []
     for tie in node_order.ties(candidates, one, rung=ANY, passed=[]):
-        for name, group, taken in node_order.named(tie, limit - found):
+        for name, group, taken in node_order.named(tie, limit - len(found)):
             position = taken.bit_length() - 1
-            yield Place(found, name, group, (Take(position, ask.empty(rooms[group], position), ask.wanted),))
-            found += 1
-        if found >= limit:
-            return
+            take = Take(position, ask.empty(rooms[group], position), ask.wanted)
+            found.append(Place(len(found), name, group, (take,)))
+        if len(found) >= limit:
+            break
+    return found

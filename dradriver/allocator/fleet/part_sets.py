@@ -1,7 +1,8 @@
 """Places for a pod of several parts: each node that could have one is looked at as a whole.
 
 Fewest empty GPUs that whole requests could have had are opened, then the parts cost least (``assign.py``). Alike nodes
-are looked at once. Of a large cluster not all that differ are looked at: the fullest first, until some have a place.
+are looked at once. Of a large cluster not all that differ are looked at: the fullest first, until some have a place,
+and of thousands that have none, although they have enough in sum, not all: a pod must not keep others waiting.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.fleet.part_nodes import Nodes, Place, Take
 from dradriver.allocator.parts.asks import Ask, Left
-from dradriver.allocator.parts.assign import assign
+from dradriver.allocator.parts.assign import assign, work
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets import rings
 
-_MOST_NODES = 2048  # that differ, before a pod is told that there is no place
+_MOST_WORK = 1 << 13  # over all nodes that differ, before a pod is told that there is no place
+_FEWEST = 32  # nodes that are looked at, whatever the work
 _ENOUGH = 8  # of these that have a place
 
 
@@ -28,11 +30,12 @@ def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
     looked: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
     places: list[Place] = []
     good = 0
+    most = max(_MOST_WORK // work(ask), _FEWEST)
     for _, name, nodes, slot in ordered:
         gpus = _gpus(ask, nodes, slot)
         key = (nodes.group, *gpus)
         if key not in looked:
-            if len(looked) >= _MOST_NODES or good >= max(_ENOUGH, limit):
+            if len(looked) >= most or good >= max(_ENOUGH, limit):
                 break
             looked[key] = _place(ask, nodes, gpus)
             good += looked[key] is not None
@@ -52,7 +55,8 @@ def _able(ask: Ask, nodes: Nodes) -> Iterator[tuple[int, str, Nodes, int]]:
     rows = np.array([suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
     opening = rooms.opening(sliced=ask.sliced) & np.uint16(suitable)
     empty = opening[None, :] >> np.arange(g, dtype=np.uint16)[:, None] & 1
-    fits = np.ones(opening.shape, dtype=np.bool_)
+    total, left, whole = ask.volumes(rooms)
+    fits = (left * rows + whole[:, None] * empty).sum(axis=0) >= total
     for kind, count in enumerate(ask.wanted):
         most = (ask.most(rooms, kind) * rows + ask.most_empty(rooms, kind)[:, None] * empty).sum(axis=0)
         fits &= most >= count

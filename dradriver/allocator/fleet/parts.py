@@ -14,7 +14,7 @@ from dradriver.allocator.parts.asks import Ask
 from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.parts.shares import Shares
 from dradriver.allocator.parts.slices import Slices
-from dradriver.allocator.request import Mig, NoPlaceError, PartChoice, Share
+from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, Share
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Bools
 
@@ -34,8 +34,8 @@ def rank(
         NoPlaceError: There is none.
     """
     ask = _ask(request)
-    if not ask.wanted:
-        raise NoPlaceError("no part of any GPU: ask for at least one")
+    if not ask.wanted or (isinstance(request, Share) and Amount() in request.amounts):
+        raise NoPlaceError("a part of no size, or none at all: ask for at least one, of 1 % or 1 MiB at least")
     every = [_nodes(ask, group, group.rooms, own) for group, own in eligible.items() if group.rooms is not None]
     places = (one_part if sum(ask.wanted) == 1 else several_parts)(ask, every, limit)
     if not places:

@@ -46,6 +46,9 @@ class Ask(Protocol):
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
         """The same of an empty GPU at each position: (g,)."""
 
+    def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
+        """What all parts take at least, what each GPU has left and each empty one has: a number, (g, nodes), (g,)."""
+
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
         """What is left of a GPU."""
 

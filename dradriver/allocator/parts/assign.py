@@ -1,8 +1,8 @@
 """Several parts of one pod over a node's GPUs: exact, at the least cost.
 
 Parts of a kind are alike, so what matters is how many of each kind a GPU takes: GPU after GPU, and for each number of
-parts that are placed the cheapest way there. Beyond some thousand such numbers, which no sensible pod has, parts are
-dealt out one after the other, each where it costs least; then a place may be missed.
+parts that are placed the cheapest way there. Beyond some hundred such numbers, which few pods have, parts are dealt
+out one after the other, each where it costs least; then a place may be missed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dradriver.allocator.parts.asks import Ask, Counts, Left
 
 OPENING = 1 << 32  # what an empty GPU costs beside all that parts can cost
-_MOST_EXACT = 2048
+_MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
@@ -25,7 +25,7 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
         used: How many are in use.
     """
     opening = [0 if at < used else OPENING + at for at in range(len(gpus))]
-    if math.prod(count + 1 for count in ask.wanted) > _MOST_EXACT:
+    if work(ask) > _MOST_EXACT:
         return _dealt(ask, gpus, opening)
     reached: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(ask.wanted): (0, ())}
     for left, price in zip(gpus, opening, strict=True):
@@ -38,6 +38,11 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
                     then[total] = cost + more, (*taken, counts)
         reached = then
     return reached.get(ask.wanted)
+
+
+def work(ask: Ask) -> int:
+    """How many numbers of parts of each kind there are up to those that are wanted."""
+    return math.prod(count + 1 for count in ask.wanted)
 
 
 def _dealt(ask: Ask, gpus: Sequence[Left], opening: Sequence[int]) -> tuple[int, tuple[Counts, ...]] | None:

@@ -76,6 +76,7 @@ class Layout:
         closed: Number of the state in which nothing fits, the last.
         most: (closed + 1, profiles) int32, how many instances of one profile alone still fit.
         worth: (closed + 1,) int32.
+        free: (closed + 1,) int32, memory slices that are not taken.
         cost: (closed + 1, profiles) int32, what one instance at its best start costs; ``NONE`` where none fits.
         start: (closed + 1, profiles) int64, that start; of equally good ones the highest, as some large profiles can
             only be at the lowest.
@@ -92,6 +93,10 @@ class Layout:
             for (profile, _), then in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
         self.worth: NDArray[np.int32] = self.most @ np.array([p.size for p in profiles], dtype=np.int32)
+        self.free = np.zeros(self.closed + 1, dtype=np.int32)
+        slices = max(profile.size for profile in profiles)
+        for (taken, _, _), state in states.keys.items():
+            self.free[state] = slices - taken.bit_count()
         self.cost = np.full(shape, NONE, dtype=np.int32)
         self.start = np.full(shape, -1, dtype=np.int64)
         for state, found in enumerate(states.after):

@@ -149,9 +149,7 @@ class Rooms:
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
-        for position in rings.positions(
-            (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
-        ):
+        for position in rings.positions(self.told(slot)):
             bit, load = 1 << position, parts.get(position, ())
             shares = [part.amount for part in load if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in load if isinstance(part, MigPart)]

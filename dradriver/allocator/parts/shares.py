@@ -66,6 +66,12 @@ class Shares:
         out: Array = np.minimum(ALL_CORES // cores, rooms.memory_mib[:, None] // memory)[:, 0]
         return out
 
+    def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
+        """See ``Ask``; in percent of compute."""
+        each = [int(self._needs(rooms, kind)[0].min()) for kind in range(len(self._kinds))]
+        total = sum(cores * count for cores, count in zip(each, self.wanted, strict=True))
+        return total, rooms.cores, np.full(len(rooms.memory_mib), ALL_CORES)
+
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
         """See ``Ask``."""
         return _Left(

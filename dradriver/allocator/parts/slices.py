@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,30 @@ class Slices:
         ]
         return np.array(most, dtype=np.int64)
 
+    def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
+        """See ``Ask``; in memory slices."""
+        free = np.zeros(rooms.states.shape, dtype=np.int32)
+        empty = np.zeros(len(rooms.layouts), dtype=np.int32)
+        sizes = [1] * len(self._kinds)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None:
+                usable = np.minimum(layout.free, sum(self._usable(layout), start=np.int32(0)))
+                usable.take(rooms.states[position], out=free[position], mode="clip")
+                empty[position] = usable[0]
+                sizes = [layout.profiles[n].size if n is not None else 1 for n in self._numbers(layout)]
+        alike = len({layout.profiles for layout in rooms.layouts if layout is not None}) == 1
+        least = sizes if alike else [1] * len(sizes)
+        return sum(size * count for size, count in zip(least, self.wanted, strict=True)), free, empty
+
+    def _usable(self, layout: Layout) -> Iterator[Array]:
+        """Memory slices that the parts of each kind alone could take, by state."""
+        for number, count in zip(self._numbers(layout), self.wanted, strict=True):
+            if number is not None:
+                yield np.minimum(layout.most[:, number], count) * np.int32(layout.profiles[number].size)
+
+    def _numbers(self, layout: Layout) -> list[int | None]:
+        return [layout.number.get(name) for name in self._kinds]
+
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
         """See ``Ask``."""
         return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
@@ -83,7 +107,7 @@ class Slices:
         """See ``Ask``."""
         if left.layout is None:
             return {(0,) * len(self.wanted): 0}
-        numbers = [left.layout.number.get(name) for name in self._kinds]
+        numbers = self._numbers(left.layout)
         ways = left.layout.ways(left.state, _by_profile(left.layout, numbers, self.wanted))
         return {
             tuple(0 if number is None else counts[number] for number in numbers): way.cost
@@ -105,7 +129,7 @@ class Slices:
         """See ``Ask``."""
         if left.layout is None:
             return None if any(counts) else 0
-        numbers = [left.layout.number.get(name) for name in self._kinds]
+        numbers = self._numbers(left.layout)
         if any(count and number is None for count, number in zip(counts, numbers, strict=True)):
             return None
         wanted = _by_profile(left.layout, numbers, counts)
@@ -115,7 +139,7 @@ class Slices:
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """See ``Ask``."""
         assert left.layout is not None, "there is a way"
-        numbers = [left.layout.number.get(name) for name in self._kinds]
+        numbers = self._numbers(left.layout)
         wanted = _by_profile(left.layout, numbers, counts)
         found: list[tuple[int, Part]] = []
         for number, start in left.layout.ways(left.state, wanted)[wanted].placements:
