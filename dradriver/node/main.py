@@ -71,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
         "--simulated-dir",
         metavar="DIR",
         type=Path,
-        help="GPUs named in DIR/lost (uuid or index, one a line) are gone; default: <state-dir>/simulated",
+        help="GPUs named in DIR/lost (uuid or index, one a line) are gone, those in DIR/processes (uuid, one a line) "
+        "have a process on them; default: <state-dir>/simulated",
     )
     add(
         "--rediscover",

@@ -254,9 +254,18 @@ async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_
     assert await world.preparer().prepared() == {}
 
 
-async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'"all":"new"',
+        b'"entry":{"uid":"uid-c","namespace":"../x","name":"c"}',
+        b'"entry":{"uid":"uid-c","namespace":"default","name":""}',
+        b'"entry":{"uid":"uid-other","namespace":"default","name":"c"}',
+    ],
+)
+async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World, entry: bytes) -> None:
     path = world.folder / "state" / "claims" / "uid-c.json"
-    path.write_bytes(b'{"version":4,"all":"new"}')
+    path.write_bytes(b'{"version":4,%b}' % entry)
     os.utime(path, (time.time() - 60,) * 2)
     await passes(reconciler(world), 2)
     assert (await world.preparer().prepared(), len(world.specs)) == ({}, 1)

@@ -45,7 +45,7 @@ class Nccl:
         self._profile = profile
         if profile and profile != tuning.AUTO:
             tuning.check_profile(profile)
-        self._said = ""
+        self._said: set[str] = set()
 
     def tell(
         self, mode: str, machine: Machine, gpus: Sequence[int], *, below: Machine | None, keep_env: Collection[str]
@@ -97,6 +97,6 @@ class Nccl:
 
     def _say(self, text: str) -> None:
         """Log it once, not with every claim."""
-        if text != self._said:
-            self._said = text
+        if text not in self._said:
+            self._said.add(text)
             logger.warning("%s", text)
