@@ -44,6 +44,7 @@ from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.threads import beside
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -152,8 +153,14 @@ async def run(
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
+    def last_known() -> Machine | None:
+        """As it was last read; beside a driver that hangs from the start on, as it is published."""
+        if machines.machine is None and machines.trouble is not None:
+            return publisher.earlier()
+        return machines.machine
+
     def looked() -> None:
-        health.looked(machines)
+        health.looked(last_known(), machines.trouble)
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
@@ -173,12 +180,12 @@ async def run(
     )
     events = Recorder(client, component="gpu-topology-node", instance=options.node)
     pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
-    stream = HealthStream(node=options.node, machine=lambda: machines.machine, standing=record.standing)
+    stream = HealthStream(node=options.node, machine=last_known, standing=record.standing)
     plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
         client,
         node=options.node,
-        machine=lambda: machines.machine,
+        machine=last_known,
         registered=lambda: plugin.registered,
         taints=record.taints,
         adopt=record.adopt,
