@@ -19,6 +19,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.events import Recorder
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
+from dradriver.node.claims import occupied
 from dradriver.node.claims.below import Below
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
@@ -43,7 +44,7 @@ from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
-from dradriver.node.threads import beside
+from dradriver.node.threads import Thread
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -107,11 +108,16 @@ async def run(
     async def get_claim(namespace: str, name: str) -> ResourceClaim:
         return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
 
-    async def processes(gpus: Sequence[str]) -> Mapping[str, int]:
+    async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
         if not discovery.slow:
             return discovery.processes(gpus)
         async with asyncio.timeout(PROCESSES_S):
-            return await beside(lambda: discovery.processes(gpus))
+            return await asking.run(lambda: discovery.processes(gpus))
+
+    def claimable() -> list[str]:
+        if machines.machine is None or options.beside_device_plugin or not publisher.published:
+            return []
+        return [gpu.uuid for gpu in machines.machine.gpus if gpu.mig is None]
 
     def machine_changed() -> None:
         publisher.poke()
@@ -136,6 +142,7 @@ async def run(
             field_manager=FIELD_MANAGER,
         )
 
+    asking = Thread("processes")  # one, however long a driver hangs
     statuses = Statuses(apply_status)
 
     def health_changed() -> None:
@@ -174,6 +181,7 @@ async def run(
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
         boot=boot_id(),
+        processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(profile=options.nccl_tuning),
         below=Below(options.nccl_servers, get_node).find,
         on_prepared=statuses.put,
@@ -192,7 +200,13 @@ async def run(
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(
-        preparer, get_claim, node=options.node, processes=processes, on_held=held, interval_s=reconcile_s
+        preparer,
+        get_claim,
+        node=options.node,
+        processes=processes,
+        gpus=claimable,
+        on_held=held,
+        interval_s=reconcile_s,
     )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (

@@ -65,9 +65,9 @@ class Hanging:
     def edits(self, gpu: Gpu) -> Edits:
         return edits(gpu)
 
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         self.released.wait(timeout=60)
-        return dict.fromkeys(gpus, 0)
+        return dict.fromkeys(gpus, ())
 
     def read(self) -> Machine:
         if self.free:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -51,6 +52,26 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await lose(node)
         await eventually(lambda: len(events()) == 2)
         assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
+
+
+async def test_a_gpu_with_a_process_is_tainted_and_its_new_claim_waits() -> None:
+    def held() -> list[str]:
+        devices = node.slices[0]["spec"]["devices"]
+        return [d["name"] for d in devices if "gpu.topology/held" in {taint["key"] for taint in d.get("taints", ())}]
+
+    async with a_node() as node, node.agent():
+        await node.published()
+        folder = node.state / "simulated"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "processes").write_text(f"{uuid(2)} 4711\n")
+        await eventually(lambda: held() == [device(2)])
+        asked = node.put_claim(claim("c", [2]))
+        waiting = asyncio.create_task(node.kubelet.prepare(asked))
+        assert (await node.kubelet.prepare(other := node.put_claim(claim("other", [3]))))[other[2]].error == ""
+        assert not waiting.done()
+        (folder / "processes").unlink()
+        assert (await waiting)[asked[2]].error == ""
+        await eventually(lambda: held() == [])
 
 
 async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
