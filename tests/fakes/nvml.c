@@ -238,15 +238,18 @@ static int load(void) /* what was there before is left: another thread may be re
     return 1;
 }
 
+static int same(const struct stat *now)
+{
+    return text && now->st_ino == seen.st_ino && now->st_mtim.tv_sec == seen.st_mtim.tv_sec &&
+           now->st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+}
+
 static void refresh(void)
 {
     struct stat now;
     size_t i;
     pthread_mutex_lock(&one);
-    if (!stat(at, &now) &&
-        (now.st_ino != seen.st_ino || now.st_mtim.tv_sec != seen.st_mtim.tv_sec ||
-         now.st_mtim.tv_nsec != seen.st_mtim.tv_nsec) &&
-        load())
+    if (!stat(at, &now) && !same(&now) && load())
         for (i = 0; i < known; i++)
             if (devices[i].left)
                 devices[i].left = left_of(devices[i].name);
@@ -258,8 +261,9 @@ static int begin(void)
     const char *value;
     char log[4112];
     FILE *sessions;
+    struct stat now;
     size_t i;
-    if (!table() || !load())
+    if (!table() || stat(at, &now) || !(same(&now) || load()))
         return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
     snprintf(log, sizeof log, "%s.sessions", at);
     if ((sessions = fopen(log, "a"))) {
