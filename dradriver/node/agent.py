@@ -31,7 +31,6 @@ from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.events import Holding, PodEvents
@@ -235,6 +234,8 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
         driver_root, host_root = options.driver_root, options.host_root
         base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
         return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
+    from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
+
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=_simulated_dir(options))
 

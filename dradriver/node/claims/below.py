@@ -9,12 +9,17 @@ from typing import Final
 from dradriver.api.objects import Node
 from dradriver.errors import DriverError
 from dradriver.node.errors import NotYetError
-from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+
+
+def _read(servers: Mapping[str, str]) -> dict[str, Machine]:
+    from dradriver.topology.load import read_machine  # here, for most nodes are no virtual machines
+
+    return {kind: read_machine(source) for kind, source in servers.items()}
 
 
 class Below:
@@ -30,7 +35,7 @@ class Below:
         Raises:
             TopologyError: A profile or file cannot be read.
         """
-        self._servers = {kind: read_machine(source) for kind, source in servers.items()}
+        self._servers = _read(servers) if servers else {}
         self._get_node = get_node
         self._known = not servers
         self._found: Machine | None = None

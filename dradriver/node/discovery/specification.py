@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from dradriver.api import names
 from dradriver.topology.machine import Gpu
@@ -69,10 +68,10 @@ class Specification:
         """
         self.source = source
         try:
-            # YAML's C parser; a JSON text is no YAML in all cases, and is read thirty times as fast as one
-            self.raw: dict[str, Any] = msgspec.json.decode(text) if json else yaml.load(text, yaml.CSafeLoader)
+            # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
+            self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
             self._typed = msgspec.convert(self.raw, _Specification)
-        except (msgspec.MsgspecError, yaml.YAMLError, RecursionError, ValueError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
@@ -113,6 +112,15 @@ class Specification:
             if library is not None and driver_version and library[1] != driver_version:
                 return library[1]
         return ""
+
+
+def _yaml(text: bytes) -> Any:
+    import yaml  # here, for the agent's own specification is JSON
+
+    try:
+        return yaml.load(text, yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _minors(edits: _Edits) -> set[int]:
