@@ -89,6 +89,7 @@ class Specification:
             device.name: (device, raw) for device, raw in zip(self._typed.devices, self.raw["devices"], strict=True)
         }
         stale = self._stale(driver_version)
+        shared = _minors(self._typed.container_edits)
         found: dict[str, dict[str, Any]] = {}
         wrong: dict[str, str] = {}
         for gpu in gpus:
@@ -96,7 +97,10 @@ class Specification:
                 wrong[gpu.uuid] = f"{self.source} does not name it"
                 continue
             device, raw = by_name[gpu.uuid]
-            if stale:
+            if shared:
+                said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(shared))
+                wrong[gpu.uuid] = f"{self.source} gives {said} to every container"
+            elif stale:
                 wrong[gpu.uuid] = f"{self.source} is of driver {stale}, {driver_version} is running"
             elif (minors := _minors(device.container_edits)) != {gpu.minor}:
                 said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
