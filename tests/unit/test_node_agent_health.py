@@ -54,6 +54,28 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
 
 
+async def test_while_the_driver_hangs_a_new_claim_waits_and_those_that_are_prepared_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_node() as node:
+        asked = [node.put_claim(claim(name, [gpu])) for gpu, name in enumerate(("kept", "given-back", "new"))]
+        async with node.agent():
+            await node.published()
+            for one in asked[:2]:
+                assert (await node.kubelet.prepare(one))[one[2]].error == ""
+        found = Hanging(free=1)
+        monkeypatch.setattr("dradriver.node.agent._discovery", lambda *_: found)
+        async with node.agent():
+            await eventually(lambda: node.kubelet.registrations == 2 and not found.free)
+            waiting = asyncio.create_task(node.kubelet.prepare(asked[2]))
+            assert (await node.kubelet.prepare(asked[0]))[asked[0][2]].error == ""
+            assert (await node.kubelet.unprepare(asked[1]))[asked[1][2]].error == ""
+            assert node.checkpoint == [asked[0][2]]
+            assert not waiting.done()
+            found.released.set()
+            assert (await waiting)[asked[2][2]].error == ""
+
+
 async def test_a_gpu_with_a_process_is_tainted_and_its_new_claim_waits() -> None:
     def held() -> list[str]:
         devices = node.slices[0]["spec"]["devices"]
