@@ -131,7 +131,7 @@ class Reconciler:
             found = await self._processes(sorted(free)) if free else {}
         except (DriverError, TimeoutError) as error:
             logger.info("whether processes are on GPUs that no claim holds cannot be known: %s", error)
-            return {uuid: self._held[uuid] for uuid in self._strays & self._held.keys()}  # as before
+            return {uuid: self._held[uuid] for uuid in self._strays & free & self._held.keys()}
         strays = {uuid for uuid in free - await self._owned() if found.get(uuid)}
         before, self._strays = self._strays, strays
         return {uuid: f"no claim holds it, {occupied.text(found[uuid])}" for uuid in strays & before}
