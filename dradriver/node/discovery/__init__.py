@@ -55,7 +55,7 @@ class Discovery(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """What was wrong with GPUs at the last reading."""
+        """What was wrong with each GPU that the last reading found, those that cannot be handed out included."""
 
     @property
     def sound(self) -> frozenset[str]:

@@ -47,7 +47,8 @@ class HealthWatch:
         self._record.tell("gpus", self._discovery.faults)
         if machine is not None:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
-            there = {gpu.uuid for gpu in machine.gpus}
+            # Of a GPU that was read and cannot be handed out the log says why.
+            there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._known |= there
             self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
         self._kernel()
