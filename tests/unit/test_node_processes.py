@@ -48,6 +48,17 @@ def test_a_gpu_that_does_not_answer_is_not_taken_for_unused(tmp_path: Path) -> N
         found(server, 0, 1)
 
 
+@pytest.mark.parametrize("query", ["nvmlDeviceGetHandleByIndex_v2 1", "nvmlDeviceGetUUID 1", f"{QUERY} 1"])
+def test_what_fails_on_another_gpu_hides_no_process(query: str, tmp_path: Path) -> None:
+    server = Server("dgx1-v100", tmp_path)
+    server.table[f"{QUERY} 0"] = "4711"
+    server.table[f"{QUERY} 2"] = ""
+    server.fail(query, 999)
+    assert found(server, 0, 2) == [(4711,), ()]
+    with pytest.raises(NvmlError, match="999"):
+        found(server, 0, 1)
+
+
 def test_a_simulated_process_is_a_line_in_a_file(tmp_path: Path) -> None:
     simulated = Simulated("dgx1-v100", node=NODE, folder=tmp_path)
     assert simulated.processes([uuid(0)]) == {uuid(0): ()}

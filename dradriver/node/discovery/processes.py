@@ -16,9 +16,10 @@ def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
     NVML names only processes of the caller's own PID namespace: the agent's must be the host's.
 
     Raises:
-        NvmlError: A GPU is there and does not say.
+        NvmlError: A GPU that may be one of them is there and does not say.
     """
     found: dict[str, tuple[int, ...]] = {}
+    trouble: NvmlError | None = None
     for index in range(nvml.count()):
         try:
             gpu = nvml.gpu(index)
@@ -27,5 +28,7 @@ def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
                 found[uuid] = nvml.processes(gpu)
         except NvmlError as error:
             if error.code not in _NONE:
-                raise
+                trouble = error
+    if trouble is not None and not found.keys() >= set(uuids):  # it may be of one that is asked for
+        raise trouble
     return found
