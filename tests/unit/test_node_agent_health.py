@@ -96,6 +96,19 @@ async def test_a_gpu_with_a_process_is_tainted_and_its_new_claim_waits() -> None
         await eventually(lambda: held() == [])
 
 
+async def test_beside_a_device_plugin_others_processes_are_on_the_gpus_rightly() -> None:
+    async with a_node() as node, node.agent(beside_device_plugin=True):
+        await node.published()
+        folder = node.state / "simulated"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "processes").write_text(f"{uuid(2)} 4711\n{uuid(3)} 4712\n")
+        asked = node.put_claim(claim("c", [2]))
+        assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+        asked = node.put_claim(claim("next", [4]))
+        assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+        assert not any("taints" in found for found in node.slices[0]["spec"]["devices"])
+
+
 async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
     async with a_node() as node, node.agent():
         await node.published()
