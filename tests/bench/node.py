@@ -98,9 +98,12 @@ class Agent:
         assert not answer.claims[one.uid].error, answer.claims[one.uid].error
 
     def cpu_ms(self) -> float:
-        """Return the CPU time that the process has used, in milliseconds."""
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(one.read_text().split()[0]) for one in threads) / 1e6
+        """Return the CPU time that the threads which run now have used, in milliseconds."""
+        used_ns = 0
+        for thread in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # it has ended: one that read the machine
+                used_ns += int(thread.read_text().split()[0])
+        return used_ns / 1e6
 
     def rss_mib(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
