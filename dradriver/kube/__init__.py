@@ -1,6 +1,7 @@
 """Talking to the API server, and what every process does alike.
 
 client      one method a verb
+http        aiohttp, without the system's certificates
 resources   the kinds of objects and their paths
 codec       JSON into dicts and structs
 lines       the lines of a streamed answer

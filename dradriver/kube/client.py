@@ -10,7 +10,6 @@ import enum
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-import aiohttp
 import msgspec
 import yarl
 
@@ -18,6 +17,7 @@ from dradriver.api.jsonpatch import Patch
 from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import ApiError, Unreachable, from_status
+from dradriver.kube.http import aiohttp
 from dradriver.kube.lines import Lines, cause
 from dradriver.kube.resources import Resource
 

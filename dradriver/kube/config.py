@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import yaml
-
 from dradriver.kube.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -200,6 +198,8 @@ def from_kubeconfig(
 
 
 def _document(path: Path) -> Mapping[str, Any]:
+    import yaml  # here, for no pod needs it
+
     try:
         document = yaml.safe_load(_read(path, "the kubeconfig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-import aiohttp
-
 from dradriver.kube.errors import Silent, Unreachable
+from dradriver.kube.http import aiohttp
 
 
 class Lines:

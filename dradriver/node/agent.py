@@ -21,6 +21,7 @@ from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
+from dradriver.node.claims import occupied
 from dradriver.node.claims.below import Below
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
@@ -32,7 +33,6 @@ from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.simulated import Simulated, source_for
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.events import Holding, PodEvents
@@ -45,7 +45,8 @@ from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.publishing.publisher import Publisher
-from dradriver.node.threads import beside
+from dradriver.node.threads import Thread
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +109,16 @@ async def run(
     async def get_claim(namespace: str, name: str) -> ResourceClaim:
         return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
 
-    async def processes(gpus: Sequence[str]) -> Mapping[str, int]:
+    async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
         if not discovery.slow:
             return discovery.processes(gpus)
         async with asyncio.timeout(PROCESSES_S):
-            return await beside(lambda: discovery.processes(gpus))
+            return await asking.run(lambda: discovery.processes(gpus))
+
+    def claimable() -> list[str]:
+        if machines.machine is None or options.beside_device_plugin or not publisher.published:
+            return []
+        return [gpu.uuid for gpu in machines.machine.gpus if gpu.mig is None]
 
     def machine_changed() -> None:
         publisher.poke()
@@ -146,6 +152,7 @@ async def run(
             action="Publishing",
         )
 
+    asking = Thread("processes")  # one, however long a driver hangs
     statuses = Statuses(apply_status)
 
     def health_changed() -> None:
@@ -163,8 +170,14 @@ async def run(
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
+    def last_known() -> Machine | None:
+        """As it was last read; beside a driver that hangs from the start on, as it is published."""
+        if machines.machine is None and machines.trouble is not None:
+            return publisher.earlier()
+        return machines.machine
+
     def looked() -> None:
-        health.looked(machines)
+        health.looked(last_known(), machines.trouble)
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
@@ -178,18 +191,19 @@ async def run(
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
         boot=boot_id(),
+        processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
         below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
         on_prepared=statuses.put,
     )
     events = Recorder(client, component="gpu-topology-node", instance=options.node)
     pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
-    stream = HealthStream(node=options.node, machine=lambda: machines.machine, standing=record.standing)
+    stream = HealthStream(node=options.node, machine=last_known, standing=record.standing)
     plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
         client,
         node=options.node,
-        machine=lambda: machines.machine,
+        machine=last_known,
         registered=lambda: plugin.registered,
         taints=record.taints,
         adopt=record.adopt,
@@ -197,7 +211,13 @@ async def run(
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(
-        preparer, get_claim, node=options.node, processes=processes, on_held=held, interval_s=reconcile_s
+        preparer,
+        get_claim,
+        node=options.node,
+        processes=processes,
+        gpus=claimable,
+        on_held=held,
+        interval_s=reconcile_s,
     )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
     async with (
@@ -227,6 +247,8 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
         driver_root, host_root = options.driver_root, options.host_root
         base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
         return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
+    from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
+
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     return Simulated(source, node=options.node, folder=_simulated_dir(options))
 

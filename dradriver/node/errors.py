@@ -41,6 +41,12 @@ class DeviceBusyError(NotYetError):
     reason = "DeviceBusy"
 
 
+class OccupiedError(NotYetError):
+    """Processes are on the device that no claim accounts for."""
+
+    reason = "Occupied"
+
+
 class DeviceMissingError(NotYetError):
     """The device is not on this machine now."""
 

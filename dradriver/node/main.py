@@ -69,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
         "--simulated-dir",
         metavar="DIR",
         type=Path,
-        help="GPUs named in DIR/lost (uuid or index, one a line) are gone; default: <state-dir>/simulated",
+        help="GPUs named in DIR/lost (uuid or index, one a line) are gone, DIR/processes has a "
+        "line for each process: GPU uuid and pid; default: <state-dir>/simulated",
     )
     add(
         "--rediscover",

@@ -20,6 +20,7 @@ _ERRORS: Final = (
     errors.ClaimError,
     errors.NotYetError,
     errors.DeviceBusyError,
+    errors.OccupiedError,
     errors.DeviceMissingError,
     errors.HardwareError,
     errors.SetupError,
@@ -62,7 +63,8 @@ STATUS_LOST: Final = Counter(
     "gpu_topology_node_claim_status_lost_total", "Prepared claims whose status was not written."
 )
 GPUS_HELD: Final = Gauge(
-    "gpu_topology_node_gpus_held", "GPUs of claims that nobody uses which are kept, because processes are on them."
+    "gpu_topology_node_gpus_held",
+    "GPUs that are kept from new pods, because processes are on them that no claim accounts for.",
 )
 CALLS: Final = Labelled(
     functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),

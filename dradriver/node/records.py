@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -135,7 +135,7 @@ class Records(Generic[T]):
 
     def kept(self) -> set[str]:
         """Return the keys of what cannot be read and has no entry: it may still be in use, until it is removed."""
-        aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._folder.glob(f"*{_SUFFIX}.*-*")}
+        aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if not self._path(key).exists()} | self._foreign
 
     def newer(self) -> dict[str, bytes]:
@@ -180,8 +180,9 @@ class Records(Generic[T]):
             OSError: Something of it is still there.
         """
         path = self._path(key)
-        for aside in self._folder.glob(f"{path.name}.*-*"):
-            files.remove(aside)
+        for aside in self._aside():
+            if aside.name.startswith(f"{path.name}."):
+                files.remove(aside)
         files.remove(path)
         self._read.pop(key, None)
         self._foreign.discard(key)
@@ -202,6 +203,10 @@ class Records(Generic[T]):
                 files.remove(path)
             else:
                 files.move(path, self._path(match[1]))
+
+    def _aside(self) -> Iterable[Path]:
+        """Return what was set aside; of all keys, because Python keeps every pattern that it ever compiled."""
+        return self._folder.glob(f"*{_SUFFIX}.*-*")
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{checked_key(key)}{_SUFFIX}"

@@ -1,19 +1,22 @@
 """Figures of one node's agent in a process of its own, with a local API server: ``python -m tests.bench.node``.
 
 Times are the caller's, over the kubelet's socket, and hold all that a prepare does: the claim is read from the API
-server, files are synced to disk (``--folder``), the CDI spec is written.
+server, NVML is asked which processes are on the GPUs (the tests' library, eight H100), files are synced to disk
+(``--folder``), the CDI spec is written. CPU times are all threads' of the agent: on a busy machine they say more.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +28,25 @@ from dradriver.node.claims.below import INSTANCE_TYPE
 from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
+from tests.fakes import nvml
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.hardware import Server, cdi_specification
 from tests.fakes.kubelet import FakeKubelet, dial
 from tests.fakes.node import NODE, claim, eventually, parameters, result
 from tests.paths import REPO
 
-PROFILE, SERVER = "h100-x8-flat-vm", "hgx-h100"
+HARDWARE, PROFILE, SERVER = "dgx-h100", "h100-x8-flat-vm", "hgx-h100"
 
 
 class Agent:
     """The agent's process, and the kubelet's connection to it."""
 
-    def __init__(self, root: Path, cdi: Path, api: FakeApiServer, *words: str) -> None:
+    def __init__(self, root: Path, cdi: Path, api: FakeApiServer, machine: Machine, *words: str) -> None:
         self._root = root
         self._cdi = cdi
         self._api = api
         self._words = words
-        self.machine: Machine = profiles.load(PROFILE, seed=NODE)
+        self._machine = machine
 
     async def __aenter__(self) -> Agent:
         config = {
@@ -52,8 +57,8 @@ class Agent:
         }
         (self._root / "kubeconfig").write_text(yaml.safe_dump(config))
         words = (
-            f"--node-name={NODE} --discovery=simulated --simulated-default={PROFILE} --kubelet-root={self._root} "
-            f"--cdi-root={self._cdi} --kubeconfig={self._root}/kubeconfig --health-port=0"
+            f"--node-name={NODE} --kubelet-root={self._root} --cdi-root={self._cdi} "
+            f"--kubeconfig={self._root}/kubeconfig --health-port=0"
         )
         self._began = time.monotonic()
         self.process = await asyncio.create_subprocess_exec(
@@ -75,7 +80,7 @@ class Agent:
 
     def put(self, name: str, gpus: Sequence[int], **more: Any) -> dra_pb2.Claim:
         """Put an allocated claim on the API server."""
-        results = [result("gpu", slices.device_name(self.machine.gpus[i].uuid), **more) for i in gpus]
+        results = [result("gpu", slices.device_name(self._machine.gpus[i].uuid), **more) for i in gpus]
         stored = self._api.put(RESOURCE_CLAIMS, claim(name, results=results, config=[parameters()]))["metadata"]
         return dra_pb2.Claim(namespace=stored["namespace"], name=stored["name"], uid=stored["uid"])
 
@@ -92,6 +97,14 @@ class Agent:
         answer = await self._stub.NodeUnprepareResources(asked, timeout=45)
         assert not answer.claims[one.uid].error, answer.claims[one.uid].error
 
+    def cpu_ms(self) -> float:
+        """Return the CPU time that the threads which run now have used, in milliseconds."""
+        used_ns = 0
+        for thread in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # it has ended: one that read the machine
+                used_ns += int(thread.read_text().split()[0])
+        return used_ns / 1e6
+
     def rss_mib(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
@@ -100,21 +113,36 @@ class Agent:
 
 async def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
     """Return all figures: milliseconds and MiB."""
-    found: dict[str, Any] = {}
-    for told in (False, True):
-        with (
-            tempfile.TemporaryDirectory(prefix="gt-", dir=folder) as root,
-            tempfile.TemporaryDirectory(prefix="gt-", dir="/dev/shm") as cdi,  # as /var/run is on a node
-        ):
-            async with FakeApiServer() as api:
-                labels = {INSTANCE_TYPE: "big"}
-                api.put(NODES, {"metadata": {"name": NODE, "uid": "node-uid", "labels": labels}})
-                policies = Path(root) / "policies.yaml"
-                policies.write_text(f"nccl: {{servers: {{big: {SERVER}}}}}" if told else "")
-                words = (f"--policies={policies}",)
-                async with Agent(Path(root), Path(cdi), api, *words) as agent:
-                    found |= await _with_nccl(agent, Path(root)) if told else await _plain(agent, rounds)
-    return found
+    with tempfile.TemporaryDirectory() as server:
+        async with _agent(folder, *_hardware(Path(server))) as (agent, _):
+            found = await _plain(agent, rounds)
+    machine, words = profiles.load(PROFILE, seed=NODE), f"--discovery=simulated --simulated-default={PROFILE}"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as policies:
+        policies.write(f"nccl: {{servers: {{big: {SERVER}}}}}")
+        policies.flush()
+        async with _agent(folder, machine, *words.split(), f"--policies={policies.name}") as (agent, root):
+            return found | await _with_nccl(agent, root)
+
+
+@contextlib.asynccontextmanager
+async def _agent(folder: Path, machine: Machine, *words: str) -> AsyncIterator[tuple[Agent, Path]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="gt-", dir=folder) as root,
+        tempfile.TemporaryDirectory(prefix="gt-", dir="/dev/shm") as cdi,  # as /var/run is on a node
+    ):
+        async with FakeApiServer() as api:
+            labels = {INSTANCE_TYPE: "big"}
+            api.put(NODES, {"metadata": {"name": NODE, "uid": "node-uid", "labels": labels}})
+            async with Agent(Path(root), Path(cdi), api, machine, *words) as agent:
+                yield agent, Path(root)
+
+
+def _hardware(folder: Path) -> tuple[Machine, *tuple[str, ...]]:
+    """Return a server with the tests' NVML and the options of an agent on it."""
+    server = Server(HARDWARE, folder)
+    server.sys.file("etc/cdi/nvidia.json", cdi_specification(server.machine))
+    os.environ |= server.environment()
+    return server.machine, "--discovery=nvml", f"--driver-root={nvml.compiled()}", f"--host-root={server.sys.root}"
 
 
 async def _plain(agent: Agent, rounds: int) -> dict[str, Any]:
@@ -122,14 +150,20 @@ async def _plain(agent: Agent, rounds: int) -> dict[str, Any]:
         "start_to_published_ms": round(agent.published_s * 1000),
         "rss_at_start_mib": agent.rss_mib(),
     }
-    took = []
+    took, cpu = [], [0.0, 0.0]
     for number in range(rounds):
         one = agent.put(f"c{number}", [0, 1])
+        before = agent.cpu_ms()
         took.append(await agent.prepare(one))
-        if number % 10 == 0:
-            found.setdefault("again", []).append(await agent.prepare(one))
+        prepared = agent.cpu_ms()
         await agent.unprepare(one)
+        cpu = [cpu[0] + prepared - before, cpu[1] + agent.cpu_ms() - prepared]
+        if number % 10 == 0:
+            await agent.prepare(one)
+            found.setdefault("again", []).append(await agent.prepare(one))
+            await agent.unprepare(one)
     found["prepare_ms"] = _percentiles(took)
+    found["cpu_ms"] = {"a prepare": round(cpu[0] / rounds, 2), "an unprepare": round(cpu[1] / rounds, 2)}
     found["prepare_again_ms"] = _percentiles(found.pop("again"))
     found[f"rss_after_{rounds}_mib"] = agent.rss_mib()
     many = [agent.put(f"s{number}", [number % 8], shareID=f"share-{number}") for number in range(100)]

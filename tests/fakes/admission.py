@@ -19,6 +19,7 @@ from webhook import review, view
 from webhook.admission import Admission
 
 Object = dict[str, Any]
+NVLINK = {names.POLICY: "nvlink"}
 CONTROLLER = "system:serviceaccount:gpu:controller"
 
 
@@ -200,3 +201,27 @@ def _overlay(under: Any, over: Any) -> Any:
         merged = [_overlay(entry, named.pop(entry["name"])) if entry["name"] in named else entry for entry in under]
         return merged + list(named.values())
     return copy.deepcopy(over)
+
+
+def create(*gpus: object, **more: Any) -> Object:
+    """What becomes of a new pod whose containers have these limits; by default it asks for NVLink."""
+    return admit(defaulted(pod(*gpus, **({"annotations": NVLINK} | more)))).admitted
+
+
+def refusal(*gpus: object, **more: Any) -> str:
+    """Why such a pod is refused."""
+    verdict = admit(defaulted(pod(*gpus, **({"annotations": NVLINK} | more))))
+    assert not verdict.allowed
+    return verdict.message
+
+
+def sidecar(count: object, *, restart: str | None = "Always") -> Object:
+    """An init container with GPUs."""
+    made: Object = {"name": "init", "image": "busybox", "resources": {"limits": {names.GPU_RESOURCE: count}}}
+    return made | ({"restartPolicy": restart} if restart else {})
+
+
+def affine(terms: list[Object]) -> Object:
+    """A pod's specification that requires one of these terms of its node."""
+    required = {"nodeSelectorTerms": copy.deepcopy(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}

@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,7 @@ static char *text;
 static struct stat seen;
 static unsigned gpus; /* when the session began */
 static char at[4096];
+static pthread_mutex_t one = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; /* as the original, for any thread */
 static char **lines;
 static size_t count;
 static int users;
@@ -86,8 +88,10 @@ static int answer(const char *key, const char **value)
 {
     if (!users)
         return UNINITIALIZED;
+    pthread_mutex_lock(&one);
     refresh();
     *value = look_up(key);
+    pthread_mutex_unlock(&one);
     if (!*value)
         return NOT_SUPPORTED;
     return (*value)[0] == '!' ? atoi(*value + 1) : OK;
@@ -171,7 +175,7 @@ static long left_of(const char *name)
     return left ? atol(left) : -1;
 }
 
-static int handle(const char *name, struct device **out)
+static int found(const char *name, struct device **out)
 {
     size_t i = 0;
     while (i < known && strcmp(devices[i].name, name))
@@ -187,6 +191,15 @@ static int handle(const char *name, struct device **out)
     return OK;
 }
 
+static int handle(const char *name, struct device **out)
+{
+    int code;
+    pthread_mutex_lock(&one);
+    code = found(name, out);
+    pthread_mutex_unlock(&one);
+    return code;
+}
+
 static int table(void)
 {
     const char *path = getenv("NVML_TABLE");
@@ -198,7 +211,7 @@ static int table(void)
     return snprintf(at, sizeof at, "%.*s/table", (int)(path - library.dli_fname), library.dli_fname) < (int)sizeof at;
 }
 
-static int load(void)
+static int load(void) /* what was there before is left: another thread may be reading it */
 {
     FILE *file = fopen(at, "rb");
     size_t length, room = 0;
@@ -207,8 +220,6 @@ static int load(void)
         return 0;
     fstat(fileno(file), &seen);
     length = (size_t)seen.st_size;
-    free(text);
-    free(lines);
     text = calloc(length + 1, 1);
     length = fread(text, 1, length, file);
     fclose(file);
@@ -227,33 +238,40 @@ static int load(void)
     return 1;
 }
 
+static int same(const struct stat *now)
+{
+    return text && now->st_ino == seen.st_ino && now->st_mtim.tv_sec == seen.st_mtim.tv_sec &&
+           now->st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+}
+
 static void refresh(void)
 {
     struct stat now;
     size_t i;
-    if (stat(at, &now) || (now.st_ino == seen.st_ino && now.st_mtim.tv_sec == seen.st_mtim.tv_sec &&
-                           now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec))
-        return;
-    if (load())
+    pthread_mutex_lock(&one);
+    if (!stat(at, &now) && !same(&now) && load())
         for (i = 0; i < known; i++)
             if (devices[i].left)
                 devices[i].left = left_of(devices[i].name);
+    pthread_mutex_unlock(&one);
 }
 
-int nvmlInitWithFlags(unsigned flags)
+static int begin(void)
 {
     const char *value;
     char log[4112];
     FILE *sessions;
-    (void)flags;
-    if (!table() || !load())
+    struct stat now;
+    size_t i;
+    if (!table() || stat(at, &now) || !(same(&now) || load()))
         return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
     snprintf(log, sizeof log, "%s.sessions", at);
     if ((sessions = fopen(log, "a"))) {
         fputs("begun\n", sessions);
         fclose(sessions);
     }
-    known = 0;
+    for (i = 0; i < known; i++) /* handles are good for every session */
+        devices[i].left = left_of(devices[i].name);
     value = look_up("nvmlInitWithFlags");
     if (value)
         return atoi(value + 1);
@@ -264,6 +282,16 @@ int nvmlInitWithFlags(unsigned flags)
     gpus = value ? (unsigned)strtoul(value, NULL, 0) : 0;
     users++;
     return OK;
+}
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    int code;
+    (void)flags;
+    pthread_mutex_lock(&one);
+    code = begin();
+    pthread_mutex_unlock(&one);
+    return code;
 }
 
 int nvmlShutdown(void)
@@ -284,17 +312,17 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
 {
     char name[16];
     const char *value = NULL;
-    struct device *found;
+    struct device *device;
     int code;
     snprintf(name, sizeof name, "%u", index);
     if (!users)
         return UNINITIALIZED;
     if (index >= gpus)
         return INVALID_ARGUMENT;
-    if ((code = handle(name, &found)) == OK)
-        code = of(found, "nvmlDeviceGetHandleByIndex_v2", "", &value);
+    if ((code = handle(name, &device)) == OK)
+        code = of(device, "nvmlDeviceGetHandleByIndex_v2", "", &value);
     if (code == OK)
-        *out = found;
+        *out = device;
     return code;
 }
 

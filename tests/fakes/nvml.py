@@ -39,7 +39,7 @@ def compiled(*, old: bool = False) -> Path:
     folder = root / "usr/lib64"
     folder.mkdir(parents=True)
     words = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    words += [*(["-DOLD"] if old else []), str(SOURCE), "-o", str(folder / "libnvidia-ml.so.1"), "-ldl"]
+    words += [*(["-DOLD"] if old else []), str(SOURCE), "-o", str(folder / "libnvidia-ml.so.1"), "-ldl", "-lpthread"]
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     return root
 

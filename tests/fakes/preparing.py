@@ -28,7 +28,7 @@ class World:
         self.machine: Machine = machine()
         self.workshop = workshop()
         self.boot = BOOT
-        self.processes: dict[str, int] | DriverError = {}
+        self.processes: dict[str, Sequence[int]] | DriverError | TimeoutError = {}
 
     async def get_claim(self, namespace: str, name: str) -> ResourceClaim:
         self.asked += 1
@@ -52,12 +52,13 @@ class World:
             machine=lambda: self.machine,
             workshop=self.workshop,
             boot=self.boot,
+            processes=self.running,
         )
 
-    async def count(self, gpus: Sequence[str]) -> dict[str, int]:
-        if isinstance(self.processes, DriverError):
+    async def running(self, gpus: Sequence[str]) -> dict[str, Sequence[int]]:
+        if not isinstance(self.processes, dict):
             raise self.processes
-        return {gpu: self.processes.get(gpu, 0) for gpu in gpus}
+        return {gpu: self.processes.get(gpu, ()) for gpu in gpus}
 
     @property
     def specs(self) -> dict[str, Any]:

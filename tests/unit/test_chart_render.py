@@ -3,113 +3,27 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from dradriver.api import names
 from dradriver.api.policies.model import DEFAULTS, plain
 from dradriver.api.policies.read import read
-from dradriver.controller.main import LEASE
-from tests import needs
+from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, run, template, workload
 from tests.paths import REPO
 from tests.unit.test_chart_values import example
 
 pytestmark = pytest.mark.helm
-CHART = REPO / "helm" / "gpu-topology-dra"
-KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.0")
-SIMULATED = ("discovery=simulated", "simulated.default=dgx-h100")
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "defaults": (),
-    "simulated": (*SIMULATED, "simulated.machines.node-a=dgx1-v100", "simulated.machines.b=dgx-h100"),
-    "mounted": (
-        "webhook.certificates.mode=mounted",
-        "webhook.certificates.secretName=tls",
-        "webhook.certificates.caBundle=YWI=",
-        "webhook.configurationAnnotations.a/b=c",
-        "networkPolicy.enabled=false",
-    ),
-    "bare": (
-        "node.priorityClassName=",
-        "controller.priorityClassName=",
-        "node.tolerations=null",
-        "node.resources=null",
-    ),
-    "full": (
-        "imagePullSecrets[0].name=pull",
-        "logFormat=json",
-        "verbose=true",
-        "node.besideDevicePlugin=true",
-        "node.nodeSelector.gpu=yes",
-        "node.podAnnotations.a=b",
-        "controller.tolerations[0].operator=Exists",
-        "controller.replicas=1",
-        "webhook.excludedNamespaces[0]=monitoring",
-        "driverRoot=/run/nvidia/driver",
-        "kubeletRoot=/data/kubelet",
-        "cdiRoot=/etc/cdi",
-        "networkPolicy.apiServerCidrs[0]=10.0.0.0/28",
-        "networkPolicy.apiServerCidrs[1]=fd00::/64",
-        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
-    ),
-}
-
-
-@functools.cache
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(needs.helm()), *arguments], capture_output=True, text=True, check=False, cwd=REPO)
-
-
-def template(
-    *settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3", values: Path | None = None
-) -> str:
-    done = run(
-        *("template", "gpu-topology", str(CHART), "--namespace", namespace, "--kube-version", kubernetes),
-        *(word for setting in settings for word in ("--set", setting)),
-        *(() if values is None else ("--values", str(values))),
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def objects(*settings: str, kubernetes: str = "1.36.3") -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the rendered objects by kind and name; two of one name are an error."""
-    documents = [d for d in yaml.safe_load_all(template(*settings, kubernetes=kubernetes)) if d]
-    found = {(document["kind"], document["metadata"]["name"]): document for document in documents}
-    assert len(found) == len(documents)
-    return found
 
 
 @functools.cache
 def validate(document: str, minor: str) -> None:
     """Check an object strictly; most objects of two variants are the same."""
     kubernetes_validate.validate(yaml.safe_load(document), minor, strict=True)
-
-
-def workload(part: str, *settings: str) -> dict[str, Any]:
-    kind = "DaemonSet" if part == "node" else "Deployment"
-    return objects(*settings)[kind, f"gpu-topology-{part}"]
-
-
-def container(part: str, *settings: str) -> dict[str, Any]:
-    (found,) = workload(part, *settings)["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
-
-
-def rules(kind: str, part: str) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
-    """Each rule as group, resource, names and verbs."""
-    return [
-        (group, resource, tuple(rule.get("resourceNames", ())), set(rule["verbs"]))
-        for rule in objects()[kind, f"gpu-topology-{part}"]["rules"]
-        for group, resource in itertools.product(rule["apiGroups"], rule["resources"])
-    ]
 
 
 def test_lint() -> None:
@@ -182,87 +96,6 @@ def test_each_process_knows_its_flags(part: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert {flag for flag in flags if flag not in done.stdout} == set()
-
-
-def test_no_role_has_a_wildcard() -> None:
-    roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
-    assert len(roles) == 5
-    for role in roles:
-        for rule in role["rules"]:
-            assert not any("*" in value for key in rule for value in rule[key])
-            assert rule["verbs"]
-
-
-def test_least_privilege_of_the_node_agent() -> None:
-    assert ("Role", "gpu-topology-node") not in objects()
-    assert rules("ClusterRole", "node") == [
-        (
-            "resource.k8s.io",
-            "resourceslices",
-            (),
-            {"get", "list", "watch", "create", "update", "delete"},
-        ),
-        ("resource.k8s.io", "resourceclaims", (), {"get"}),
-        ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
-        ("resource.k8s.io", "resourceclaims/driver", ("gpu.topology",), {"associated-node:patch"}),
-        ("", "events", (), {"create", "patch"}),
-        ("", "nodes", (), {"get", "list", "watch"}),
-    ]
-
-
-def test_least_privilege_of_the_controller() -> None:
-    reads = {"get", "list", "watch"}
-    assert rules("ClusterRole", "controller") == [
-        ("", "pods", (), reads | {"patch"}),
-        ("", "nodes", (), reads),
-        ("resource.k8s.io", "resourceslices", (), reads),
-        ("resource.k8s.io", "deviceclasses", (), reads),
-        ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
-        ("", "events", (), {"create", "patch"}),
-    ]
-    assert rules("Role", "controller") == [
-        ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
-        ("coordination.k8s.io", "leases", (), {"create"}),
-        ("", "configmaps", ("gpu-topology-policies",), {"get"}),
-    ]
-
-
-def test_least_privilege_of_the_webhook() -> None:
-    secret = "gpu-topology-webhook-certificate"
-    assert rules("ClusterRole", "webhook") == [
-        ("admissionregistration.k8s.io", f"{kind}webhookconfigurations", ("gpu-topology-webhook",), {"get", "patch"})
-        for kind in ("mutating", "validating")
-    ]
-    assert rules("Role", "webhook") == [("", "secrets", (secret,), {"get", "update"}), ("", "secrets", (), {"create"})]
-    assert f"--secret={secret}" in container("webhook")["args"]
-
-
-def test_mounted_certificates_need_no_right_and_no_token() -> None:
-    rendered = objects(*VARIANTS["mounted"])
-    assert [name for kind, name in rendered if "Role" in kind and "webhook" in name] == []
-    assert (
-        workload("webhook", *VARIANTS["mounted"])["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
-    )
-
-
-@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
-def test_pods_have_what_they_need_and_no_more(part: str) -> None:
-    spec, only = workload(part, *SIMULATED)["spec"]["template"]["spec"], container(part, *SIMULATED)
-    assert spec["serviceAccountName"] == f"gpu-topology-{part}"
-    assert only["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["securityContext"].get("runAsNonRoot", False) is (part != "node")
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    assert {"name": "tmp", "mountPath": "/tmp"} in only["volumeMounts"]
-    assert {entry["name"] for entry in only["env"]} == {"NODE_NAME", "POD_NAME", "POD_UID", "NAMESPACE"}
-    health = next(port["containerPort"] for port in only["ports"] if port["name"] == "health")
-    assert f"--health-port={health}" in only["args"]
-    assert only["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
-    assert only["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
 
 
 @pytest.mark.parametrize(
@@ -384,95 +217,7 @@ def test_simulated_machines_are_told_to_the_agent_in_order() -> None:
     ]
 
 
-def test_the_webhooks_reach_only_what_is_ours() -> None:
-    hooks = {
-        hook["name"]: hook
-        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-        for hook in objects()[kind, "gpu-topology-webhook"]["webhooks"]
-    }
-    assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
-        "create.pods.gpu.topology": "Fail",
-        "update.pods.gpu.topology": "Ignore",
-        "claims.gpu.topology": "Fail",
-    }
-    for hook in hooks.values():
-        assert hook["sideEffects"] == "None"
-        assert hook["timeoutSeconds"] == 5
-        assert hook["matchConditions"]
-        assert "caBundle" not in hook["clientConfig"]
-        (excluded,) = hook["namespaceSelector"]["matchExpressions"]
-        assert excluded["operator"] == "NotIn"
-        assert excluded["values"] == ["kube-system", "gpu-topology"]
-    user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
-    for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
-        assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
-
-
-def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:
-    """A policy about an account that nobody uses protects nothing."""
-    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-slices"]["spec"]
-    account = workload("node")["spec"]["template"]["spec"]["serviceAccountName"]
-    assert f"'system:serviceaccount:gpu-topology:{account}'" in policy["matchConditions"][0]["expression"]
-    assert policy["failurePolicy"] == "Fail"
-    (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
-    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-slices"]["spec"]
-    assert binding == {"policyName": "gpu-topology-slices", "validationActions": ["Deny"]}
-
-
-def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:
-    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
-    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
-    by, marked = (condition["expression"] for condition in policy["matchConditions"])
-    assert by == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
-    assert f"'{names.LABEL}' in " in marked
-    assert f"'{names.CHOICE}' in " in marked
-    assert policy["failurePolicy"] == "Fail"
-    (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
-    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-claims"]["spec"]
-    assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
-
-
 def test_the_device_class_takes_an_extended_resource_name() -> None:
     assert "extendedResourceName" not in objects()["DeviceClass", "gpu.topology"]["spec"]
     named = objects("deviceClass.extendedResourceName=nvidia.com/gpu")["DeviceClass", "gpu.topology"]
     assert named["spec"]["extendedResourceName"] == "nvidia.com/gpu"
-
-
-def ingress(part: str, *settings: str) -> list[dict[str, Any]]:
-    spec = objects(*settings)["NetworkPolicy", f"gpu-topology-{part}"]["spec"]
-    assert spec["policyTypes"] == ["Ingress"], "what the pods connect to is the cluster's to know"
-    assert spec["podSelector"]["matchLabels"] == workload(part)["spec"]["selector"]["matchLabels"]
-    found: list[dict[str, Any]] = spec["ingress"]
-    return found
-
-
-@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
-def test_only_the_ports_that_are_listened_on_are_open(part: str) -> None:
-    open_ports = [port["port"] for rule in ingress(part) for port in rule["ports"]]
-    assert open_ports == [port["containerPort"] for port in container(part)["ports"]]
-    assert [rule for rule in ingress(part) if "from" in rule] == [], "no default can know where the API server is"
-    assert ("NetworkPolicy", f"gpu-topology-{part}") not in objects("networkPolicy.enabled=false")
-
-
-def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_values_name() -> None:
-    reviews, metrics = ingress("webhook", *VARIANTS["full"])
-    assert reviews["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
-    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
-    for part in ("node", "controller"):
-        assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]
-
-
-def test_claims_of_parts_are_checked_where_the_server_keeps_what_they_ask_for() -> None:
-    policy = ("ValidatingAdmissionPolicy", "gpu-topology-parts")
-    assert policy in objects()
-    assert policy not in objects(kubernetes="1.35.4")
-
-
-def test_no_class_names_what_an_older_server_does_not_know() -> None:
-    """It would refuse the class, and so the chart."""
-    for minor in ("1.34.4", "1.36.3"):
-        for name in ("gpu.topology", "share.gpu.topology", "mig.gpu.topology"):
-            (selector,) = objects(kubernetes=minor)["DeviceClass", name]["spec"]["selectors"]
-            assert "allowMultipleAllocations" not in selector["cel"]["expression"]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
+import pytest
 
 from dradriver.kube.serve import serve_health
 
@@ -22,3 +25,27 @@ async def test_health_readiness_and_metrics_answer_while_the_block_runs() -> Non
         async with session.get("/metrics") as answer:
             assert answer.content_type == "text/plain"
             assert "python_info" in await answer.text()
+        assert (await status("/"), await status("/healthz/x")) == (404, 404)
+        async with session.post("/healthz", data="x") as answer:
+            assert answer.status == 405
+        async with session.head("/readyz") as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+
+
+async def test_a_connection_that_is_kept_open_does_not_hold_up_the_end() -> None:
+    async with aiohttp.ClientSession() as session:
+        async with serve_health(0, ready=lambda: True, host="127.0.0.1") as port:
+            async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                assert answer.status == 200
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get(f"http://127.0.0.1:{port}/readyz")
+
+
+async def test_a_port_that_is_taken_is_an_error() -> None:
+    async with serve_health(0, ready=lambda: True, host="127.0.0.1") as port:
+        with pytest.raises(OSError, match="in use"):
+            async with serve_health(port, ready=lambda: True, host="127.0.0.1"):
+                pass

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import threading
-from collections.abc import Collection
-from types import MappingProxyType
 from typing import Any
 
-import aiohttp
 import grpc
 import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.api import names
 from dradriver.kube import followed
-from dradriver.kube.resources import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.node.discovery import failures
-from dradriver.node.discovery.failures import Failure
-from dradriver.node.edits import Edits
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
-from dradriver.node.health.faults import Faults
 from dradriver.node.kubelet import sockets
-from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.nccl.tuning import CONF_PATH
+from tests.fakes.agents import Hanging, becomes, lose, ready_port
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, edits, eventually, machine, uuid
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -68,29 +59,6 @@ async def test_a_plugin_that_the_kubelet_refuses_publishes_once_it_is_accepted()
             node.kubelet.accept = True
             await node.kubelet.register(next(iter(node.kubelet.seen)))
             await node.published()
-
-
-@contextlib.asynccontextmanager
-async def ready_port() -> Any:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-
-        async def status(path: str = "/readyz") -> int:
-            try:
-                async with session.get(path) as answer:
-                    return answer.status
-            except aiohttp.ClientConnectionError:
-                return 0
-
-        yield port, status
-
-
-async def becomes(status: Any, wanted: int) -> None:
-    async with asyncio.timeout(10):
-        while await status() != wanted:
-            await asyncio.sleep(0.005)
 
 
 async def test_trap_18_ready_means_registered_and_published() -> None:
@@ -246,12 +214,6 @@ async def test_a_claim_whose_unprepare_never_comes_is_given_back() -> None:
         await eventually(lambda: (node.specs, node.checkpoint) == ({}, []))
 
 
-async def lose(node: NodeUnderTest, *lines: str) -> None:
-    folder = node.state / "simulated"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lost").write_text("\n".join(lines))
-
-
 async def test_a_gpu_that_vanishes_leaves_the_slices_and_comes_back_under_its_own_name() -> None:
     async with a_node() as node, node.agent():
         await node.published()
@@ -312,34 +274,6 @@ async def test_the_claims_status_says_what_it_has_and_others_entries_stay() -> N
         assert patch.query == {"fieldManager": "gpu-topology-node", "force": "true"}
 
 
-class Hanging:
-    """A driver that does not answer until it is released."""
-
-    faults: Faults = MappingProxyType({})
-    sound: frozenset[str] = frozenset()
-    slow = True
-
-    def __init__(self, *, free: int = 0) -> None:
-        self.released = threading.Event()
-        self.free = free  # readings that it answers before it hangs
-
-    def edits(self, gpu: Gpu) -> Edits:
-        return edits(gpu)
-
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
-        raise NotImplementedError
-
-    def read(self) -> Machine:
-        if self.free:
-            self.free -= 1
-        else:
-            self.released.wait(timeout=60)
-        return machine()
-
-    def close(self) -> None:
-        pass
-
-
 async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_node() as node:
         asked = node.put_claim(claim("c", [0]))
@@ -358,84 +292,6 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
             found.released.set()
             assert (await waiting)[asked[2]].error == ""
             assert node.slices == before
-
-
-async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is_not_ready(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.02)
-    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.04)
-    found = Hanging(free=1)
-    monkeypatch.setattr("dradriver.node.agent._discovery", lambda *_: found)
-
-    def taints() -> set[tuple[str, str]]:
-        devices = node.slices[0]["spec"]["devices"] if node.slices else []
-        assert len(devices) in (0, 8)
-        return {(taint["key"], taint["effect"]) for device in devices for taint in device.get("taints", ())}
-
-    async with a_node() as node, ready_port() as (port, status), node.agent(health_port=port):
-        await eventually(lambda: taints() == {("gpu.topology/driver", "NoSchedule")})
-        await becomes(status, 503)
-        found.released.set()
-        await eventually(lambda: taints() == set())
-        await becomes(status, 200)
-
-
-async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_over() -> None:
-    def events() -> list[tuple[str, str, str]]:
-        found = [obj for obj in node.api.objects(EVENTS) if obj["involvedObject"]["kind"] == "Pod"]
-        return sorted((obj["type"], obj["reason"], obj["involvedObject"]["uid"]) for obj in found)
-
-    async with a_node() as node, node.agent():
-        await node.published()
-        await node.kubelet.prepare(node.put_claim(claim("mine", [2])))
-        await node.kubelet.prepare(node.put_claim(claim("others", [3])))
-        await lose(node, "2")
-        await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
-        (told,) = node.api.objects(EVENTS)
-        assert told["message"].startswith(f"GPU {uuid(2)}: it is not on the node any more. Look at the kernel's log")
-        assert told["metadata"]["namespace"] == "default"
-        await lose(node)
-        await eventually(lambda: len(events()) == 2)
-        assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
-
-
-async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
-    async with a_node() as node, node.agent():
-        await node.published()
-        await node.kubelet.prepare(node.put_claim(claim("mine", [2])))
-        node.api.fail(method="POST", status=403, reason="Forbidden", times=1)
-        await lose(node, "2")
-        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
-        await lose(node)
-        await eventually(lambda: node.api.objects(EVENTS))
-
-
-def slice_writes(node: NodeUnderTest) -> int:
-    sent = (r for r in node.api.requests if r.method in ("POST", "PUT") and "resourceslices" in r.path)
-    return sum("dryRun" not in r.query for r in sent)
-
-
-async def test_a_taint_that_comes_slowly_stays_with_its_time_over_a_restart() -> None:
-    def taints() -> list[Any]:
-        (found,) = [d for d in node.slices[0]["spec"]["devices"] if d["name"] == device(2)]
-        return found.get("taints", [])  # type: ignore[no-any-return]
-
-    async with a_node() as node:
-        file = failures.path(node.state / "simulated", NODE)
-        failures.write(file, {"gpu-2": Failure(faults=("thermal",))})
-        async with node.agent():
-            await node.published()
-            assert taints() == []
-        (obj,) = node.slices
-        taint = {"key": "gpu.topology/thermal", "effect": "None", "timeAdded": "2026-01-01T00:00:00Z"}
-        next(d for d in obj["spec"]["devices"] if d["name"] == device(2))["taints"] = [taint]
-        node.api.put(RESOURCE_SLICES, obj)
-        writes = slice_writes(node)
-        async with ready_port() as (port, status), node.agent(health_port=port):
-            await becomes(status, 200)
-        assert taints() == [taint]
-        assert slice_writes(node) == writes
 
 
 async def test_the_policies_file_is_followed_and_a_bad_one_at_the_start_changes_nothing_that_is_published(

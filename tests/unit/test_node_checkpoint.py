@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -173,3 +174,19 @@ def test_one_gpu_has_one_owner_unless_both_hold_shares_or_one_only_looks_on() ->
     assert excludes(prepared(share="s"), prepared())
     assert not excludes(prepared(share="s"), prepared(share="t"))
     assert not excludes(prepared(admin=True), prepared())
+
+
+def test_claims_that_are_gone_leave_nothing_in_memory(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+
+    def go(name: str) -> None:
+        for number in range(300):
+            checkpoint.remove(f"{name}-{number}")
+
+    go("warm")
+    tracemalloc.start()
+    try:
+        go("u")
+        assert tracemalloc.get_traced_memory()[0] < 50_000  # a pattern for each would be 300 kB
+    finally:
+        tracemalloc.stop()

@@ -86,7 +86,7 @@ class Scripted:
     def edits(self, gpu: Gpu) -> Edits:
         raise NotImplementedError
 
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         raise NotImplementedError
 
     def read(self) -> Machine:

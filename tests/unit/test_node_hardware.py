@@ -229,6 +229,7 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_the_base_s
         dgx1.environment()
         await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
         file.unlink()
+        (node.cdi / "gpu.topology-gpu.json").unlink()
         await eventually(lambda: node.slices == [])
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from prometheus_client import REGISTRY
 
+from dradriver.node.discovery.simulated import without
 from dradriver.node.health import faults
 from dradriver.node.health.faults import Fault, Kind
 from dradriver.node.health.record import Record
-from dradriver.node.health.watch import of_all
+from dradriver.node.health.watch import HealthWatch, of_all
+from dradriver.topology.machine import Machine
+from tests.fakes.agents import Hanging
 from tests.fakes.node import machine, uuid
 
 
@@ -115,3 +118,20 @@ def test_trouble_with_the_driver_is_every_gpus() -> None:
     found = of_all(machine(), "hangs")
     assert found.keys() == {uuid(i) for i in range(8)}
     assert {one for some in found.values() for one in some} == {Fault("driver", "", "hangs")}
+
+
+def test_a_gpu_that_is_read_and_cannot_be_handed_out_is_not_lost() -> None:
+    record = Record(on_change=lambda: None)
+    discovery = Hanging()
+    watch = HealthWatch(record, discovery, None)
+
+    def faults(usable: Machine, *, read: Machine) -> list[str]:
+        discovery.faults = {gpu.uuid: () for gpu in read.gpus}
+        watch.looked(usable, None)
+        return [one.fault.kind for one in record.standing().get(uuid(2), ())]
+
+    left = without(machine(), {uuid(2)})
+    assert faults(machine(), read=machine()) == []
+    assert faults(left, read=machine()) == []  # no specification names it
+    assert faults(left, read=left) == ["lost"]
+    assert faults(machine(), read=machine()) == []

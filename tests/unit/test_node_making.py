@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
+from dradriver.node.threads import Thread
 from tests.fakes.node import claim, edits, eventually, result, uuid
 from tests.fakes.parts import PROFILE, Halves, half
 from tests.fakes.preparing import World
@@ -245,6 +247,43 @@ async def test_hardware_that_cannot_be_written_is_an_error_of_the_claim(world: S
     with pytest.raises(NotYetError, match="hardware"):
         await patient(world).prepare(*world.halves("c", (0, 4)))
     assert world.checkpoint == []
+
+
+async def test_a_driver_that_hangs_is_said_and_what_it_does_late_is_undone(
+    world: Sliced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.node.devices.workshop.PATIENCE_S", 0.05)
+    world.gpus.go_on.clear()
+    preparer = patient(world)
+    asked = world.halves("c", (0, 4))
+    with pytest.raises(NotYetError, match="the driver has not answered"):
+        await preparer.prepare(*asked)
+    assert (world.checkpoint, list(world.made)) == ([], ["uid-c.0"])
+    await preparer.prepare(*world.put(claim("whole", [5])))  # others do not wait for it
+    await preparer.unprepare("uid-whole")
+    monkeypatch.undo()
+    world.gpus.go_on.set()
+    await preparer.clean()
+    assert world.nothing()
+
+
+async def test_works_are_done_one_after_the_other_and_an_error_is_its_callers() -> None:
+    thread, done, may = Thread("t"), [], threading.Event()
+
+    def work(number: int) -> int:
+        may.wait(timeout=30)
+        done.append((number, threading.get_ident()))
+        return 1 // number
+
+    tasks = [asyncio.create_task(thread.run(functools.partial(work, number))) for number in (3, 0, 1, 2)]
+    await asyncio.sleep(0)
+    tasks[2].cancel()  # its work is done all the same
+    may.set()
+    await asyncio.wait(tasks)
+    assert [number for number, _ in done] == [3, 0, 1, 2]
+    assert len({ident for _, ident in done} - {threading.get_ident()}) == 1
+    assert (tasks[0].result(), tasks[3].result()) == (0, 0)
+    assert isinstance(tasks[1].exception(), ZeroDivisionError)
 
 
 def test_a_profile_is_one_that_simulated_gpus_have(world: Sliced) -> None:

@@ -32,7 +32,7 @@ async def world(tmp_path: Path) -> World:
 
 
 def reconciler(world: World, *, held: Callable[[Mapping[str, str]], None] = lambda _: None) -> Reconciler:
-    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.count, on_held=held)
+    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running, on_held=held)
 
 
 async def passes(one: Reconciler, count: int) -> None:
@@ -108,7 +108,7 @@ async def test_a_prepare_during_the_pass_wins(world: World) -> None:
             await preparer.prepare(*asked)
         return found
 
-    one = Reconciler(preparer, get_claim, node=NODE, processes=world.count)
+    one = Reconciler(preparer, get_claim, node=NODE, processes=world.running)
     await one.once()
     second = True
     await one.once()
@@ -117,7 +117,7 @@ async def test_a_prepare_during_the_pass_wins(world: World) -> None:
 
 async def test_what_is_given_back_lets_a_waiting_claim_in(world: World) -> None:
     preparer = world.preparer()
-    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.running)
     world.claims.clear()
     waiting = asyncio.create_task(preparer.prepare(*world.put(claim("new", [1]))))
     await asyncio.sleep(2)
@@ -137,13 +137,13 @@ async def test_it_looks_at_start_and_every_minute(world: World) -> None:
 
 async def test_a_gpu_with_a_process_on_it_is_given_to_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.claims.clear()  # deleted by force, and its process hangs in the driver
-    world.processes = {uuid(1): 1}
+    world.processes = {uuid(1): [4711]}
     held: list[list[str]] = []
     one = reconciler(world, held=lambda gpus: held.append(sorted(gpus)))
     await passes(one, 5)
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
     assert held == [[], *([[uuid(1)]] * 4)]
-    assert caplog.text.count("processes still on it: 1; end them, or restart the node") == 1
+    assert caplog.text.count("processes still on it: 4711; end them, or restart the node") == 1
     with pytest.raises(DeviceBusyError):
         await world.preparer().prepare(*world.put(claim("new", [1])))
     world.processes = {}
@@ -164,7 +164,7 @@ async def test_a_looker_on_leaves_without_a_question(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.preparer().prepare(*world.put(claim("a", results=[result("gpu", device(0), adminAccess=True)])))
     world.claims.clear()
-    world.processes = {uuid(0): 3}
+    world.processes = {uuid(0): [7]}
     await passes(reconciler(world), 2)
     assert world.checkpoint == []
 
@@ -172,7 +172,7 @@ async def test_a_looker_on_leaves_without_a_question(tmp_path: Path) -> None:
 async def test_a_claim_that_looked_unused_is_compared_with_the_api_before_it_is_answered(world: World) -> None:
     preparer = world.preparer()
     asked = world.put(claim("c", [0, 1]))
-    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.running)
     await preparer.prepare(*asked)
     world.put(claim("c", [4], used=False))
     await one.once()
@@ -196,7 +196,7 @@ async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(
     await preparer.recover()
     await preparer.unprepare("uid-other")
     assert world.specs == specs
-    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.running)
     world.trouble = [Unreachable("not yet")]
     await one.once()
     assert "uid-c" not in await preparer.prepared()
@@ -254,9 +254,18 @@ async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_
     assert await world.preparer().prepared() == {}
 
 
-async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'"all":"new"',
+        b'"entry":{"uid":"uid-c","namespace":"../x","name":"c"}',
+        b'"entry":{"uid":"uid-c","namespace":"default","name":""}',
+        b'"entry":{"uid":"uid-other","namespace":"default","name":"c"}',
+    ],
+)
+async def test_a_newer_file_that_does_not_say_whose_it_is_stays_aside(world: World, entry: bytes) -> None:
     path = world.folder / "state" / "claims" / "uid-c.json"
-    path.write_bytes(b'{"version":4,"all":"new"}')
+    path.write_bytes(b'{"version":4,%b}' % entry)
     os.utime(path, (time.time() - 60,) * 2)
     await passes(reconciler(world), 2)
     assert (await world.preparer().prepared(), len(world.specs)) == ({}, 1)
@@ -266,7 +275,7 @@ async def test_a_newer_agents_claim_is_its_own_while_it_takes_over(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     preparer = world.preparer()
-    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.count)
+    one = Reconciler(preparer, world.get_claim, node=NODE, processes=world.running)
     newer(world, written_s=1)  # after this agent started: by the one that replaces it
     await passes(one, 3)
     await preparer.recover()

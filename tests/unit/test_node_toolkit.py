@@ -160,6 +160,13 @@ def test_one_of_another_driver_is_not_used(host: Host) -> None:
     assert host.base.keep(WHOLE) == {}
 
 
+def test_one_that_gives_a_gpu_to_every_container_is_not_used(host: Host) -> None:
+    spec = specification(WHOLE)
+    spec["containerEdits"]["deviceNodes"].append({"path": "/dev/nvidia3"})
+    host.put("etc/cdi/nvidia.yaml", spec)
+    assert "nvidia.yaml gives /dev/nvidia3 to every container; " in host.base.keep(WHOLE)[uuid(0)]
+
+
 def test_what_lasts_until_a_reboot_comes_first(host: Host) -> None:
     host.put("etc/cdi/nvidia.yaml", specification(WHOLE, driver_root="/old"))
     host.put("var/run/cdi/nvidia.yaml", specification(WHOLE, driver_root="/new"))
@@ -190,6 +197,40 @@ def test_a_toolkit_that_comes_right_is_asked_again_after_a_while(host: Host) -> 
     host.ctk.machine = WHOLE
     assert host.base.keep(WHOLE).keys() == {uuid(7)}
     host.now += toolkit.AGAIN_S
+    assert host.base.keep(WHOLE) == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_toolkit_that_is_being_replaced_takes_no_gpu_away(
+    restarted: bool, host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.base.keep(WHOLE)
+    before = host.made
+    (host.root / "usr/bin/nvidia-ctk").unlink()
+    if restarted:
+        host = Host(host.root)
+    for _ in range(3):
+        assert host.base.keep(WHOLE) == {}
+    assert host.made == before
+    assert caplog.text.count("stays as it is for 10 minutes: no toolkit and no other specification is there") == 1
+    assert host.base.keep(swapped()).keys() == {uuid(0), uuid(1)}  # it is believed as little as any other
+    host.ctk = Ctk(host.root, WHOLE)
+    assert host.base.keep(WHOLE) == {}
+    assert host.made == before
+
+
+def test_a_toolkit_that_does_not_come_back_takes_them_away_after_a_while(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.base.keep(WHOLE)
+    (host.root / "usr/bin/nvidia-ctk").unlink()
+    for _ in range(2):
+        assert host.base.keep(WHOLE) == {}
+        host.now += toolkit.AGAIN_S
+    for _ in range(3):
+        assert "install the NVIDIA Container Toolkit" in host.base.keep(WHOLE)[uuid(0)]
+        host.now += toolkit.AGAIN_S
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
     assert host.base.keep(WHOLE) == {}
 
 

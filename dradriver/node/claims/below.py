@@ -9,7 +9,6 @@ from typing import Final
 from dradriver.api.objects import Node
 from dradriver.errors import DriverError
 from dradriver.node.errors import NotYetError
-from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -55,5 +54,7 @@ class Below:
                 logger.warning("no server is named below instance type %r; nccl.servers has %s", self._kind[:64], known)
             return None
         if name not in self._read:
+            from dradriver.topology import profiles  # here, for most nodes are no virtual machines
+
             self._read[name] = profiles.load(name)
         return self._read[name]

@@ -106,7 +106,11 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
 
 
 class CdiFolder:
-    """The spec files of this driver's claims. The caller holds the node's lock around every method."""
+    """The spec files of this driver's claims. The caller holds the node's lock around every method.
+
+    They are not waited for until a disk has them: after a power cut an agent starts before any container does, and
+    makes them what the ledger says.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -127,7 +131,7 @@ class CdiFolder:
             if path.read_bytes() == data:
                 return
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, data)
+        files.write(path, data, durable=False)
 
     def read(self, uid: str) -> dict[str, Edits] | None:
         """Return what the claim's spec brings to containers, by the devices' names in it; empty where there is none.
@@ -153,7 +157,7 @@ class CdiFolder:
             ClaimError: The uid cannot be a file's name.
             OSError: It is still there.
         """
-        files.remove(self._path(uid))
+        files.remove(self._path(uid), durable=False)
 
     def sweep(self, *, keep: Collection[str]) -> list[str]:
         """Remove our specs of all other claims and what a killed writer left; return the uids whose spec is gone.
@@ -162,12 +166,12 @@ class CdiFolder:
             OSError: Something is still there.
         """
         for path in self._folder.glob(f"{_PREFIX}*{files.TEMPORARY}"):
-            files.remove(path)
+            files.remove(path, durable=False)
         gone = []
         for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
             uid = path.stem.removeprefix(_PREFIX)
             if uid not in keep:
-                files.remove(path)
+                files.remove(path, durable=False)
                 gone.append(uid)
         return gone
 

@@ -27,8 +27,7 @@ async def locked(path: Path, *, patience_s: float = _PATIENCE_S) -> AsyncIterato
         NotYetError: Another process does not let go of it.
         OSError: The lock file cannot be opened.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open(path)
     try:
         try:
             async with asyncio.timeout(patience_s):
@@ -39,6 +38,15 @@ async def locked(path: Path, *, patience_s: float = _PATIENCE_S) -> AsyncIterato
         yield
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _try(descriptor: int) -> bool:

@@ -15,7 +15,6 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import tuning
 from dradriver.topology.nccl.explain import explain, flattened
-from dradriver.topology.nccl.writer import VIRTUAL_PATH, write
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Nccl:
                 machine, empty for none.
         """
         self._tuning_profile = tuning_profile
-        self._said = ""
+        self._said: set[str] = set()
 
     def tell(
         self, mode: str, machine: Machine, gpus: Sequence[int], *, below: Machine | None, keep_env: Collection[str]
@@ -64,36 +63,36 @@ class Nccl:
         profile = self._tuning_profile()
         if profile and len(gpus) > 1:
             files[tuning.CONF_PATH] = tuning.conf(profile, machine).encode()
-        text = self._file(mode, machine, gpus, below)
-        if text is None:
-            return Told(files)
-        files[VIRTUAL_PATH] = text.encode()
+        topology = self._file(mode, machine, gpus, below)
         named = mode == "env" and TOPO_FILE not in keep_env
-        return Told(files, (f"{TOPO_FILE}={VIRTUAL_PATH}",) if named else ())
+        return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
-    def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> str | None:
+    def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
+        """Return the topology file by the path at which NCCL finds it; none where none is of use."""
         like = below if machine.virtual and flattened(machine) else None
         if mode not in _FILES:
             if not explain(machine).needed or len(gpus) + len(machine.nics) < 2:
-                return None
+                return {}
             if like is None and flattened(machine):
                 self._say(
                     f"{machine.name or 'this machine'} is a virtual machine with a flat PCI tree, and which server is "
                     "below it is not known: NCCL is given no topology file; write nccl.servers in the policies file"
                 )
-                return None
+                return {}
+        from dradriver.topology.nccl.writer import VIRTUAL_PATH, write  # here, for most machines need no file
+
         try:
-            return write(machine, like=like, gpus=gpus)
+            return {VIRTUAL_PATH: write(machine, like=like, gpus=gpus).encode()}
         except TopologyError as error:
             if mode in _FILES:
                 raise ClaimError(
                     f"no NCCL topology file can be written here: {error}; have the pod say gpu.topology/nccl: off"
                 ) from error
             self._say(f"NCCL is given no topology file: {error}")
-            return None
+            return {}
 
     def _say(self, text: str) -> None:
         """Log it once, not with every claim."""
-        if text != self._said:
-            self._said = text
+        if text not in self._said:
+            self._said.add(text)
             logger.warning("%s", text)

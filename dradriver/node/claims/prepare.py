@@ -16,16 +16,17 @@ from typing import Final
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
-from dradriver.node.claims import rebuild
+from dradriver.node.claims import occupied, rebuild
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.occupied import Processes
 from dradriver.node.claims.telling import Teller
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.errors import ClaimError, NotYetError
+from dradriver.node.errors import ClaimError, NotYetError, OccupiedError
 from dradriver.node.records import Entry, Stamp
 from dradriver.topology.machine import Machine
 
@@ -35,6 +36,7 @@ BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and an error costs th
 RETRY_S: Final = 1.0
 GET_S: Final = 10.0
 _LEAST_GET_S: Final = 1.0
+_LEAST_ASK_S: Final = 1.0
 _LEAST_MAKE_S: Final = 3.0
 _DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
 GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
@@ -59,6 +61,7 @@ class Preparer:
         machine: Callable[[], Machine | None],
         workshop: Workshop,
         boot: str,
+        processes: Processes = occupied.nobody,
         nccl: Nccl | None = None,
         below: Below | None = None,
         on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
@@ -74,6 +77,7 @@ class Preparer:
             machine: Gives the machine as it is now; None until it was read.
             workshop: The kinds of devices, and what makes them.
             boot: Id of this boot.
+            processes: Says which processes compute on GPUs: one with any is not given out.
             nccl: What NCCL is told.
             below: Gives the server below a virtual machine.
             on_prepared: Called when a claim was made ready anew.
@@ -84,6 +88,7 @@ class Preparer:
         self._lock = state_dir / "serialize.lock"
         self._ledgers = Ledgers(state_dir, cdi_root, boot=boot)
         self._workshop = workshop
+        self._processes = processes
         self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
         self._below = below
         self._on_prepared = on_prepared
@@ -119,7 +124,7 @@ class Preparer:
         """Make the claim's devices ready and return them; a claim that is ready already gives the same again.
 
         What can come right by itself is tried until the budget is spent: an API server that does not answer, a device
-        that another claim still holds, a GPU that is lost.
+        that another claim still holds or that processes are on, a GPU that is lost.
 
         Raises:
             DriverError: The claim cannot be prepared; the message is for the pod's owner.
@@ -239,6 +244,7 @@ class Preparer:
         if entry is not None:  # allocated anew since
             await self._give_back(uid, entry.stamp)
         try:
+            await self._refuse_occupied(planned, until=until)
             if planned.intents:
                 done = await self._made(planned, until=until)
             else:
@@ -269,6 +275,24 @@ class Preparer:
         if sure:
             self._sure[uid] = entry.stamp
         return entry, sure
+
+    async def _refuse_occupied(self, planned: Plan, *, until: float) -> None:
+        """Return if no process is on a GPU that the claim shall have for itself.
+
+        Raises:
+            DeviceBusyError: Some are, and another claim still holds it.
+            OccupiedError: Some are.
+            NotYetError: The driver does not answer.
+            OSError: A file cannot be read.
+        """
+        least = asyncio.get_running_loop().time() + _LEAST_ASK_S
+        said = await occupied.occupied(self._processes, planned, until=max(until, least))
+        if said is not None:
+            async with locked(self._lock):
+                self._ledgers.refuse_taken(planned.claim)  # then they are its, rightly
+                known = planned.claim.uid not in self._ledgers.claims.kept()  # else they may be this claim's own
+            if known:
+                raise OccupiedError(said)
 
     async def _made(self, planned: Plan, *, until: float) -> Entry[PreparedClaim]:
         try:

@@ -7,7 +7,9 @@ and of that the API server decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,8 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Machine
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # of objects, by the API's rule
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -37,7 +41,8 @@ def identity(text: bytes, uid: str) -> Identity | None:
         found = msgspec.json.decode(text, type=_AnyFile).entry
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return found if found.uid == uid else None
+    named = all(_NAME.fullmatch(part) for part in (found.namespace, found.name))
+    return found if found.uid == uid and named else None
 
 
 def rebuilt(

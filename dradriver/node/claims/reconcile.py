@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
+from dradriver.node.claims import occupied
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.occupied import Processes
 from dradriver.node.claims.prepare import GET_S, GetClaim, Preparer
 from dradriver.node.errors import ClaimError
 from dradriver.node.records import Stamp
 
 logger = logging.getLogger(__name__)
-
-# Counts the processes that compute on each of some GPUs, given by uuid; one that it does not name is not there.
-Processes = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
 
 INTERVAL_S: Final = 60.0
 
@@ -29,7 +28,7 @@ class Reconciler:
     The kubelet's own unprepare comes seconds after a claim is gone, while containers may still run; so a claim is given
     back only when it looked unused in two passes in a row and was not prepared again in between, and when no process is
     left on its GPUs: one of a pod that was deleted by force may hang in the driver for ever, and its GPU is nobody
-    else's until it ends.
+    else's until it ends. A GPU that no claim holds is kept from new pods too, while processes are on it.
     """
 
     def __init__(
@@ -39,6 +38,7 @@ class Reconciler:
         *,
         node: str,
         processes: Processes,
+        gpus: Callable[[], Collection[str]] = tuple,
         on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -48,18 +48,21 @@ class Reconciler:
             preparer: The prepared claims.
             get_claim: Reads a claim from the API server by namespace and name.
             node: This node's pool.
-            processes: Counts the processes on each of some GPUs.
-            on_held: Told after every pass of the GPUs that are kept although their claims look unused: why, by uuid.
+            processes: Says which processes compute on each of some GPUs.
+            gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
+            on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
         self._get_claim = get_claim
         self._node = node
         self._processes = processes
+        self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
+        self._strays: set[str] = set()
 
     async def run(self) -> None:
         """Look now and after every interval, until cancelled."""
@@ -103,8 +106,9 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
+        held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
-            logger.error("GPU %s stays with a claim that nobody uses: %s", uuid, held[uuid])
+            logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
         self._held = held
         self._on_held(held)
         metrics.GPUS_HELD.set(len(held))
@@ -114,15 +118,27 @@ class Reconciler:
         owned = [device.uuid for device in prepared.devices if not device.admin]
         what = f"claim {prepared.namespace}/{prepared.name}"
         try:
-            counts = await self._processes(owned)
+            found = await self._processes(owned)
         except (DriverError, TimeoutError) as error:
             said = str(error) or "no answer"
             return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {said}")
-        return {
-            uuid: f"{what}: processes still on it: {counts[uuid]}; end them, or restart the node if they cannot end"
-            for uuid in owned
-            if counts.get(uuid)
-        }
+        return {uuid: f"{what}: {occupied.text(found[uuid])}" for uuid in owned if found.get(uuid)}
+
+    async def _without_claim(self) -> dict[str, str]:
+        """Return why no new pod should have a GPU although no claim holds it, by uuid: in two passes in a row."""
+        free = set(self._gpus()) - await self._owned()
+        try:
+            found = await self._processes(sorted(free)) if free else {}
+        except (DriverError, TimeoutError) as error:
+            logger.info("whether processes are on GPUs that no claim holds cannot be known: %s", error)
+            return {uuid: self._held[uuid] for uuid in self._strays & free & self._held.keys()}
+        strays = {uuid for uuid in free - await self._owned() if found.get(uuid)}
+        before, self._strays = self._strays, strays
+        return {uuid: f"no claim holds it, {occupied.text(found[uuid])}" for uuid in strays & before}
+
+    async def _owned(self) -> set[str]:
+        prepared = (await self._preparer.prepared()).values()
+        return {device.uuid for entry in prepared for device in entry.value.devices if not device.admin}
 
     async def _unused(self, prepared: PreparedClaim) -> str | None:
         """Return why nobody can be using the claim; None where somebody can, or where nobody knows."""

@@ -19,7 +19,7 @@ links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
-processes  how many processes are on a GPU
+processes  which processes are on a GPU
 steady     what is published, which does not flutter
 toolkit    the base specification, which makes a whole GPU usable in a container
 specification  CDI specifications that others made
@@ -42,8 +42,8 @@ class Discovery(Protocol):
     def edits(self, gpu: Gpu) -> Edits:
         """Return what a container needs to use a GPU of this machine."""
 
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
-        """Return the number of processes on each of the GPUs, given by uuid, that is there.
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that compute on each of the GPUs, given by uuid, that is there.
 
         Raises:
             DriverError: It cannot be known.
@@ -55,7 +55,7 @@ class Discovery(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """What was wrong with GPUs at the last reading."""
+        """What was wrong with each GPU that the last reading found, those that cannot be handed out included."""
 
     @property
     def sound(self) -> frozenset[str]:

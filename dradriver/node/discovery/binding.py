@@ -261,8 +261,8 @@ class _Binding:
         instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
         return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
 
-    def processes(self, gpu: Handle) -> int:
-        return len(self.ask("nvmlDeviceGetComputeRunningProcesses", gpu))
+    def processes(self, gpu: Handle) -> tuple[int, ...]:
+        return tuple(sorted(int(one.pid) for one in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
 
 
 def _bounded(query: str, value: int, most: int) -> int:

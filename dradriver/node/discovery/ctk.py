@@ -20,7 +20,7 @@ from dradriver.node.discovery.library import inside
 from dradriver.node.errors import SetupError
 
 CLASS: Final = "gpu"
-_TIMEOUT_S: Final = 60.0  # it wakes sleeping GPUs
+_TIMEOUT_S: Final = 40.0  # it wakes sleeping GPUs; after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",

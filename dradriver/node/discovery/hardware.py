@@ -132,8 +132,8 @@ class Hardware:
         self._tell((Problem("machine", "no GPUs", said),))
         return reading.empty(self._host_root)
 
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
-        """Return the number of processes on each of the GPUs that is there.
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that compute on each of the GPUs that is there.
 
         Raises:
             NvmlError: The driver, or a GPU that is there, does not say.
@@ -142,7 +142,7 @@ class Hardware:
         if (reason := self._released()) is not None:
             raise SetupError(f"the driver is let go: {reason}")
         with binding.opened(driver_root=self._driver_root) as nvml:
-            return processes.count(nvml, gpus)
+            return processes.find(nvml, gpus)
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
         """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""

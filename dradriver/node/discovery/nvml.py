@@ -143,5 +143,5 @@ class Nvml(Protocol):
     def mig_ids(self, device: Handle) -> tuple[int, int]:
         """Return the numbers of a MIG device's GPU instance and compute instance."""
 
-    def processes(self, gpu: Handle) -> int:
-        """Return the number of processes that compute on the GPU, as far as this process may see them."""
+    def processes(self, gpu: Handle) -> tuple[int, ...]:
+        """Return the pids of processes that compute on the GPU, as far as this process may see them."""

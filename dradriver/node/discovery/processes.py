@@ -1,4 +1,4 @@
-"""How many processes compute on GPUs now: what Kubernetes takes for free may not be."""
+"""Which processes compute on GPUs now: what Kubernetes takes for free may not be."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_S
 _NONE: Final = frozenset({GPU_IS_LOST, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
 
 
-def count(nvml: Nvml, uuids: Collection[str]) -> dict[str, int]:
-    """Return the number of processes on each of the GPUs that is there; one that is lost has none.
+def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Return the pids on each of the GPUs that is there; one that is lost has none.
 
     NVML names only processes of the caller's own PID namespace: the agent's must be the host's.
 
     Raises:
-        NvmlError: A GPU is there and does not say.
+        NvmlError: A GPU that may be one of them is there and does not say.
     """
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, ...]] = {}
+    trouble: NvmlError | None = None
     for index in range(nvml.count()):
         try:
             gpu = nvml.gpu(index)
@@ -27,5 +28,7 @@ def count(nvml: Nvml, uuids: Collection[str]) -> dict[str, int]:
                 found[uuid] = nvml.processes(gpu)
         except NvmlError as error:
             if error.code not in _NONE:
-                raise
+                trouble = error
+    if trouble is not None and not found.keys() >= set(uuids):  # it may be of one that is asked for
+        raise trouble
     return found

@@ -25,7 +25,7 @@ class Simulated:
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
     gone; the others' indices close ranks, as NVML's do when a GPU is lost. What else is broken stands in the node's
-    file of ``failures``. A file ``processes`` has a GPU's uuid on one line for each process that is on it.
+    file of ``failures``. A file ``processes`` has a line for each process: the GPU's uuid and the pid.
 
     Attributes:
         faults: What was wrong with GPUs at the last reading.
@@ -45,14 +45,18 @@ class Simulated:
         """Return the GPU's device node, with one behind it that every host has."""
         return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
 
-    def processes(self, gpus: Collection[str]) -> dict[str, int]:
-        """Return how often each GPU's uuid stands in the file ``processes``: one line for each process.
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that the file ``processes`` names for each GPU.
 
         Raises:
             SetupError: The file cannot be read.
         """
-        lines = _words(self._processes)
-        return {gpu: lines.count(gpu) for gpu in gpus}
+        words = _words(self._processes)
+        try:
+            found = [(gpu, int(pid)) for gpu, pid in zip(words[::2], words[1::2], strict=True)]
+        except ValueError as error:
+            raise SetupError(f"{self._processes}: {error}; write a GPU's uuid and a pid a line") from error
+        return {gpu: tuple(sorted(pid for one, pid in found if one == gpu)) for gpu in gpus}
 
     def read(self) -> Machine:
         """Return the machine as it is while this is broken.
@@ -81,7 +85,7 @@ def _words(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeError) as error:
-        raise SetupError(f"{path}: {error}; write one GPU's uuid or index a line") from error
+        raise SetupError(f"{path}: {error}; write one GPU a line") from error
 
 
 def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:

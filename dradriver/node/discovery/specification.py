@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from dradriver.api import names
 from dradriver.topology.machine import Gpu
@@ -69,10 +68,10 @@ class Specification:
         """
         self.source = source
         try:
-            # YAML's C parser; a JSON text is no YAML in all cases, and is read thirty times as fast as one
-            self.raw: dict[str, Any] = msgspec.json.decode(text) if json else yaml.load(text, yaml.CSafeLoader)
+            # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
+            self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
             self._typed = msgspec.convert(self.raw, _Specification)
-        except (msgspec.MsgspecError, yaml.YAMLError, RecursionError, ValueError) as error:
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
@@ -90,6 +89,7 @@ class Specification:
             device.name: (device, raw) for device, raw in zip(self._typed.devices, self.raw["devices"], strict=True)
         }
         stale = self._stale(driver_version)
+        shared = _minors(self._typed.container_edits)
         found: dict[str, dict[str, Any]] = {}
         wrong: dict[str, str] = {}
         for gpu in gpus:
@@ -97,7 +97,10 @@ class Specification:
                 wrong[gpu.uuid] = f"{self.source} does not name it"
                 continue
             device, raw = by_name[gpu.uuid]
-            if stale:
+            if shared:
+                said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(shared))
+                wrong[gpu.uuid] = f"{self.source} gives {said} to every container"
+            elif stale:
                 wrong[gpu.uuid] = f"{self.source} is of driver {stale}, {driver_version} is running"
             elif (minors := _minors(device.container_edits)) != {gpu.minor}:
                 said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
@@ -113,6 +116,15 @@ class Specification:
             if library is not None and driver_version and library[1] != driver_version:
                 return library[1]
         return ""
+
+
+def _yaml(text: bytes) -> Any:
+    import yaml  # here, for the agent's own specification is JSON
+
+    try:
+        return yaml.load(text, yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _minors(edits: _Edits) -> set[int]:

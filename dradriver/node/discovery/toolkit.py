@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
 FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
+ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
 
 _Stamp = tuple[object, ...]
 
@@ -68,16 +69,18 @@ class BaseSpecification:
         self._made: _Stamp | None = None
         self._made_s = 0.0
         self._missing: dict[str, str] = {}
+        self._alone_s: float | None = None  # since when nothing else says what our own file says
 
     def keep(self, machine: Machine) -> dict[str, str]:
         """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
 
-        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs.
+        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs. What it holds
+        already, and what is true of the machine still, stands for a while without anybody who would make it again.
         """
         whole = [gpu for gpu in machine.gpus if gpu.mig is None]
         asked = (machine.driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole))
         now = self._clock()
-        due = bool(self._missing) and now - self._made_s >= AGAIN_S
+        due = (bool(self._missing) or self._alone_s is not None) and now - self._made_s >= AGAIN_S
         if self._made != (asked, self._stamps()) or due:
             try:
                 self._missing = self._make(whole, machine.driver_version) if whole else {}
@@ -97,6 +100,10 @@ class BaseSpecification:
             if len(found) == len(gpus):
                 break
         have = best[1] if best is not None else {}
+        if best is not None and have and best[0].source == str(self._path):
+            self._alone(wrong)
+        elif len(have) == len(gpus):
+            self._alone_s = None
         if best is not None and have:
             made = best[0].raw | {"kind": KIND, "devices": [have[uuid] for uuid in sorted(have)]}
             data = msgspec.json.encode(made)
@@ -113,8 +120,17 @@ class BaseSpecification:
             if gpu.uuid not in have
         }
 
+    def _alone(self, wrong: dict[str, str]) -> None:
+        if self._alone_s is None:
+            self._alone_s = self._clock()
+            why = next(iter(wrong.values()), "no toolkit and no other specification is there")
+            logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, why)
+
     def _sources(self, wrong: dict[str, str]) -> Iterator[Specification]:
-        """Yield the toolkit's, made now, then those that are there; why there is none of the first is in ``wrong``."""
+        """Yield the toolkit's, made now, those that are there, and ours; why there is none of it goes into ``wrong``.
+
+        Ours counts again after a restart, and no longer once nobody has said the same for a while.
+        """
         found = ctk.find(self._host_root)
         if found is not None and self._driver_root is not None:
             command = ctk.words(found, hook=ctk.hook(self._host_root, found), driver_root=self._driver_root)
@@ -124,11 +140,15 @@ class BaseSpecification:
                 wrong[""] = str(error)
                 logger.warning("%s", error)
         yield from read_all(self._folders)
+        if self._alone_s is None or self._clock() - self._alone_s < ALONE_S:
+            with contextlib.suppress(OSError, ValueError):
+                yield Specification(str(self._path), self._path.read_bytes(), json=True)
 
     def _stamps(self) -> _Stamp:
         """Return what changes when our specification does, the toolkit, or without one the specifications of others."""
         found = ctk.find(self._host_root)
-        others = [] if found and not self._missing else [p for folder in self._folders for p in specifications(folder)]
+        alone = not found or bool(self._missing) or self._alone_s is not None
+        others = [p for folder in self._folders for p in specifications(folder)] if alone else []
         return (found, *map(_stamp, (self._path, *others)))
 
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Final
 
 from dradriver.node.discovery import Discovery
-from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
@@ -37,14 +36,19 @@ class HealthWatch:
         self._known: set[str] = set()
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
 
-    def looked(self, machines: MachineWatch) -> None:
-        """Take in a reading, or that there was none."""
-        machine = machines.machine
-        self._record.tell("driver", of_all(machine, machines.trouble))
+    def looked(self, machine: Machine | None, trouble: str | None) -> None:
+        """Take in a reading, or that there was none.
+
+        Args:
+            machine: As it was last read, or published by an agent before; None where nobody knows.
+            trouble: What keeps it from being read; None while it can be.
+        """
+        self._record.tell("driver", of_all(machine, trouble))
         self._record.tell("gpus", self._discovery.faults)
         if machine is not None:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
-            there = {gpu.uuid for gpu in machine.gpus}
+            # Of a GPU that was read and cannot be handed out the log says why.
+            there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._known |= there
             self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
         self._kernel()
@@ -71,7 +75,7 @@ def of_all(machine: Machine | None, said: str | None) -> dict[str, tuple[Fault, 
     """Return the fault ``driver`` of every GPU; none where nothing is said.
 
     Args:
-        machine: The machine as it was last read.
+        machine: The machine as it was last known.
         said: What keeps it from being read; None while it can be.
     """
     if machine is None or said is None:

@@ -25,6 +25,7 @@ from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
+from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Publisher:
         )
         self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
         self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
+        self._earlier: Machine | None = None
         self._repair_at: asyncio.TimerHandle | None = None
         self._tolerated: dict[str, frozenset[str]] = {}
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
@@ -114,6 +116,13 @@ class Publisher:
         """The node's labels; none until the node was read."""
         node = self._nodes.store.get(("", self._node))
         return {} if node is None else node.metadata.labels
+
+    def earlier(self) -> Machine | None:
+        """Return the machine that is published, or last was, by an earlier agent too; None without any."""
+        ours = (one for one in self._slices.store.values() if one.spec.driver == names.DRIVER)
+        with contextlib.suppress(TopologyError):
+            self._earlier = slices.read_machine(ours) or self._earlier
+        return self._earlier
 
     def poke(self) -> None:
         """Look again: the machine changed."""

@@ -17,8 +17,15 @@ tuning        variables for a kind of machine
 explain       whether a machine needs a file at all
 """
 
-from dradriver.topology.nccl.checker import check
-from dradriver.topology.nccl.reader import read
-from dradriver.topology.nccl.writer import write
+from typing import TYPE_CHECKING
+
+from dradriver import lazy
+
+if TYPE_CHECKING:
+    from dradriver.topology.nccl.checker import check
+    from dradriver.topology.nccl.reader import read
+    from dradriver.topology.nccl.writer import write
 
 __all__ = ["check", "read", "write"]
+
+__getattr__ = lazy.exports(__name__, {"checker": ["check"], "reader": ["read"], "writer": ["write"]})

@@ -1,0 +1,73 @@
+"""Processes on GPUs that change hands: one that hangs in the driver outlives its pod, and keeps memory and engines.
+
+The kubelet unprepares a claim when its containers are gone, which they are not while a process of theirs hangs; but one
+that left its container's control group, or whose container the runtime forgot, is nobody's, and so is one that never
+was of a claim: somebody's at a terminal, or of a pod that a device plugin gave the GPU.
+
+A GPU that is shared has others' processes rightly, as has one in MIG mode, whose instances are made and given back on
+their own: both are left to what makes them. Nor does a process count that has a GPU open without computing on it, as
+monitoring and persistence daemons have (nvml.h, nvmlDeviceGetComputeRunningProcesses: with a compute context).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from dradriver.errors import DriverError
+from dradriver.node.claims.allocation import Plan
+from dradriver.node.errors import NotYetError
+
+logger = logging.getLogger(__name__)
+
+# Gives the pids that compute on each of some GPUs, given by uuid; one that it does not name is not there.
+Processes = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[int]]]]
+
+_MOST_PIDS: Final = 8
+
+
+async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
+    """Return no process: where others use the GPUs rightly."""
+    return {}
+
+
+async def occupied(processes: Processes, planned: Plan, *, until: float) -> str | None:
+    """Return which processes are on a GPU that the claim shall have for itself; None where there are none.
+
+    A driver that refuses to tell holds nothing up, since it may never tell. One that does not answer does: a container
+    would hang with it.
+
+    Args:
+        processes: Says what is on GPUs.
+        planned: What will be prepared.
+        until: How long the driver may take, by the event loop's clock.
+
+    Raises:
+        NotYetError: The driver does not answer.
+    """
+    own = [
+        gpu.uuid
+        for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True)
+        if not (device.admin or device.made or device.share_id is not None or gpu.mig is not None)
+    ]
+    if not own:
+        return None
+    try:
+        async with asyncio.timeout_at(until):
+            found = await processes(own)
+    except TimeoutError as error:
+        raise NotYetError("the driver does not answer, so whether processes are on the GPUs is not known") from error
+    except DriverError as error:
+        logger.warning("whether processes are on GPUs that are given out cannot be known: %s", error)
+        return None
+    said = [f"GPU {uuid}: {text(found[uuid])}" for uuid in own if found.get(uuid)]
+    return "; ".join(said) or None
+
+
+def text(pids: Sequence[int]) -> str:
+    """Return what to tell people of processes that should not be there."""
+    more = len(pids) - _MOST_PIDS
+    named = ", ".join(map(str, pids[:_MOST_PIDS])) + (f" and {more} more" if more > 0 else "")
+    return f"processes still on it: {named}; end them, or restart the node if they cannot end"

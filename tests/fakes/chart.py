@@ -1,0 +1,97 @@
+"""What Helm makes of the chart, for tests."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import needs
+from tests.paths import REPO
+
+CHART = REPO / "helm" / "gpu-topology-dra"
+KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.0")
+SIMULATED = ("discovery=simulated", "simulated.default=dgx-h100")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "defaults": (),
+    "simulated": (*SIMULATED, "simulated.machines.node-a=dgx1-v100", "simulated.machines.b=dgx-h100"),
+    "mounted": (
+        "webhook.certificates.mode=mounted",
+        "webhook.certificates.secretName=tls",
+        "webhook.certificates.caBundle=YWI=",
+        "webhook.configurationAnnotations.a/b=c",
+        "networkPolicy.enabled=false",
+    ),
+    "bare": (
+        "node.priorityClassName=",
+        "controller.priorityClassName=",
+        "node.tolerations=null",
+        "node.resources=null",
+    ),
+    "full": (
+        "imagePullSecrets[0].name=pull",
+        "logFormat=json",
+        "verbose=true",
+        "node.besideDevicePlugin=true",
+        "node.nodeSelector.gpu=yes",
+        "node.podAnnotations.a=b",
+        "controller.tolerations[0].operator=Exists",
+        "controller.replicas=1",
+        "webhook.excludedNamespaces[0]=monitoring",
+        "driverRoot=/run/nvidia/driver",
+        "kubeletRoot=/data/kubelet",
+        "cdiRoot=/etc/cdi",
+        "networkPolicy.apiServerCidrs[0]=10.0.0.0/28",
+        "networkPolicy.apiServerCidrs[1]=fd00::/64",
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
+    ),
+}
+
+
+@functools.cache
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(needs.helm()), *arguments], capture_output=True, text=True, check=False, cwd=REPO)
+
+
+def template(
+    *settings: str, namespace: str = "gpu-topology", kubernetes: str = "1.36.3", values: Path | None = None
+) -> str:
+    done = run(
+        *("template", "gpu-topology", str(CHART), "--namespace", namespace, "--kube-version", kubernetes),
+        *(word for setting in settings for word in ("--set", setting)),
+        *(() if values is None else ("--values", str(values))),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(*settings: str, kubernetes: str = "1.36.3") -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rendered objects by kind and name; two of one name are an error."""
+    documents = [d for d in yaml.safe_load_all(template(*settings, kubernetes=kubernetes)) if d]
+    found = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+def workload(part: str, *settings: str) -> dict[str, Any]:
+    kind = "DaemonSet" if part == "node" else "Deployment"
+    return objects(*settings)[kind, f"gpu-topology-{part}"]
+
+
+def container(part: str, *settings: str) -> dict[str, Any]:
+    (found,) = workload(part, *settings)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def rules(kind: str, part: str) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
+    """Each rule as group, resource, names and verbs."""
+    return [
+        (group, resource, tuple(rule.get("resourceNames", ())), set(rule["verbs"]))
+        for rule in objects()[kind, f"gpu-topology-{part}"]["rules"]
+        for group, resource in itertools.product(rule["apiGroups"], rule["resources"])
+    ]

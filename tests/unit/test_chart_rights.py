@@ -1,0 +1,168 @@
+"""What the chart's parts may do, and who may reach them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.controller.main import LEASE
+from tests.fakes.chart import SIMULATED, VARIANTS, container, objects, rules, workload
+
+pytestmark = pytest.mark.helm
+
+
+def test_no_role_has_a_wildcard() -> None:
+    roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
+    assert len(roles) == 5
+    for role in roles:
+        for rule in role["rules"]:
+            assert not any("*" in value for key in rule for value in rule[key])
+            assert rule["verbs"]
+
+
+def test_least_privilege_of_the_node_agent() -> None:
+    assert ("Role", "gpu-topology-node") not in objects()
+    assert rules("ClusterRole", "node") == [
+        (
+            "resource.k8s.io",
+            "resourceslices",
+            (),
+            {"get", "list", "watch", "create", "update", "delete"},
+        ),
+        ("resource.k8s.io", "resourceclaims", (), {"get"}),
+        ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
+        ("resource.k8s.io", "resourceclaims/driver", ("gpu.topology",), {"associated-node:patch"}),
+        ("", "events", (), {"create", "patch"}),
+        ("", "nodes", (), {"get", "list", "watch"}),
+    ]
+
+
+def test_least_privilege_of_the_controller() -> None:
+    reads = {"get", "list", "watch"}
+    assert rules("ClusterRole", "controller") == [
+        ("", "pods", (), reads | {"patch"}),
+        ("", "nodes", (), reads),
+        ("resource.k8s.io", "resourceslices", (), reads),
+        ("resource.k8s.io", "deviceclasses", (), reads),
+        ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("", "events", (), {"create", "patch"}),
+    ]
+    assert rules("Role", "controller") == [
+        ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
+        ("coordination.k8s.io", "leases", (), {"create"}),
+        ("", "configmaps", ("gpu-topology-policies",), {"get"}),
+    ]
+
+
+def test_least_privilege_of_the_webhook() -> None:
+    secret = "gpu-topology-webhook-certificate"
+    assert rules("ClusterRole", "webhook") == [
+        ("admissionregistration.k8s.io", f"{kind}webhookconfigurations", ("gpu-topology-webhook",), {"get", "patch"})
+        for kind in ("mutating", "validating")
+    ]
+    assert rules("Role", "webhook") == [("", "secrets", (secret,), {"get", "update"}), ("", "secrets", (), {"create"})]
+    assert f"--secret={secret}" in container("webhook")["args"]
+
+
+def test_mounted_certificates_need_no_right_and_no_token() -> None:
+    rendered = objects(*VARIANTS["mounted"])
+    assert [name for kind, name in rendered if "Role" in kind and "webhook" in name] == []
+    assert (
+        workload("webhook", *VARIANTS["mounted"])["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    )
+
+
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_pods_have_what_they_need_and_no_more(part: str) -> None:
+    spec, only = workload(part, *SIMULATED)["spec"]["template"]["spec"], container(part, *SIMULATED)
+    assert spec["serviceAccountName"] == f"gpu-topology-{part}"
+    assert only["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["securityContext"].get("runAsNonRoot", False) is (part != "node")
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert {"name": "tmp", "mountPath": "/tmp"} in only["volumeMounts"]
+    assert {entry["name"] for entry in only["env"]} == {"NODE_NAME", "POD_NAME", "POD_UID", "NAMESPACE"}
+    health = next(port["containerPort"] for port in only["ports"] if port["name"] == "health")
+    assert f"--health-port={health}" in only["args"]
+    assert only["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+    assert only["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
+
+
+def test_the_webhooks_reach_only_what_is_ours() -> None:
+    hooks = {
+        hook["name"]: hook
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in objects()[kind, "gpu-topology-webhook"]["webhooks"]
+    }
+    assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
+        "create.pods.gpu.topology": "Fail",
+        "update.pods.gpu.topology": "Ignore",
+        "claims.gpu.topology": "Fail",
+    }
+    for hook in hooks.values():
+        assert hook["sideEffects"] == "None"
+        assert hook["timeoutSeconds"] == 5
+        assert hook["matchConditions"]
+        assert "caBundle" not in hook["clientConfig"]
+        (excluded,) = hook["namespaceSelector"]["matchExpressions"]
+        assert excluded["operator"] == "NotIn"
+        assert excluded["values"] == ["kube-system", "gpu-topology"]
+    user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
+    for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
+        assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
+
+
+def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:
+    """A policy about an account that nobody uses protects nothing."""
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-slices"]["spec"]
+    account = workload("node")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert f"'system:serviceaccount:gpu-topology:{account}'" in policy["matchConditions"][0]["expression"]
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-slices"]["spec"]
+    assert binding == {"policyName": "gpu-topology-slices", "validationActions": ["Deny"]}
+
+
+def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
+    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
+    by, marked = (condition["expression"] for condition in policy["matchConditions"])
+    assert by == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+    assert f"'{names.LABEL}' in " in marked
+    assert f"'{names.CHOICE}' in " in marked
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
+    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-claims"]["spec"]
+    assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
+
+
+def ingress(part: str, *settings: str) -> list[dict[str, Any]]:
+    spec = objects(*settings)["NetworkPolicy", f"gpu-topology-{part}"]["spec"]
+    assert spec["policyTypes"] == ["Ingress"], "what the pods connect to is the cluster's to know"
+    assert spec["podSelector"]["matchLabels"] == workload(part)["spec"]["selector"]["matchLabels"]
+    found: list[dict[str, Any]] = spec["ingress"]
+    return found
+
+
+@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+def test_only_the_ports_that_are_listened_on_are_open(part: str) -> None:
+    open_ports = [port["port"] for rule in ingress(part) for port in rule["ports"]]
+    assert open_ports == [port["containerPort"] for port in container(part)["ports"]]
+    assert [rule for rule in ingress(part) if "from" in rule] == [], "no default can know where the API server is"
+    assert ("NetworkPolicy", f"gpu-topology-{part}") not in objects("networkPolicy.enabled=false")
+
+
+def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_values_name() -> None:
+    reviews, metrics = ingress("webhook", *VARIANTS["full"])
+    assert reviews["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
+    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
+    for part in ("node", "controller"):
+        assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]

@@ -1,0 +1,123 @@
+"""What a killed controller, another writer or a moment ago has left: found, ended or respected."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
+
+QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("kill_at", [1, -1, 2, -2])
+async def test_killed_at_any_write_the_next_controller_ends_what_was_begun(kill_at: int) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.kill_at = kill_at
+    with pytest.raises(Killed):
+        await cluster.settle()
+    left = cluster.claim("p")
+    cluster.restart()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert left is None or left["metadata"]["uid"] == claim["metadata"]["uid"]
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.note("p", "allocated")
+    assert len(cluster.all(RESOURCE_CLAIMS)) == 1
+
+
+async def test_a_claim_left_by_a_crash_is_replaced_when_its_gpus_were_given_away() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.rival("rival", "a", cluster.gpus("p")[1])
+    cluster.restart()
+    await cluster.settle()
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
+
+
+async def test_a_claim_left_by_a_crash_goes_when_there_is_no_place_any_more() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", requests={"cpu": "8"})
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.node("a", None, allocatable={"cpu": "1"})
+    cluster.restart()
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert cluster.note("p", "reason") == "no node with GPUs can run this pod: too little cpu"
+
+
+async def test_a_claim_left_by_a_conflict_is_replaced_when_the_wish_changed() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "rtx4090-x8")
+    cluster.pod("p")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"][names.REQUEST] = note({"main": 4}, {names.POLICY: "nvlink"})
+    cluster.put(PODS, pod)
+    cluster.restart()
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "nvlink" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_claim_of_somebody_else_is_never_touched() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    cluster.pod("p")
+    await cluster.settle()
+    assert cluster.claim("p") == theirs
+    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_claim_that_no_reflector_has_shown_is_looked_at_not_doubled() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.deliver()
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    cluster.pod("p")
+    cluster.deliver(PODS)
+    await cluster.worker.rest()
+    await cluster.worker.rest()
+    assert cluster.claim("p") == theirs
+    assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_pod_that_changed_meanwhile_is_lifted_in_its_new_form() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.deliver()
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"]["example.com/note"] = "new"
+    cluster.put(PODS, pod)
+    await cluster.worker.rest()
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.get_pod("p")["metadata"]["annotations"]["example.com/note"] == "new"
+    assert [verb for verb, _ in cluster.client.writes] == ["create", "patch", "patch"]
+
+
+async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_event_came() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("one")
+    cluster.deliver()
+    await cluster.worker.rest()
+    cluster.pod("two")
+    cluster.deliver(PODS)
+    await cluster.worker.rest()
+    assert sorted((cluster.gpus("one")[1], cluster.gpus("two")[1])) == list(QUADS)
