@@ -50,7 +50,8 @@ def test_hamiltonian_cycles_and_paths(graph: Graph) -> None:
 @pytest.mark.parametrize("size", range(2, 7))
 def test_rings_of_single_graphs(size: int) -> None:
     found = np.array(graphs(12, gpus=size)) > 0
-    has, needed = cycles.have_ring(found), cycles.in_every_ring(found)
+    a, b = cycles.pairs(size)
+    has, needed = cycles.rings(found[:, a, b], size)
     for graph, one, steps in zip(found, has, needed, strict=True):
         rings = [
             {frozenset(pair) for pair in itertools.pairwise((*order, order[0]))}
@@ -59,7 +60,7 @@ def test_rings_of_single_graphs(size: int) -> None:
         ]
         assert one == bool(rings)
         common = set.intersection(*rings) if rings else set()
-        assert {frozenset(pair) for pair in np.argwhere(steps).tolist()} == common
+        assert {frozenset(pair) for pair in zip(a[steps].tolist(), b[steps].tolist(), strict=True)} == common
 
 
 @pytest.mark.parametrize("graph", graphs(4))

@@ -3,6 +3,7 @@
 shape       a machine without its names
 canonical   one numbering for all machines that are alike
 subsets     facts about all subsets of a few positions at once, as arrays over bit masks
+alike       which sets are alike because some GPUs are
 wires       a shape's wires in channels of each speed, as NCCL's search counts them
 reach       over what the GPUs of each set reach each other
 places      switches, NUMA nodes and pairs that every ring enters and leaves

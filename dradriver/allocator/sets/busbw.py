@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.alike import first_alike, sets_of
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.search import limits_of, of_generation, reached, rings, speeds, trees
@@ -23,6 +24,8 @@ _TREE_EFFICIENCY = 0.92  # tuning.cc, as are the next three
 _TREE_CHANNEL_GBPS = {100: 77.4, 90: 38.7, 80: 24.0, 0: 26.5}  # most that one tree channel carries
 _NVLS_EFFICIENCY = {100: 0.74, 90: 0.85}
 _NVLS_CHANNELS_PER_GPU = 2
+
+_BLOCK = 1 << 13  # sets at once, so that their figures stay in a processor's cache
 
 
 def predict(
@@ -44,37 +47,45 @@ def predict(
         near: By PCIe path: masks with a ring whose every step is linked or at most that far.
         near_paths: The same for open paths.
     """
-    count = np.bitwise_count(np.arange(1 << shape.size)).astype(np.float32)
-    switched = shape.switched and linked[min(linked)] & (count > 1) if linked else np.zeros(len(count), dtype=np.bool_)
-    over_switch = _over_switch(shape, count) if shape.switched else np.zeros(len(count), dtype=np.float32)
+    g = shape.size
+    masks = np.arange(1 << g)
+    count = np.bitwise_count(masks).astype(np.float32)
+    out = np.zeros((2, len(masks)), dtype=np.float32)
+    switched = np.zeros(len(masks), dtype=np.bool_)
+    if shape.switched and linked:
+        switched = linked[min(linked)] & (count > 1)
+        out[:, switched] = _over_switch(shape, count)[switched]
     if (switched | (count < 2)).all():
-        over_switch[count < 2] = 0
-        return over_switch, over_switch
+        return out[0], out[0]
+    first = first_alike(shape)
+    lowest = np.flatnonzero((first == masks) & (count > 1) & ~switched)
     wires = Wires(shape, speeds(shape.capability))
-    room = Room(wires, Reach(shape, wires, near), linked)
-    limits = limits_of(shape)
-    any_path = np.logical_or.reduce([np.zeros(len(count), dtype=np.bool_), *near_paths.values()])
-    several = np.flatnonzero(count > 1)
-    one = rings(shape, room, limits, least=1)
-    two = rings(shape, room, limits, least=2) if wires.adjacent.any() else one
-    other = several[(one.channels != two.channels)[several] | (one.gbps != two.gbps)[several]]
-    out = []
-    busbw = np.where(switched, over_switch, 0).astype(np.float32)
+    any_path = np.logical_or.reduce([np.zeros(len(masks), dtype=np.bool_), *near_paths.values()])
+    paths = {**linked_paths, 0: any_path}
+    for start in range(0, len(lowest), _BLOCK):
+        sets = sets_of(lowest[start : start + _BLOCK], g)
+        out[:, sets.masks] = _of_sets(shape, Room(wires, Reach(shape, wires, sets, near), linked), paths)
+    out = np.where(switched, out, out[:, first])
+    return (out[0], out[1]) if wires.widths else (out[0], out[0])
+
+
+def _of_sets(shape: Shape, room: Room, paths: dict[int, Bools]) -> Floats:
+    """The faster of rings and trees of some sets: (2, m), where one channel is the least, and where two are."""
+    sets = room.reach.sets
+    limits = limits_of(shape, room.wires, sets)
+    some = np.flatnonzero((sets.size > 3) & (room.degree > 0).any(axis=(0, 1)))  # two domains are four GPUs
+    at = np.concatenate((np.arange(len(sets.masks)), some))
+    channels, gbps = rings(shape, room, limits, at, np.where(np.arange(len(at)) < len(sets.masks), 1, 2))
+    share = ((sets.size - 1) / sets.size)[at].astype(np.float32)
     most = of_generation(_TREE_CHANNEL_GBPS, shape.capability)
-    for found, sets in ((one, several), (two, other)):
-        channels, gbps = found.channels[sets], found.gbps[sets]
-        share = (count[sets] - 1) / count[sets]
-        useful = most * share > gbps  # no speed makes up for it where a channel may not carry enough
-        tree = np.zeros(len(sets), dtype=np.float32)
-        least = (gbps / share / _TREE_EFFICIENCY).astype(np.float32)[useful]
-        tree[useful] = trees(
-            shape, room, limits, channels[useful], sets[useful], least=least, paths=linked_paths, any_path=any_path
-        )
-        busbw = busbw.copy()
-        busbw[sets] = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
-        busbw = np.where(switched, over_switch, busbw)
-        out.append(busbw)
-    return out[0], out[1]
+    useful = np.flatnonzero(most * share > gbps)  # no speed makes up for it where a channel may not carry enough
+    least = (gbps / share / _TREE_EFFICIENCY)[useful]
+    tree = np.zeros(len(at), dtype=np.float32)
+    tree[useful] = trees(shape, room, limits, at[useful], channels[useful], least=least, paths=paths)
+    busbw = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
+    out = np.tile(busbw[: len(sets.masks)], (2, 1))
+    out[1, some] = busbw[len(sets.masks) :]
+    return out
 
 
 def split(shape: Shape) -> Bools:
@@ -86,19 +97,19 @@ def split(shape: Shape) -> Bools:
     """
     g = shape.size
     masks = np.arange(1 << g)
-    if shape.switched:
+    if shape.switched or not any(map(any, shape.links)):
         return np.zeros(1 << g, dtype=np.bool_)
     member = [(masks >> gpu & 1) != 0 for gpu in range(g)]
-    label = [np.full(1 << g, gpu, dtype=np.int8) for gpu in range(g)]
+    label = [np.where(own, np.uint16(1 << gpu), np.uint16(0)) for gpu, own in enumerate(member)]
     for a in range(g):
         for b in range(a + 1, g):
             if shape.links[a][b]:
                 label[b] = np.where(member[a] & member[b], label[a], label[b])
-    domains = np.zeros(1 << g, dtype=np.int8)
-    for domain in range(g):
-        size = np.sum([own & (of == domain) for own, of in zip(member, label, strict=True)], axis=0)
-        domains += size > 1
-    out: Bools = domains == 2
+    once, twice = label[0], np.zeros(1 << g, dtype=np.uint16)
+    for own in label[1:]:
+        twice |= once & own
+        once = once | own
+    out: Bools = np.bitwise_count(twice) == 2
     return out
 
 

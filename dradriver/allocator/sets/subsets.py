@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+Counts: TypeAlias = NDArray[np.int16]
 Floats: TypeAlias = NDArray[np.float32]
 Bools: TypeAlias = NDArray[np.bool_]
 Array: TypeAlias = NDArray[Any]
@@ -131,31 +132,41 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
         a path exists.
     """
     r, g, _ = adjacent.shape
-    # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
-    one = (1 << np.arange(g)).astype(np.uint16)
-    near = neighbours(adjacent).astype(np.uint16)
-    everything = np.arange(1 << g)
-    popcount = np.bitwise_count(everything)
-    # Mask of the positions a path through exactly these members can end at: started anywhere, and at the lowest.
-    anywhere = np.zeros((r, 1 << g), dtype=np.uint16)
-    from_lowest = np.zeros((r, 1 << g), dtype=np.uint16)
-    anywhere[:, one] = from_lowest[:, one] = one
-    cycles = np.ones((r, 1 << g), dtype=np.bool_)
-    for size in range(2, g + 1):
-        masks = everything[popcount == size]
-        lowest = masks & -masks
-        for position in range(g):
-            has = (masks >> position & 1) != 0
-            inside = masks[has]
-            rest = inside ^ (1 << position)
-            ends = (anywhere[:, rest] & near[:, position, None]) != 0
-            anywhere[:, inside] |= np.where(ends, one[position], np.uint16(0))
-            ends = ((from_lowest[:, rest] & near[:, position, None]) != 0) & (lowest[has] != 1 << position)
-            from_lowest[:, inside] |= np.where(ends, one[position], np.uint16(0))
-        cycles[:, masks] = (from_lowest[:, masks] & near[:, np.bitwise_count(lowest - 1)]) != 0
-    paths = anywhere != 0
-    paths[:, 0] = True
+    cycles, paths = np.empty((2, r, 1 << g), dtype=np.bool_)
+    near = adjacent | np.eye(g, dtype=np.bool_)
+    whole = (near == (near @ near)).all(axis=(1, 2))  # nothing but parts in which all are neighbours
+    for graph in np.flatnonzero(whole):
+        cycles[graph] = paths[graph] = cliques(adjacent[graph])
+    if not whole.all():
+        cycles[~whole], paths[~whole] = _hamiltonian(adjacent[~whole])
     return cycles, paths
+
+
+def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
+    r, g, _ = adjacent.shape
+    # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
+    one = bits(g).astype(np.uint16)
+    near = np.tile(neighbours(adjacent).T, 2).astype(np.uint16)
+    everything = np.arange(1 << g)
+    count = np.bitwise_count(everything)
+    member = (everything[:, None] & bits(g)) != 0
+    # Per graph the positions that a path through exactly these members can end at: started anywhere, and at the lowest.
+    ends = np.zeros((1 << g, 2 * r), dtype=np.uint16)
+    ends[one] = one[:, None]
+    cycles = np.ones((1 << g, r), dtype=np.bool_)
+    for size in range(2, g + 1):
+        masks = everything[count == size]
+        members_by_rank = np.nonzero(member[masks])[1].reshape(-1, size).T
+        found = np.zeros((len(masks), 2 * r), dtype=np.uint16)
+        for last in members_by_rank:
+            found |= np.where(ends[masks ^ one[last]] & near[last], one[last, None], np.uint16(0))
+        lowest = members_by_rank[0]
+        found[:, r:] &= ~one[lowest, None]
+        ends[masks] = found
+        cycles[masks] = (found[:, r:] & near[lowest, r:]) != 0
+    paths = ends[:, :r] != 0
+    paths[0] = True
+    return cycles.T, paths.T
 
 
 def min_cuts(inside: Ints, wanted: Ints) -> Ints:
