@@ -1,18 +1,26 @@
-"""Which sets of a machine are alike because some of its GPUs are: only one set of each kind need be computed.
+"""Which sets are alike because the machine is symmetric: only one of them need be computed.
 
-Two GPUs are *twins* if they can change places and leave the machine as it is: four below one PCIe switch, both of a
-bridged pair. A set is then worth what the set is worth that has as many of each family of twins. Of 65,536 sets of
-sixteen GPUs joined in bridged pairs 6,561 are left, of sixteen all joined to each other 17.
+A permutation of the GPUs that leaves links and PCIe paths as they are is a *symmetry*, and turns a set into one that
+is worth the same. *Twins* are two GPUs that can change places, all others staying: four below one PCIe switch, both of
+a bridged pair. Of 65,536 sets of sixteen GPUs joined in bridged pairs 120 are left, of sixteen all joined to each other
+17, of a DGX-1's 256 about a quarter.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Ints
+
+_STEPS = 2000  # of one search for a symmetry: where it gives up less is shared, and nothing is wrong
+_Labels: TypeAlias = list[list[int]]
+_Order: TypeAlias = tuple[int, ...]
 
 
 class Sets(NamedTuple):
@@ -29,41 +37,114 @@ class Sets(NamedTuple):
     size: Ints
 
 
-def sets_of(masks: Ints, size: int) -> Sets:
-    """Masks with what is always asked of them."""
-    return Sets(masks, (masks >> np.arange(size)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
+def sets_of(masks: Ints, gpus: int) -> Sets:
+    """Masks of a machine's sets with what is always asked of them."""
+    return Sets(masks, (masks >> np.arange(gpus)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
 
 
 def first_alike(shape: Shape) -> Ints:
-    """For each mask the lowest one that twins make of it: (2**g,), int64."""
+    """For each mask one that is alike, the same for all that are found to be: (2**g,), int64."""
+    labels = _labels(shape)
+    families = _families(labels)
     masks = np.arange(1 << shape.size)
-    out = np.zeros_like(masks)
-    for family in families(shape):
-        lowest = np.concatenate(([0], np.bitwise_or.accumulate(np.left_shift(1, family))))
-        out |= lowest[np.bitwise_count(masks & lowest[-1])]
+    lowest = np.zeros_like(masks)  # as many of each family, from its first on
+    for family in families:
+        first = np.concatenate(([0], np.bitwise_or.accumulate(np.left_shift(1, family))))
+        lowest |= first[np.bitwise_count(masks & first[-1])]
+    kept = np.flatnonzero(lowest == masks)
+    number = np.zeros_like(masks)
+    number[kept] = np.arange(len(kept))
+    # Symmetries turn families into families, so that each permutes what is kept.
+    turned = [number[lowest[subsets.unions([1 << to for to in order])[kept]]] for order in symmetries(labels, families)]
+    alike, before = np.arange(len(kept)), None
+    while before is None or not np.array_equal(alike, before):
+        before = alike
+        for there in turned:
+            alike = np.minimum(alike, alike[there])
+        alike = alike[alike]
+    out: Ints = kept[alike[number[lowest]]]
     return out
 
 
-def families(shape: Shape) -> list[list[int]]:
-    """The GPUs, twins together: what a prediction reads of a machine is all that counts."""
+def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
+    """Symmetries that generate, with the changes of twins, all of them (Schreier and Sims): where each GPU goes.
+
+    From the last GPU back to the first: those that keep all GPUs before it and move it to one that it is not known to
+    be alike to yet.
+    """
+    gpus = range(len(labels))
+    joined: list[dict[int, int]] = [{} for _ in gpus]
+    for a, b in itertools.permutations(gpus, 2):
+        joined[a][labels[b][a]] = joined[a].get(labels[b][a], 0) | 1 << b
+    alike = list(gpus)  # a number of each GPU's class
+    twin_of = {one: other for family in families for one, other in itertools.pairwise(family)}
+    for gpu in reversed(gpus):
+        pairs = [(gpu, twin_of[gpu])] if gpu in twin_of else []
+        tried = set()
+        for other in range(gpu, len(labels)):
+            if alike[other] != alike[gpu] and alike[other] not in tried and labels[other][other] == labels[gpu][gpu]:
+                tried.add(alike[other])
+                order = _symmetry(labels, joined, gpu, other)
+                if order is not None:
+                    pairs += enumerate(order)
+                    yield order
+            for a, b in pairs:
+                alike = [alike[a] if of == alike[b] else of for of in alike]
+            pairs = []
+
+
+def _labels(shape: Shape) -> _Labels:
+    """What predictions read of each pair of GPUs, and on the diagonal of each GPU with all its pairs, as numbers."""
+    gpus = range(shape.size)
+    pairs = [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], shape.paths[b][a]) for b in gpus] for a in gpus]
+    number: dict[object, int] = {}
+    labels = [[number.setdefault(pair, len(number)) for pair in row] for row in pairs]
+    for gpu, row in enumerate(labels):
+        seen = (shape.switch_links[gpu], shape.direct[gpu], shape.pcie_gbps[gpu], tuple(sorted(row)))
+        row[gpu] = number.setdefault(seen, len(number))
+    return labels
+
+
+def _families(labels: _Labels) -> list[list[int]]:
+    """The GPUs, twins together."""
     found: list[list[int]] = []
-    for gpu in range(shape.size):
-        family = next((family for family in found if _twins(shape, family[0], gpu)), None)
-        if family is None:
-            found.append([gpu])
+    for gpu, row in enumerate(labels):
+        for family in found:
+            first = family[0]
+            other = labels[first].copy()
+            other[first], other[gpu] = other[gpu], other[first]
+            if other == row:
+                family.append(gpu)
+                break
         else:
-            family.append(gpu)
+            found.append([gpu])
     return found
 
 
-def _twins(shape: Shape, a: int, b: int) -> bool:
-    own = (shape.switch_links, shape.direct, shape.pcie_gbps)
-    if any(values[a] != values[b] for values in own) or shape.links[a][b] != shape.links[b][a]:
-        return False
-    return all(
-        shape.links[a][other] == shape.links[b][other]
-        and shape.links[other][a] == shape.links[other][b]
-        and shape.paths[a][other] == shape.paths[b][other]
-        for other in range(shape.size)
-        if other not in (a, b)
-    )
+def _symmetry(labels: _Labels, joined: list[dict[int, int]], gpu: int, to: int) -> _Order | None:
+    """A symmetry that keeps all before a GPU and moves it to another one; None where none is found.
+
+    ``joined`` are, by GPU and label, the masks of the GPUs that have that label with it.
+    """
+    steps = iter(range(_STEPS))
+
+    def extend(order: _Order) -> _Order | None:
+        at = len(order)
+        if at == len(labels):
+            return order
+        if next(steps, None) is None:
+            return None
+        own = labels[at]
+        left = 1 << to if at == gpu else -1
+        for before, there in enumerate(order):
+            left &= joined[there].get(own[before], 0)
+            if not left:
+                return None
+        for there in (at, *range(gpu, len(labels))):  # most stay
+            if left >> there & 1 and labels[there][there] == own[at]:
+                found = extend((*order, there))
+                if found is not None:
+                    return found
+        return None
+
+    return extend(tuple(range(gpu)))
