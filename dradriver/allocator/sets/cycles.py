@@ -21,19 +21,15 @@ def pairs(k: int) -> tuple[Ints, Ints]:
     return np.triu_indices(k, 1)
 
 
-def rings(adjacent: Bools, k: int) -> tuple[Bools, Bools]:
-    """Which graphs of ``k`` vertices have a ring through all of them, and which steps no such ring can do without.
+def have_ring(adjacent: Bools, k: int) -> Bools:
+    """Which graphs of ``k`` vertices have a ring through all of them: ``adjacent`` is (..., pairs); shape (...), bool.
 
-    Two vertices have one where they are neighbours. ``adjacent`` is (..., pairs); shapes (...) and (..., pairs), bool:
-    no step where there is no ring.
+    Two vertices have one where they are neighbours.
     """
     bits = np.uint32(1) << np.arange(adjacent.shape[-1], dtype=np.uint32)
-    graphs = (adjacent * bits).sum(axis=-1, dtype=np.uint32)
-    every = _rings(k)
-    possible = every & ~graphs[..., None] == 0
-    has: Bools = possible.any(axis=-1)
-    common = np.bitwise_and.reduce(np.where(possible, every, ~np.uint32(0)), axis=-1)
-    return has, (np.where(has, common, 0)[..., None] & bits) != 0
+    missing = (~adjacent * bits).sum(axis=-1, dtype=np.uint32)
+    out: Bools = (_rings(k) & missing[..., None] == 0).any(axis=-1)
+    return out
 
 
 @lru_cache(maxsize=MOST)

@@ -8,6 +8,8 @@ sockets then takes the link and the partner's PCIe (a *gateway*), not the wires 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from dradriver.allocator.sets import cycles, subsets
@@ -18,7 +20,6 @@ from dradriver.allocator.sets.wires import Wires
 from dradriver.topology.machine import PathType
 
 NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set
-_FREE = 1 << 12  # more channels than anything has room for
 
 
 class Reach:
@@ -30,7 +31,6 @@ class Reach:
         through: (m,) bool, sets with such a pair.
         third: By row, sets with a ring over links of which third GPUs may be part: (r, m), bool.
         worst: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
-        forced: (r, m) int16, most rings over direct links that the steps allow which every one of them takes.
         gates: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
         gated: (m,) bool, sets whose NUMA nodes gateways join.
         over_pcie: (g, m) int64, by GPU: the members that it talks to over PCIe in such a ring.
@@ -39,14 +39,13 @@ class Reach:
 
     def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
         self.sets, masks = sets, sets.masks
+        self._links, self._detour = wires.counts.tolist(), wires.detour.tolist()
         own = subsets.bits(shape.size)[:, None]
         linked = subsets.neighbours(wires.adjacent)[:, None]
         over_links = _around(wires.adjacent, masks) if wires.widths else np.int64(0)
         self.second: Ints = over_links & masks & ~(linked | own)
         self.through: Bools = (sets.member & (self.second != 0)).any(axis=0)
-        size = (len(wires.speeds), len(masks))
-        self.third: Bools = np.zeros(size, dtype=np.bool_)
-        self.forced: Counts = np.full(size, _FREE, dtype=np.int16)
+        self.third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
         near = {kind: near[kind][masks] for kind in sorted(near)}
         if self.through.any() and shape.size <= cycles.MOST:
             self._with_third_gpus(shape, wires, near)
@@ -55,16 +54,33 @@ class Reach:
             worst[has] = kind
         self.gates, self.gated = _gateways(shape, wires, masks, worst)
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
-        slow = wires.adjacent & (wires.counts * shape.link_gbps <= max(shape.pcie_gbps))
-        if slow.any() and one_switch.any():
-            over_links = over_links & ~one_switch | _around(wires.adjacent & ~slow, masks) & one_switch
+        fast = wires.counts >= wires.detour.max()
+        if one_switch.any() and (fast != wires.adjacent).any():
+            over_links = over_links & ~one_switch | _around(fast, masks) & one_switch
         within = _within(wires.hops)[:, worst]
         self.over_pcie: Ints = masks & ~(linked | over_links | own) & within
         self.beyond: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(axis=0, dtype=np.int16) - np.int16(1)
         self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst)
 
+    def thirds(self, at: int) -> dict[tuple[int, int], int]:
+        """The GPU that a step between two members leads through where they have no links, all by their rank in the set.
+
+        Of those with the widest way NCCL takes the one with the widest to where the step ends (paths.cc), and of these
+        the first: which that is in its own numbering is not known here.
+        """
+        gpus = np.flatnonzero(self.sets.member[:, at]).tolist()
+        links = [[row[gpu] for gpu in gpus] for row in (self._links[gpu] for gpu in gpus)]
+        out = {}
+        for a, b in itertools.permutations(range(len(gpus)), 2):
+            if not links[a][b]:
+                ways = [(min(ours, theirs), theirs) for ours, theirs in zip(links[a], links[b], strict=True)]
+                widest = max(ways)
+                if widest[0] >= self._detour[gpus[a]][gpus[b]]:
+                    out[a, b] = ways.index(widest)
+        return out
+
     def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
-        """Fill ``third`` and ``forced``, and allow steps over third GPUs in ``near``."""
+        """Fill ``third``, and allow steps over third GPUs in ``near``."""
         widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
         rows = np.flatnonzero(np.array([width is not None for width in wires.width]))
         width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None])
@@ -78,14 +94,10 @@ class Reach:
             hops = wires.hops[at[:, a], at[:, b]]
             second = np.minimum(links[:, :, None, :], links[:, None, :, :]).max(axis=3)[:, a, b]
             own = links[:, a, b]
-            slower = (hops == PathType.PIX) & (second * shape.link_gbps <= max(shape.pcie_gbps))
-            any_way = np.where((own > 0) | slower, own, second)
-            ways = (own >= widths, any_way >= widths, (any_way > 0) | (hops <= kinds))
-            has, needed = cycles.rings(np.concatenate(ways), k)
-            self.third[rows[:, None], sets] = has[len(widths) : 2 * len(widths)][width_of]
-            both_ways = np.where(needed[width_of], 2 * wires.links[rows[:, None, None], at[:, a], at[:, b]], _FREE)
-            self.forced[rows[:, None], sets] = both_ways.min(axis=2)
-            for kind, found in zip(near, has[2 * len(widths) :], strict=True):
+            any_way = np.where((own > 0) | (second < wires.detour[at[:, a], at[:, b]]), own, second)
+            has = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
+            self.third[rows[:, None], sets] = has[width_of]
+            for kind, found in zip(near, has[len(widths) :], strict=True):
                 near[kind][sets] = found
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets import packing, subsets
+from dradriver.allocator.sets.alike import sets_of
 from dradriver.allocator.sets.places import Places
 from dradriver.allocator.sets.reach import NOWHERE, Reach
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
@@ -36,6 +37,7 @@ class Room:
         through: (r, m), rings over links of which third GPUs may be part, if there is one.
         pcie: (r, m), rings that take PCIe too.
         weakest: (r, m), channels of the GPU with the fewest.
+        sure: (r, m), rings over direct links that there are for certain: both ways round over the widest.
     """
 
     def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
@@ -46,10 +48,11 @@ class Room:
         self.degree = wires.channels(np.bitwise_count(sets.masks & wires.exactly[:, :, None]))
         self.places = Places(wires, reach, self.degree, self.lanes, uplinks)
         self._widest: Counts = np.zeros_like(self.degree)
-        self.links = self.through = np.zeros_like(self.degree[0])
+        self.links = self.through = self.sure = np.zeros_like(self.degree[0])
+        self._packed: dict[tuple[int, int, bool], int] = {}
         if wires.widths:
             self._widest = self._widest_links()
-            self.links = self._over_links(linked)
+            self.links, self.sure = self._over_links(linked)
             self.through = self._through()
         self.pcie: Counts = self._over_pcie()
 
@@ -66,20 +69,33 @@ class Room:
             out = np.where(has[:, None, :], carried[:, None], out)
         return out
 
-    def _over_links(self, linked: dict[int, Bools]) -> Counts:
+    def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
+        """Exactly how many rings fit over links, ``wanted`` at most."""
+        known = self._packed.get((row, at, through))
+        if known is None:
+            gpus = np.flatnonzero(self._member[:, at])
+            channels = self.wires.links[row, gpus[:, None], gpus].tolist()
+            thirds = self.reach.thirds(at) if through else {}
+            known = self._packed[row, at, through] = packing.most(channels, wanted, thirds)
+        return known
+
+    def _over_links(self, linked: dict[int, Bools]) -> tuple[Counts, Counts]:
         """A ring passes a GPU from one neighbour to another: it never turns back; two GPUs alone use all links."""
         wires, sets, inside = self.wires, self.reach.sets, self.places.inside
-        joined = {width: ring[sets.masks] for width, ring in linked.items()}
-        none = np.zeros(len(sets.masks), dtype=np.bool_)
-        has = np.array([joined[width] if width else none for width in wires.width])
+        has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
+        sure = np.zeros_like(self.degree[0])
+        for width, carried in zip(wires.widths, wires.carries, strict=True):
+            ring = linked[width][sets.masks]
+            has[[row for row, needed in enumerate(wires.width) if needed == width]] = ring
+            sure = np.where(ring, 2 * carried[:, None], sure)
         passing = np.minimum(self.degree, 2 * (self.degree - self._widest))
-        out = np.minimum(self.reach.forced, self._least(np.where(sets.size == 2, self.degree, passing)))
+        out = self._least(np.where(sets.size == 2, self.degree, passing))
         for size in _UNDECOMPOSABLE:
             row, at = np.nonzero((sets.size == size) & (inside == size * (size - 1) // 2))
             near = subsets.neighbours(wires.links[row] > 0).T
             full = np.where(self._member[:, at], sets.masks[at] & ~near, 0).sum(axis=0) == sets.masks[at]
             out[row[full], at[full]] = np.minimum(out[row[full], at[full]], size - 2)
-        return np.where(has, out, 0).astype(np.int16)
+        return np.where(has, out, 0).astype(np.int16), sure
 
     def _through(self) -> Counts:
         """Through third GPUs a ring may turn back; nothing binds it but that it crosses every cut both ways."""
@@ -87,8 +103,10 @@ class Room:
         out = np.zeros(self.reach.third.shape, dtype=np.int16)
         wanted = np.flatnonzero(self.reach.third.any(axis=0) & self.reach.through)
         if wanted.size:
-            pairs = np.array([subsets.pair_sums(wires.counts == width) for width in wires.widths])
-            cuts = subsets.min_cuts(wires.channels(pairs).astype(np.int64), masks[wanted])
+            every = sets_of(np.arange(1 << len(self._member)), len(self._member))
+            others = np.bitwise_count(every.masks & wires.exactly[:, :, None])
+            pairs = np.where(every.member, others, 0).sum(axis=1) // 2
+            cuts = subsets.min_cuts(wires.channels(pairs), masks[wanted])
             out[:, wanted] = np.where(self.reach.third[:, wanted], cuts, 0)
         return out
 

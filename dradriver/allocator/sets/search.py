@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dradriver.allocator.sets import chains, subsets
+from dradriver.allocator.sets import chains, cycles, subsets
 from dradriver.allocator.sets.alike import Sets
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.shape import Shape
@@ -92,8 +92,11 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
             continue
         found = options[over[open_], row, open_]
         better = found * speed > carried[open_] + _TINY
+        open_, how = open_[better], over_what[over[open_], row, open_][better]
+        found = _settled(room, row, at[open_], found[better], how)
+        better = (found >= least[open_]) & (found * speed > carried[open_] + _TINY)
         open_, found = open_[better], found[better]
-        over[open_] = over_what[over[open_], row, open_]
+        over[open_] = how[better]
         channels[open_], gbps[open_], carried[open_] = found, speed, found * speed
     halved = gbps >= _HALVED_GBPS
     if shape.capability > 80:
@@ -186,6 +189,19 @@ def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
         np.where(far, _PCIE, near_how),
     )
     return np.minimum(np.stack(channels), _MOST_CHANNELS), np.stack(how)
+
+
+def _settled(room: Room, row: int, at: Ints, found: Counts, over: Counts) -> Counts:
+    """As many rings over links as fit indeed, where bounds alone leave a doubt: of few GPUs they do not."""
+    if len(room.degree) > cycles.MOST or not found.size:
+        return found
+    size = room.reach.sets.size[at]
+    # Both ways round over the widest links, and the same ring through third GPUs again and again, there are for sure.
+    doubt = (over == _LINKS) & (size > 4) & (found > room.sure[row, at])
+    doubt |= (over == _THROUGH) & (size > 3) & (found > room.wires.carried[row])
+    for one in np.flatnonzero(doubt).tolist():
+        found[one] = room.packed(row, int(at[one]), int(found[one]), through=bool(over[one] == _THROUGH))
+    return found
 
 
 def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:

@@ -34,7 +34,10 @@ class Wires:
         width: By row, the fewest links that carry one channel; None where no pair has so many.
         links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
         carries: (w, r) int16, channels over so many links.
+        carried: (r,) int16, channels over the fewest links that carry any; 0 where none do.
         exactly: (w, g) int64, by GPU, which others have so many links to it.
+        detour: (g, g) int64, fewest links with which a way through a third GPU is faster than PCIe, where both hang
+            below one switch; else 1.
         lanes: (r, g) int16, channels over each GPU's PCIe link.
         bridged: The same through the host bridge.
         sockets: (r,) int16, channels between two NUMA nodes, one direction.
@@ -56,6 +59,8 @@ class Wires:
         self.adjacent: Bools = self.counts > 0
         self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         self.switches = subsets.components(self.hops <= PathType.PIX)
+        faster = int(max(shape.pcie_gbps) / shape.link_gbps) + 1 if self.adjacent.any() else 1
+        self.detour: Ints = np.where(self.hops == PathType.PIX, faster, 1)
         self.trees = subsets.components(self.hops <= PathType.PXB)
         self.nodes = subsets.components(self.hops <= PathType.NODE)
         self.home: Ints = np.array(
@@ -81,6 +86,7 @@ class Wires:
         self.uplinks: Counts = np.stack(kinds, axis=-1)[first].swapaxes(0, 1)
         self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
         self.carries: Counts = _fitting(np.array([width * shape.link_gbps for width in self.widths]), each)[first].T
+        self.carried: Counts = np.array([next((n for n in row if n), 0) for row in self.carries.T.tolist()], np.int16)
         self.exactly: Ints = subsets.neighbours(self.counts == np.array(self.widths, dtype=np.int64)[:, None, None])
         self.width = [
             next((w for w in self.widths if w * shape.link_gbps >= speed - _ROUNDING), None) for speed in self.speeds
