@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache, partial
 
 import msgspec
@@ -16,12 +17,12 @@ from dradriver.topology.machine import PathType
 LEVELS = tuple(Level)  # best first
 
 _LEVEL_OF_PATH = {
-    PathType.SELF: Level.PCIE_SWITCH,
-    PathType.PIX: Level.PCIE_SWITCH,
-    PathType.PXB: Level.PCIE_ROOT,
-    PathType.PHB: Level.PCIE_ROOT,
-    PathType.NODE: Level.NUMA,
-    PathType.SYS: Level.NODE,
+    PathType.SELF: LEVELS.index(Level.PCIE_SWITCH),
+    PathType.PIX: LEVELS.index(Level.PCIE_SWITCH),
+    PathType.PXB: LEVELS.index(Level.PCIE_ROOT),
+    PathType.PHB: LEVELS.index(Level.PCIE_ROOT),
+    PathType.NODE: LEVELS.index(Level.NUMA),
+    PathType.SYS: LEVELS.index(Level.NODE),
 }
 _Kind = tuple[int, float]  # number of the level, line rate
 
@@ -45,9 +46,9 @@ class Facts:
 
     def __init__(self, shape: Shape) -> None:
         g = shape.size
-        self.steps, self.step_rank, self.step_gbps = _steps_of(shape)
-        steps = self.steps
-        linked = np.array([[shape.linked(a, b) for b in range(g)] for a in range(g)], dtype=np.int64).reshape(g, g)
+        links = [[shape.linked(a, b) for b in range(g)] for a in range(g)]
+        self.steps, self.step_rank, self.step_gbps = _steps_of(shape, links)
+        steps, linked = self.steps, np.array(links, dtype=np.int64).reshape(g, g)
         widths = sorted(set(linked.ravel().tolist()) - {0})
         hops = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         kinds = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
@@ -96,14 +97,19 @@ def facts_of(shape: Shape) -> Facts:
     return Facts(shape)
 
 
-def _steps_of(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
+def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
     """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and line rate.
 
     Returns:
         Kinds; (g, g) int64 numbers of kinds; (g, g) float32 line rates in one direction, GB/s.
     """
-    g = shape.size
-    kinds = {(a, b): _step(shape, a, b) for a in range(g) for b in range(g) if a != b}
+    g, nvlink, line_gbps = shape.size, LEVELS.index(Level.NVLINK), shape.line_gbps
+    kinds: dict[tuple[int, int], _Kind] = {}
+    for a, b in itertools.permutations(range(g), 2):
+        path, rate = shape.paths[a][b], min(shape.pcie_gbps[a], shape.pcie_gbps[b])
+        if path is PathType.SYS:
+            rate = min(rate, shape.socket_gbps)
+        kinds[a, b] = (nvlink, links[a][b] * line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], rate)
     ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
     number = {kind: rank for rank, kind in enumerate(ordered)}
     rank = np.zeros((g, g), dtype=np.int64)
@@ -112,14 +118,3 @@ def _steps_of(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Floa
         rank[pair] = number[kind]
         gbps[pair] = kind[1]
     return tuple((LEVELS[level], rate) for level, rate in ordered), rank, gbps
-
-
-def _step(shape: Shape, a: int, b: int) -> _Kind:
-    links = shape.linked(a, b)
-    if links:
-        return LEVELS.index(Level.NVLINK), links * shape.line_gbps
-    path = shape.paths[a][b]
-    rate = min(shape.pcie_gbps[a], shape.pcie_gbps[b])
-    if path is PathType.SYS:
-        rate = min(rate, shape.socket_gbps)
-    return LEVELS.index(_LEVEL_OF_PATH[path]), rate

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import mul
 from typing import TypeAlias
 
 _BITS = 6  # up to 31 channels, and a bit that tells where a subtraction lacks some
-_MOST = (1 << _BITS - 1) - 1
+MOST = (1 << _BITS - 1) - 1
 _RINGS = 100  # looked at, and
 _STEPS = 4000  # taken: a search that needs more says nothing, and the bound stays
 _Onward: TypeAlias = list[list[tuple[int, int]]]
@@ -22,7 +23,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     """The most directed rings through all GPUs that fit at once, ``wanted`` at most.
 
     Args:
-        channels: By pair, how many fit each way.
+        channels: By pair, how many fit each way: ``MOST`` at most.
         wanted: As many as bounds allow; given back where a search for fewer would take too long.
         thirds: The GPU that a step between two others may lead through.
     """
@@ -30,8 +31,9 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     left = guard
     onward: _Onward = []  # widest links first, third GPUs last
     for units, each in zip(unit, channels, strict=True):
-        left += sum([of * min(count, _MOST) for of, count in zip(units, each, strict=True) if count])
-        onward.append([(b, units[b]) for b in sorted(range(len(each)), key=each.__getitem__, reverse=True) if each[b]])
+        left += sum(map(mul, units, each))
+        linked = sorted([(-count, b) for b, count in enumerate(each) if count])
+        onward.append([(b, units[b]) for _, b in linked])
     for (a, b), third in thirds.items():
         if channels[a][third] and channels[third][b]:
             onward[a].append((b, unit[a][third] + unit[third][b]))

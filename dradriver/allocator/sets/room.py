@@ -73,8 +73,9 @@ class Room:
         """Exactly how many rings fit over links, ``wanted`` at most."""
         known = self._packed.get((row, at, through))
         if known is None:
-            gpus = np.flatnonzero(self._member[:, at])
-            channels = self.wires.links[row, gpus[:, None], gpus].tolist()
+            gpus = self._member[:, at].nonzero()[0].tolist()
+            links = self.wires.links[row].clip(max=packing.MOST).tolist()
+            channels = [[links[a][b] for b in gpus] for a in gpus]
             thirds = self.reach.thirds(at) if through else {}
             known = self._packed[row, at, through] = packing.most(channels, wanted, thirds)
         return known

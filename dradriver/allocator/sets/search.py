@@ -81,6 +81,7 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
     options, over_what = _options(room, at, least)
+    doubtful = _doubtful(room, at, options, over_what)
     channels, over = np.zeros((2, len(at)), dtype=np.int16)
     gbps, carried = np.zeros((2, len(at)), dtype=np.float32)
     tried = np.array(speeds(shape.capability), dtype=np.float32)
@@ -92,11 +93,16 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
             continue
         found = options[over[open_], row, open_]
         better = found * speed > carried[open_] + _TINY
-        open_, how = open_[better], over_what[over[open_], row, open_][better]
-        found = _settled(room, row, at[open_], found[better], how)
-        better = (found >= least[open_]) & (found * speed > carried[open_] + _TINY)
         open_, found = open_[better], found[better]
-        over[open_] = how[better]
+        how = over_what[over[open_], row, open_]
+        doubt = doubtful[over[open_], row, open_].nonzero()[0]
+        if doubt.size:
+            for one in doubt.tolist():
+                through = bool(how[one] == _THROUGH)
+                found[one] = room.packed(row, int(at[open_[one]]), int(found[one]), through=through)
+            better = (found >= least[open_]) & (found * speed > carried[open_] + _TINY)
+            open_, found, how = open_[better], found[better], how[better]
+        over[open_] = how
         channels[open_], gbps[open_], carried[open_] = found, speed, found * speed
     halved = gbps >= _HALVED_GBPS
     if shape.capability > 80:
@@ -191,17 +197,17 @@ def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
     return np.minimum(np.stack(channels), _MOST_CHANNELS), np.stack(how)
 
 
-def _settled(room: Room, row: int, at: Ints, found: Counts, over: Counts) -> Counts:
-    """As many rings over links as fit indeed, where bounds alone leave a doubt: of few GPUs they do not."""
-    if len(room.degree) > cycles.MOST or not found.size:
-        return found
+def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
+    """Where bounds may allow more rings over links than fit: shape as ``channels``, of ``_options``.
+
+    Both ways round over the widest links, and the same ring through third GPUs again and again, there are for sure.
+    """
+    if len(room.degree) > cycles.MOST or not room.wires.widths:
+        return np.zeros(channels.shape, dtype=np.bool_)
     size = room.reach.sets.size[at]
-    # Both ways round over the widest links, and the same ring through third GPUs again and again, there are for sure.
-    doubt = (over == _LINKS) & (size > 4) & (found > room.sure[row, at])
-    doubt |= (over == _THROUGH) & (size > 3) & (found > room.wires.carried[row])
-    for one in np.flatnonzero(doubt).tolist():
-        found[one] = room.packed(row, int(at[one]), int(found[one]), through=bool(over[one] == _THROUGH))
-    return found
+    out: Bools = (over_what == _LINKS) & (size > 4) & (channels > room.sure[:, at])
+    out |= (over_what == _THROUGH) & (size > 3) & (channels > room.wires.carried[:, None])
+    return out
 
 
 def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:

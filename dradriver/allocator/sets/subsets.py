@@ -163,14 +163,12 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
     cycles = np.ones((1 << g, r), dtype=np.bool_)
     for size in range(2, g + 1):
         masks = everything[count == size]
-        members_by_rank = np.nonzero(member[masks])[1].reshape(-1, size).T
-        found = np.zeros((len(masks), 2 * r), dtype=np.uint16)
-        for last in members_by_rank:
-            found |= np.where(ends[masks ^ one[last]] & near[last], one[last, None], np.uint16(0))
-        lowest = members_by_rank[0]
-        found[:, r:] &= ~one[lowest, None]
+        last = member[masks].nonzero()[1].reshape(-1, size).T
+        bit = one[last]
+        found = np.bitwise_or.reduce(np.where(ends[masks ^ bit] & near[last], bit[..., None], np.uint16(0)), axis=0)
+        found[:, r:] &= ~bit[0, :, None]  # the lowest is where the path began
         ends[masks] = found
-        cycles[masks] = (found[:, r:] & near[lowest, r:]) != 0
+        cycles[masks] = (found[:, r:] & near[last[0], r:]) != 0
     paths = ends[:, :r] != 0
     paths[0] = True
     return cycles.T, paths.T
