@@ -1,9 +1,9 @@
 """For how many rings the wires of each set have room: what bounds NCCL's search.
 
 Each ring enters and leaves every GPU, every PCIe switch, every NUMA node at least once. So the narrowest of these
-places bounds the number of rings, and NCCL's search, which tries orders of GPUs until it runs out of time, nearly
-always finds as many. Where it does not, five and more GPUs get in each other's way in a manner that no single place
-shows. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
+places bounds the number of rings. Five and more GPUs with direct links get in each other's way in manners that no
+single place shows; there ``packed`` counts. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
+always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
 
 Arrays over GPUs and places come first, then over rows of the wires (r), then over sets (m): all int16.
 """
