@@ -38,7 +38,8 @@ def predict(
 ) -> tuple[Floats, Floats]:
     """Predicted all-reduce bus bandwidth of every subset, and the same where NCCL takes two channels at least.
 
-    Both of shape (2**g,), float32, GB/s; 0 below two GPUs. Which of the two holds ``split`` says.
+    Both of shape (2**g,), float32, GB/s; 0 below two GPUs. Which of the two holds ``split`` says; where it cannot be
+    the second, that is the first again.
 
     Args:
         shape: The machine.
@@ -99,17 +100,13 @@ def split(shape: Shape) -> Bools:
     masks = np.arange(1 << g)
     if shape.switched or not any(map(any, shape.links)):
         return np.zeros(1 << g, dtype=np.bool_)
-    member = [(masks >> gpu & 1) != 0 for gpu in range(g)]
-    label = [np.where(own, np.uint16(1 << gpu), np.uint16(0)) for gpu, own in enumerate(member)]
-    for a in range(g):
-        for b in range(a + 1, g):
-            if shape.links[a][b]:
-                label[b] = np.where(member[a] & member[b], label[a], label[b])
-    once, twice = label[0], np.zeros(1 << g, dtype=np.uint16)
-    for own in label[1:]:
-        twice |= once & own
-        once = once | own
-    out: Bools = np.bitwise_count(twice) == 2
+    label = (masks & subsets.bits(g)[:, None]).astype(np.uint16)  # a bit by its first GPU; 0 of GPUs that are not there
+    member = label != 0
+    for a, b in np.argwhere(np.triu(shape.links)).tolist():
+        np.copyto(label[b], label[a], where=member[a] & member[b])
+    before = np.bitwise_or.accumulate(label, axis=0)
+    several = np.bitwise_or.reduce(label[1:] & before[:-1], axis=0)
+    out: Bools = np.bitwise_count(several) == 2
     return out
 
 

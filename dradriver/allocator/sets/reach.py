@@ -85,7 +85,7 @@ class Reach:
         rows = np.flatnonzero(np.array([width is not None for width in wires.width]))
         width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None])
         for k in range(3, shape.size + 1):
-            sets = np.flatnonzero(self.sets.size == k)
+            sets = np.flatnonzero(self.through & (self.sets.size == k))
             if not sets.size:
                 continue
             at = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)

@@ -200,7 +200,8 @@ def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
 def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
     """Where bounds may allow more rings over links than fit: shape as ``channels``, of ``_options``.
 
-    Both ways round over the widest links, and the same ring through third GPUs again and again, there are for sure.
+    Both ways round over the widest links there are for sure. One ring through third GPUs again and again is taken to
+    be: such a ring that goes one way twice would have to lead through both ends of a link.
     """
     if len(room.degree) > cycles.MOST or not room.wires.widths:
         return np.zeros(channels.shape, dtype=np.bool_)

@@ -40,9 +40,10 @@ def members(g: int, k: int) -> Ints:
 
 def sums(weights: Sequence[float]) -> Floats:
     """Sum of the members' weights: shape (2**g,), float32."""
-    out = np.zeros(1, dtype=np.float32)
-    for weight in weights:
-        out = np.concatenate((out, out + np.float32(weight)))
+    out = np.zeros(1 << len(weights), dtype=np.float32)
+    for position, weight in enumerate(weights):
+        half = 1 << position
+        np.add(out[:half], np.float32(weight), out=out[half : 2 * half])
     return out
 
 
@@ -189,6 +190,8 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
     one = bits((inside.shape[1] - 1).bit_length())
     for size in range(2, len(one) + 1):
         of_size = np.flatnonzero(count == size)
+        if not of_size.size:
+            continue
         choices = np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size - 1) & 1
         step = max(1, _BLOCK >> (size - 1))
         for start in range(0, len(of_size), step):
