@@ -51,6 +51,14 @@ def test_sets_are_alike_that_a_symmetry_turns_into_each_other(number: int) -> No
         assert int(first[mask]) in orbit
 
 
+def circle(count: int) -> Machine:
+    """GPUs that are linked to one after the other."""
+    links = {(gpu, gpu + 1): 1 for gpu in range(count - 1)} | {(0, count - 1): 1}
+    return machines.build(
+        "circle", paths=machines.nested(([0] * count,), (PathType.PHB,), across=PathType.SYS), links=links
+    )
+
+
 @pytest.mark.parametrize(
     ("machine", "kinds"),
     [
@@ -58,10 +66,14 @@ def test_sets_are_alike_that_a_symmetry_turns_into_each_other(number: int) -> No
         (machines.bridge_pairs(16), 120),
         (machines.pcie_box(), 15),
         (machines.dgx1(), 76),
+        (circle(12), 224),  # bracelets of twelve beads in two colours
     ],
 )
-def test_few_sets_of_a_regular_machine_are_left(machine: Machine, kinds: int) -> None:
-    assert len(set(alike.first_alike(shape_of(machine)).tolist())) == kinds
+def test_few_sets_of_a_regular_machine_are_left_in_any_numbering(machine: Machine, kinds: int) -> None:
+    rng = random.Random(4)
+    for _ in range(3):
+        turned = shape_of(machine).renumbered(rng.sample(range(len(machine.gpus)), len(machine.gpus)))
+        assert len(set(alike.first_alike(turned).tolist())) == kinds
 
 
 @pytest.mark.parametrize("machine", [machines.dgx1(), machines.bridge_pairs(), machines.pcie_box(), some(3)])

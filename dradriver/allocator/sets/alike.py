@@ -73,18 +73,24 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
     be alike to yet.
     """
     gpus = range(len(labels))
-    joined: list[dict[int, int]] = [{} for _ in gpus]
+    joined: list[dict[int, int]] = [{} for _ in gpus]  # by GPU and label, which others have that label with it
     for a, b in itertools.permutations(gpus, 2):
         joined[a][labels[b][a]] = joined[a].get(labels[b][a], 0) | 1 << b
+    kept = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
+    for gpu in gpus:
+        kept.append(_placed(labels, joined, kept[-1], gpu, gpu))
     alike = list(gpus)  # a number of each GPU's class
     twin_of = {one: other for family in families for one, other in itertools.pairwise(family)}
     for gpu in reversed(gpus):
         pairs = [(gpu, twin_of[gpu])] if gpu in twin_of else []
         tried = set()
-        for other in range(gpu, len(labels)):
-            if alike[other] != alike[gpu] and alike[other] not in tried and labels[other][other] == labels[gpu][gpu]:
+        for other in gpus:
+            if kept[gpu][gpu] >> other & 1 and alike[other] != alike[gpu] and alike[other] not in tried:
                 tried.add(alike[other])
-                order = _symmetry(labels, joined, gpu, other)
+                steps = iter(range(_STEPS))
+                order = _completed(
+                    labels, joined, _placed(labels, joined, kept[gpu], gpu, other), (2 << gpu) - 1, steps
+                )
                 if order is not None:
                     pairs += enumerate(order)
                     yield order
@@ -121,30 +127,26 @@ def _families(labels: _Labels) -> list[list[int]]:
     return found
 
 
-def _symmetry(labels: _Labels, joined: list[dict[int, int]], gpu: int, to: int) -> _Order | None:
-    """A symmetry that keeps all before a GPU and moves it to another one; None where none is found.
+def _placed(labels: _Labels, joined: list[dict[int, int]], left: list[int], gpu: int, there: int) -> list[int]:
+    """Where each GPU may still go if one goes there: masks."""
+    out = [may & joined[there].get(row[gpu], 0) for row, may in zip(labels, left, strict=True)]
+    out[gpu] = left[gpu] & 1 << there
+    return out
 
-    ``joined`` are, by GPU and label, the masks of the GPUs that have that label with it.
-    """
-    steps = iter(range(_STEPS))
 
-    def extend(order: _Order) -> _Order | None:
-        at = len(order)
-        if at == len(labels):
-            return order
-        if next(steps, None) is None:
-            return None
-        own = labels[at]
-        left = 1 << to if at == gpu else -1
-        for before, there in enumerate(order):
-            left &= joined[there].get(own[before], 0)
-            if not left:
-                return None
-        for there in (at, *range(gpu, len(labels))):  # most stay
-            if left >> there & 1 and labels[there][there] == own[at]:
-                found = extend((*order, there))
-                if found is not None:
-                    return found
+def _completed(
+    labels: _Labels, joined: list[dict[int, int]], left: list[int], done: int, steps: Iterator[int]
+) -> _Order | None:
+    """A symmetry in which each GPU goes where it may; None where none is found. ``done`` are placed already."""
+    if 0 in left or next(steps, None) is None:
         return None
-
-    return extend(tuple(range(gpu)))
+    open_ = [(may.bit_count(), gpu) for gpu, may in enumerate(left) if not done >> gpu & 1]
+    if not open_:
+        return tuple(may.bit_length() - 1 for may in left)
+    gpu = min(open_)[1]
+    for there in (gpu, *(there for there in range(len(left)) if there != gpu)):  # most stay
+        if left[gpu] >> there & 1:
+            order = _completed(labels, joined, _placed(labels, joined, left, gpu, there), done | 1 << gpu, steps)
+            if order is not None:
+                return order
+    return None
