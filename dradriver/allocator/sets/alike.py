@@ -3,7 +3,7 @@
 A permutation of the GPUs that leaves links and PCIe paths as they are is a *symmetry*, and turns a set into one that
 is worth the same. *Twins* are two GPUs that can change places, all others staying: four below one PCIe switch, both of
 a bridged pair. Of 65,536 sets of sixteen GPUs joined in bridged pairs 120 are left, of sixteen all joined to each other
-17, of a DGX-1's 256 about a quarter.
+17, of a DGX-1's 256 less than a third.
 """
 
 from __future__ import annotations
