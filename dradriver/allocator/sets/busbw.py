@@ -104,8 +104,10 @@ def split(shape: Shape) -> Bools:
     member = label != 0
     for a, b in np.argwhere(np.triu(shape.links)).tolist():
         np.copyto(label[b], label[a], where=member[a] & member[b])
-    before = np.bitwise_or.accumulate(label, axis=0)
-    several = np.bitwise_or.reduce(label[1:] & before[:-1], axis=0)
+    before, several = np.zeros((2, 1 << g), dtype=np.uint16)
+    for own in label:
+        several |= before & own
+        before |= own
     out: Bools = np.bitwise_count(several) == 2
     return out
 
