@@ -50,21 +50,18 @@ def test_hamiltonian_cycles_and_paths(graph: Graph) -> None:
 @pytest.mark.parametrize("size", range(2, 7))
 def test_rings_of_single_graphs(size: int) -> None:
     found = np.array(graphs(12, gpus=size)) > 0
-    has, needed = cycles.have_ring(found), cycles.in_every_ring(found)
-    for graph, one, steps in zip(found, has, needed, strict=True):
-        rings = [
-            {frozenset(pair) for pair in itertools.pairwise((*order, order[0]))}
+    a, b = cycles.pairs(size)
+    for graph, one in zip(found, cycles.have_ring(found[:, a, b], size), strict=True):
+        rings = (
+            all(graph[a][b] for a, b in itertools.pairwise((*order, order[0])))
             for order in itertools.permutations(range(size))
-            if all(graph[a][b] for a, b in itertools.pairwise((*order, order[0])))
-        ]
-        assert one == bool(rings)
-        common = set.intersection(*rings) if rings else set()
-        assert {frozenset(pair) for pair in np.argwhere(steps).tolist()} == common
+        )
+        assert one == any(rings)
 
 
 @pytest.mark.parametrize("graph", graphs(4))
 def test_min_cuts(graph: Graph) -> None:
-    cuts = subsets.min_cuts(subsets.pair_sums(graph).astype(np.int64)[None], np.arange(64))[0]
+    cuts = subsets.min_cuts(subsets.pair_sums(graph).astype(np.int16)[None], np.arange(64))[0]
     for mask in range(64):
         places = members(mask)
         parts = [set(part) for size in range(1, len(places)) for part in itertools.combinations(places, size)]

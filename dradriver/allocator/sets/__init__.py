@@ -3,12 +3,14 @@
 shape       a machine without its names
 canonical   one numbering for all machines that are alike
 subsets     facts about all subsets of a few positions at once, as arrays over bit masks
+alike       which sets a machine's symmetries make alike
 wires       a shape's wires in channels of each speed, as NCCL's search counts them
 reach       over what the GPUs of each set reach each other
 places      switches, NUMA nodes and pairs that every ring enters and leaves
 room        for how many rings the wires of each set have room
 chains      for how many open chains at once
 cycles      every ring of up to eight members
+packing     how many rings fit into links at once, exactly
 search      how many channels of which speed NCCL's search finds
 busbw       the all-reduce bus bandwidth that NCCL will reach
 facts       what is costly to compute of a canonical shape

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.alike import first_alike, sets_of
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.search import limits_of, of_generation, reached, rings, speeds, trees
@@ -31,6 +32,8 @@ _ROUNDING = 1e-3  # as search.cc rounds what is left of a wire
 _SKYLAKE_GBPS = 10.0  # between sockets (topo.h), up to 2.25 also for what NCCL has told from Skylake since:
 _AFTER_SKYLAKE_GBPS = (22.0, 40.0)  # Sapphire Rapids and Emerald Rapids
 
+_BLOCK = 1 << 13  # sets at once, so that their figures stay in a processor's cache
+
 
 def predict(
     shape: Shape,
@@ -42,7 +45,8 @@ def predict(
 ) -> tuple[Floats, Floats]:
     """Predicted all-reduce bus bandwidth of every subset, and the same where NCCL takes two channels at least.
 
-    Both of shape (2**g,), float32, GB/s; 0 below two GPUs. Which of the two holds ``split`` says.
+    Both of shape (2**g,), float32, GB/s; 0 below two GPUs. Which of the two holds ``split`` says; where it cannot be
+    the second, that is the first again.
 
     Args:
         shape: The machine.
@@ -53,37 +57,45 @@ def predict(
     """
     if shape.nccl < SPLITS and shape.socket_gbps in _AFTER_SKYLAKE_GBPS:
         shape = msgspec.structs.replace(shape, socket_gbps=_SKYLAKE_GBPS)
-    count = np.bitwise_count(np.arange(1 << shape.size)).astype(np.float32)
-    switched = shape.switched and linked[min(linked)] & (count > 1) if linked else np.zeros(len(count), dtype=np.bool_)
-    over_switch = _over_switch(shape, count) if shape.switched else np.zeros(len(count), dtype=np.float32)
+    g = shape.size
+    masks = np.arange(1 << g)
+    count = np.bitwise_count(masks).astype(np.float32)
+    out = np.zeros((2, len(masks)), dtype=np.float32)
+    switched = np.zeros(len(masks), dtype=np.bool_)
+    if shape.switched and linked:
+        switched = linked[min(linked)] & (count > 1)
+        out[:, switched] = _over_switch(shape, count)[switched]
     if (switched | (count < 2)).all():
-        over_switch[count < 2] = 0
-        return over_switch, over_switch
+        return out[0], out[0]
+    first = first_alike(shape)
+    lowest = np.flatnonzero((first == masks) & (count > 1) & ~switched)
     wires = Wires(shape, speeds(shape.capability))
-    room = Room(wires, Reach(shape, wires, near), linked)
-    limits = limits_of(shape)
-    any_path = np.logical_or.reduce([np.zeros(len(count), dtype=np.bool_), *near_paths.values()])
-    several = np.flatnonzero(count > 1)
-    one = rings(shape, room, limits, least=1)
-    two = rings(shape, room, limits, least=2) if wires.adjacent.any() else one
-    other = several[(one.channels != two.channels)[several] | (one.gbps != two.gbps)[several]]
-    out = []
-    busbw = np.where(switched, over_switch, 0).astype(np.float32)
+    any_path = np.logical_or.reduce([np.zeros(len(masks), dtype=np.bool_), *near_paths.values()])
+    paths = {**linked_paths, 0: any_path}
+    for start in range(0, len(lowest), _BLOCK):
+        sets = sets_of(lowest[start : start + _BLOCK], g)
+        out[:, sets.masks] = _of_sets(shape, Room(wires, Reach(shape, wires, sets, near), linked), paths)
+    out = np.where(switched, out, out[:, first])
+    return (out[0], out[1]) if wires.widths else (out[0], out[0])
+
+
+def _of_sets(shape: Shape, room: Room, paths: dict[int, Bools]) -> Floats:
+    """The faster of rings and trees of some sets: (2, m), where one channel is the least, and where two are."""
+    sets = room.reach.sets
+    limits = limits_of(shape, room.wires, sets)
+    some = np.flatnonzero((sets.size > 3) & (room.degree > 0).any(axis=(0, 1)))  # two domains are four GPUs
+    at = np.concatenate((np.arange(len(sets.masks)), some))
+    channels, gbps = rings(shape, room, limits, at, np.where(np.arange(len(at)) < len(sets.masks), 1, 2))
+    share = ((sets.size - 1) / sets.size)[at].astype(np.float32)
     most = of_generation(_TREE_CHANNEL_GBPS, shape.capability)
-    for found, sets in ((one, several), (two, other)):
-        channels, gbps = found.channels[sets], found.gbps[sets]
-        share = (count[sets] - 1) / count[sets]
-        useful = most * share > gbps  # no speed makes up for it where a channel may not carry enough
-        tree = np.zeros(len(sets), dtype=np.float32)
-        least = (gbps / share / _TREE_EFFICIENCY).astype(np.float32)[useful]
-        tree[useful] = trees(
-            shape, room, limits, channels[useful], sets[useful], least=least, paths=linked_paths, any_path=any_path
-        )
-        busbw = busbw.copy()
-        busbw[sets] = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
-        busbw = np.where(switched, over_switch, busbw)
-        out.append(busbw)
-    return out[0], out[1]
+    useful = np.flatnonzero(most * share > gbps)  # no speed makes up for it where a channel may not carry enough
+    least = (gbps / share / _TREE_EFFICIENCY)[useful]
+    tree = np.zeros(len(at), dtype=np.float32)
+    tree[useful] = trees(shape, room, limits, at[useful], channels[useful], least=least, paths=paths)
+    busbw = channels * np.maximum(gbps, share * np.minimum(_TREE_EFFICIENCY * tree, most))
+    out = np.tile(busbw[: len(sets.masks)], (2, 1))
+    out[1, some] = busbw[len(sets.masks) :]
+    return out
 
 
 def split(shape: Shape) -> Bools:
@@ -95,19 +107,17 @@ def split(shape: Shape) -> Bools:
     """
     g = shape.size
     masks = np.arange(1 << g)
-    if shape.switched or shape.nccl < SPLITS:
+    if shape.switched or shape.nccl < SPLITS or not any(map(any, shape.links)):
         return np.zeros(1 << g, dtype=np.bool_)
-    member = [(masks >> gpu & 1) != 0 for gpu in range(g)]
-    label = [np.full(1 << g, gpu, dtype=np.int8) for gpu in range(g)]
-    for a in range(g):
-        for b in range(a + 1, g):
-            if shape.links[a][b]:
-                label[b] = np.where(member[a] & member[b], label[a], label[b])
-    domains = np.zeros(1 << g, dtype=np.int8)
-    for domain in range(g):
-        size = np.sum([own & (of == domain) for own, of in zip(member, label, strict=True)], axis=0)
-        domains += size > 1
-    out: Bools = domains == 2
+    label = (masks & subsets.bits(g)[:, None]).astype(np.uint16)  # a bit by its first GPU; 0 of GPUs that are not there
+    member = label != 0
+    for a, b in np.argwhere(np.triu(shape.links)).tolist():
+        np.copyto(label[b], label[a], where=member[a] & member[b])
+    before, several = np.zeros((2, 1 << g), dtype=np.uint16)
+    for own in label:
+        several |= before & own
+        before |= own
+    out: Bools = np.bitwise_count(several) == 2
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from operator import add
 
 from dradriver.allocator.sets.shape import Shape
 
@@ -63,19 +64,18 @@ def _ranked(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
 
 def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, ...]]:
     """The coarsest colouring in which vertices of one colour see the same, and what they see, free of numbering."""
-    vertices = range(len(colours))
-    seen: list[tuple[int, list[int]]] = []
-    wide = len(vertices) + 1
+    wide = len(colours) + 1
+    apart = [[edge * wide for edge in row] for row in edges]
     while True:
-        seen = [(colours[a], sorted(edges[a][b] * wide + colours[b] for b in vertices if b != a)) for a in vertices]
+        seen = [(colour, tuple(sorted(map(add, row, colours)))) for colour, row in zip(colours, apart, strict=True)]
         ordered = sorted(seen)
         # A colour is the number of vertices before it, so that numbers stay comparable as colours split.
         first: dict[tuple[int, tuple[int, ...]], int] = {}
-        for rank, (colour, row) in enumerate(ordered):
-            first.setdefault((colour, tuple(row)), rank)
-        finer = tuple(first[colour, tuple(row)] for colour, row in seen)
+        for rank, what in enumerate(ordered):
+            first.setdefault(what, rank)
+        finer = tuple(first[what] for what in seen)
         if len(set(finer)) == len(set(colours)):
-            return finer, tuple((colour, tuple(row)) for colour, row in ordered)
+            return finer, tuple(ordered)
         colours = finer
 
 

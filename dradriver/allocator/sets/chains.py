@@ -6,51 +6,42 @@ import numpy as np
 
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.room import Room
-from dradriver.allocator.sets.subsets import Bools, Ints
-from dradriver.allocator.sets.wires import Counts
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
 from dradriver.topology.machine import PathType
 
 
-def fitting(room: Room, row: int, sets: Ints, channels: Counts, paths: Bools) -> Ints:
-    """Positions in ``sets`` of those with room for so many chains through all their GPUs: int64.
+def fitting(room: Room, rows: Ints, at: Ints, channels: Counts) -> Bools:
+    """Which sets have room for so many chains through all their GPUs: (n,), bool.
 
     A chain uses one direction of a wire, so that two that run opposite ways need no more than one ring. It needs room
     twice in each GPU and each place that it passes, once where it ends, and it has two ends.
 
     Args:
         room: What the wires of each set have room for.
-        row: A row of the wires.
-        sets: Masks.
-        channels: How many chains each of them must have, int16.
-        paths: (2**g,), masks with an open path over links that carry a channel, or over links and PCIe.
+        rows: (n,), rows of the wires.
+        at: (n,), numbers of sets.
+        channels: (n,), how many chains each of them must have, int16.
     """
-    wires, reach = room.wires, room.reach
-    wide = wires.links[row] > 0
-    at = np.flatnonzero(2 * room.weakest[row, sets] >= channels)
-    ok = paths[sets[at]]
-    if reach.through.any():
-        ok = ok | reach.through[sets[at]] & (subsets.part_of_lowest(wide, sets[at]) == sets[at])
-    at = at[ok]
-    sets, twice = sets[at], 2 * channels[at]
-    member = (sets >> np.arange(len(wide))[:, None] & 1) != 0
-    lanes = room.lanes[:, row, sets]
-    both = 2 * (room.degree[:, row, sets] + lanes)
-    few = np.bitwise_count(sets & subsets.neighbours(wide)[:, None]) < 2
-    leaf = few & (lanes == 0) & (reach.second[:, sets] == 0) & (np.bitwise_count(sets) > 2)
-    ends = np.maximum(twice - both, np.where(leaf, twice // 2, 0))
-    ends = np.where(member, np.maximum(ends, 0), 0).astype(np.int16)
-    ok = ends.sum(axis=0) <= twice
+    reach, sets, twice = room.reach, room.reach.sets, 2 * channels
+    lanes = room.lanes[:, rows, at]
+    ends = twice - 2 * (room.degree[:, rows, at] + lanes)
+    if room.wires.widths:
+        near = subsets.neighbours(room.wires.links > 0)[rows].T
+        few = np.bitwise_count(sets.masks[at] & near) < 2
+        leaf = few & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
+        ends = np.maximum(ends, np.where(leaf, channels, 0))
+    ends = np.where(sets.member[:, at], np.maximum(ends, 0), 0)
+    ok: Bools = ends.sum(axis=0) <= twice
     if room.places.count and ok.any():
-        ok[ok] = _through_places(room, row, sets[ok], twice[ok], ends[:, ok])
-    out: Ints = at[ok]
-    return out
+        ok[ok] = _through_places(room, rows[ok], at[ok], twice[ok], ends[:, ok])
+    return ok
 
 
-def _through_places(room: Room, row: int, sets: Ints, twice: Counts, ends: Counts) -> Bools:
-    """Which sets' places have room for the chains: ``ends`` is (g, sets), how many must end at each GPU."""
-    places = room.places
-    active, both = places.active[:, sets], 2 * places.out[:, row, sets]
-    inner = np.array([ends[holds].sum(axis=0) for holds in places.holds], dtype=np.int16)
+def _through_places(room: Room, rows: Ints, at: Ints, twice: Counts, ends: Counts) -> Bools:
+    """Which sets' places have room for the chains: ``ends`` is (g, n), how many must end at each GPU."""
+    places, reach = room.places, room.reach
+    active, both = places.active[:, at], 2 * places.out[:, rows, at]
+    inner = np.array([ends[holds].sum(axis=0, dtype=np.int16) for holds in places.holds])
     # A chain that begins and ends on one side of the border passes it twice.
     one_side = np.maximum(inner, ends.sum(axis=0, dtype=np.int16) - inner)
     passing = np.maximum(twice // 2, one_side)
@@ -59,8 +50,8 @@ def _through_places(room: Room, row: int, sets: Ints, twice: Counts, ends: Count
     for kind in places.kinds:
         ok &= lacking[kind].sum(axis=0) <= twice
     if room.wires.amd:  # between AMD's sockets all chains are the same one
-        across = places.nodes[:, None] & active & (room.reach.worst[sets] == PathType.SYS)
+        across = places.nodes[:, None] & active & (reach.worst[at] == PathType.SYS)
         if across.any():
-            one = places.one[:, row, sets]
+            one = places.one[:, rows, at]
             ok &= (~across | (np.maximum(2 * one, both - 2 * one) >= twice)).all(axis=0)
     return ok

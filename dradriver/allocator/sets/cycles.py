@@ -1,7 +1,4 @@
-"""Every ring through up to eight members at once, for graphs that differ from set to set.
-
-A graph is a number here: bit ``i`` stands for the ``i``-th pair of vertices, in the order of ``np.triu_indices``.
-"""
+"""Every ring through up to eight members at once, for graphs that differ from set to set."""
 
 from __future__ import annotations
 
@@ -12,39 +9,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.sets.subsets import Bools
+from dradriver.allocator.sets.subsets import Bools, Ints
 
 MOST = 8  # members: 28 pairs, 2,520 rings
-_Graphs: TypeAlias = NDArray[np.uint32]
+_Graphs: TypeAlias = NDArray[np.uint32]  # bit i stands for the i-th pair
 
 
-def have_ring(adjacent: Bools) -> Bools:
-    """Which of m graphs of k vertices have a ring through all of them: ``adjacent`` is (m, k, k); shape (m,), bool.
+@lru_cache(maxsize=MOST)
+def pairs(k: int) -> tuple[Ints, Ints]:
+    """The pairs of ``k`` vertices in the order in which graphs are given: two of (k (k - 1) / 2,), int64."""
+    return np.triu_indices(k, 1)
+
+
+def have_ring(adjacent: Bools, k: int) -> Bools:
+    """Which graphs of ``k`` vertices have a ring through all of them: ``adjacent`` is (..., pairs); shape (...), bool.
 
     Two vertices have one where they are neighbours.
     """
-    k = adjacent.shape[-1]
-    out: Bools = np.logical_or.reduce(_rings(k) & ~_graphs(adjacent)[:, None] == 0, axis=1)
-    return out
-
-
-def in_every_ring(adjacent: Bools) -> Bools:
-    """Which steps no ring of its graph can do without: (m, k, k) as ``adjacent``, bool; none where there is no ring."""
-    k = adjacent.shape[-1]
-    rings = _rings(k)
-    has = rings & ~_graphs(adjacent)[:, None] == 0
-    common = np.bitwise_and.reduce(np.where(has, rings, ~np.uint32(0)), axis=1)
-    common = np.where(has.any(axis=1), common, 0)
-    out = np.zeros(adjacent.shape, dtype=np.bool_)
-    a, b = np.triu_indices(k, 1)
-    out[:, a, b] = out[:, b, a] = (common[:, None] >> np.arange(len(a)) & 1) != 0
-    return out
-
-
-def _graphs(adjacent: Bools) -> _Graphs:
-    a, b = np.triu_indices(adjacent.shape[-1], 1)
-    bits = np.uint32(1) << np.arange(len(a), dtype=np.uint32)
-    out: _Graphs = np.bitwise_or.reduce(np.where(adjacent[:, a, b], bits, np.uint32(0)), axis=1)
+    bits = np.uint32(1) << np.arange(adjacent.shape[-1], dtype=np.uint32)
+    missing = (~adjacent * bits).sum(axis=-1, dtype=np.uint32)
+    out: Bools = (_rings(k) & missing[..., None] == 0).any(axis=-1)
     return out
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import itertools
+from functools import lru_cache, partial
 
 import msgspec
 import numpy as np
@@ -16,12 +17,12 @@ from dradriver.topology.machine import PathType
 LEVELS = tuple(Level)  # best first
 
 _LEVEL_OF_PATH = {
-    PathType.SELF: Level.PCIE_SWITCH,
-    PathType.PIX: Level.PCIE_SWITCH,
-    PathType.PXB: Level.PCIE_ROOT,
-    PathType.PHB: Level.PCIE_ROOT,
-    PathType.NODE: Level.NUMA,
-    PathType.SYS: Level.NODE,
+    PathType.SELF: LEVELS.index(Level.PCIE_SWITCH),
+    PathType.PIX: LEVELS.index(Level.PCIE_SWITCH),
+    PathType.PXB: LEVELS.index(Level.PCIE_ROOT),
+    PathType.PHB: LEVELS.index(Level.PCIE_ROOT),
+    PathType.NODE: LEVELS.index(Level.NUMA),
+    PathType.SYS: LEVELS.index(Level.NODE),
 }
 _Kind = tuple[int, float]  # number of the level, line rate
 
@@ -34,7 +35,10 @@ class Facts:
             which hangs on the numbering.
         worth: The same, or, where it is not known what is between sockets, the geometric mean over both likely CPUs: a
             set that is better with one and not worse with the other is worth more.
-        weakest: (2**g,) uint8, number in ``steps_of(shape)`` of the weakest step of the best ring; 0 below two GPUs.
+        steps: The machine's kinds of steps, best first: (level, GB/s).
+        step_rank: (g, g) int64, the number in ``steps`` of the step between two GPUs.
+        step_gbps: (g, g) float32, its line rate, one direction, GB/s.
+        weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
             sets of 4, of 2.
@@ -42,44 +46,46 @@ class Facts:
 
     def __init__(self, shape: Shape) -> None:
         g = shape.size
-        steps, step_rank, _ = steps_of(shape)
-        widths = sorted({shape.linked(a, b) for a in range(g) for b in range(g)} - {0})
-        linked = np.array([[shape.linked(a, b) for b in range(g)] for a in range(g)], dtype=np.int64).reshape(g, g)
+        links = [[shape.linked(a, b) for b in range(g)] for a in range(g)]
+        self.steps, self.step_rank, self.step_gbps = _steps_of(shape, links)
+        steps, linked = self.steps, np.array(links, dtype=np.int64).reshape(g, g)
+        widths = sorted(set(linked.ravel().tolist()) - {0})
         hops = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         kinds = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
         graphs = (
-            [step_rank <= rank for rank in range(len(steps))]
+            [self.step_rank <= rank for rank in range(len(steps))]
             + [linked >= width for width in widths]
             + [(linked > 0) | (hops <= kind) for kind in kinds]
         )
         for graph in graphs:
             np.fill_diagonal(graph, val=False)
         # Many of them are one and the same graph: "NVLink" is a kind of step and a width.
-        different, which = np.unique(
-            np.array(graphs, dtype=np.bool_).reshape(len(graphs), g * g), axis=0, return_inverse=True
-        )
-        cycles, paths = subsets.hamiltonian(different.reshape(len(different), g, g))
+        different = {graph.tobytes(): graph for graph in graphs}
+        which = [list(different).index(graph.tobytes()) for graph in graphs]
+        found = np.array(list(different.values()), dtype=np.bool_).reshape(len(different), g, g)
+        cycles, paths = subsets.hamiltonian(found)
         cycles, paths = cycles[which], paths[which]
         ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
         self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
-        self.busbw: tuple[Floats, Floats] = busbw.predict(
-            shape,
+        predict = partial(
+            busbw.predict,
             linked=dict(zip(widths, wide, strict=True)),
             linked_paths=dict(zip(widths, wide_paths, strict=True)),
             near=dict(zip(kinds, near, strict=True)),
             near_paths=dict(zip(kinds, near_paths, strict=True)),
         )
+        self.busbw: tuple[Floats, Floats] = predict(shape)
+        self.worth = self.busbw
+        if shape.socket_gbps_or:
+            other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
+            one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
+            self.worth = (one, two)
         self.linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
         # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 
         count = np.bitwise_count(np.arange(1 << g))
-        self.worth = self.busbw
-        if shape.socket_gbps_or:
-            other = facts_of(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or, socket_gbps_or=0.0))
-            one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other.busbw, strict=True))
-            self.worth = (one, two)
         usual = np.where(busbw.split(shape), self.worth[1], self.worth[0])
         best = [subsets.best_inside(np.where(count == k, usual, np.float32(0))) for k in (8, 4, 2)]
         self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
@@ -91,14 +97,19 @@ def facts_of(shape: Shape) -> Facts:
     return Facts(shape)
 
 
-def steps_of(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
+def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
     """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and line rate.
 
     Returns:
         Kinds; (g, g) int64 numbers of kinds; (g, g) float32 line rates in one direction, GB/s.
     """
-    g = shape.size
-    kinds = {(a, b): _step(shape, a, b) for a in range(g) for b in range(g) if a != b}
+    g, nvlink, line_gbps = shape.size, LEVELS.index(Level.NVLINK), shape.line_gbps
+    kinds: dict[tuple[int, int], _Kind] = {}
+    for a, b in itertools.permutations(range(g), 2):
+        path, rate = shape.paths[a][b], min(shape.pcie_gbps[a], shape.pcie_gbps[b])
+        if path is PathType.SYS:
+            rate = min(rate, shape.socket_gbps)
+        kinds[a, b] = (nvlink, links[a][b] * line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], rate)
     ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
     number = {kind: rank for rank, kind in enumerate(ordered)}
     rank = np.zeros((g, g), dtype=np.int64)
@@ -107,14 +118,3 @@ def steps_of(shape: Shape) -> tuple[tuple[tuple[Level, float], ...], Ints, Float
         rank[pair] = number[kind]
         gbps[pair] = kind[1]
     return tuple((LEVELS[level], rate) for level, rate in ordered), rank, gbps
-
-
-def _step(shape: Shape, a: int, b: int) -> _Kind:
-    links = shape.linked(a, b)
-    if links:
-        return LEVELS.index(Level.NVLINK), links * shape.line_gbps
-    path = shape.paths[a][b]
-    rate = min(shape.pcie_gbps[a], shape.pcie_gbps[b])
-    if path is PathType.SYS:
-        rate = min(rate, shape.socket_gbps)
-    return LEVELS.index(_LEVEL_OF_PATH[path]), rate

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.cycles import MOST as FEW
 from dradriver.allocator.sets.reach import Reach
-from dradriver.allocator.sets.subsets import Bools
-from dradriver.allocator.sets.wires import Counts, Wires
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.allocator.sets.wires import WITHIN, Wires
 
 _FREE = 1 << 12  # more channels than anything has room for
 
@@ -21,106 +20,124 @@ class Places:
         holds: (p, g) bool, whose GPUs.
         kinds: (kinds, p) bool, the places of one kind, which do not overlap; linked pairs are of none.
         nodes: (p,) bool, which are NUMA nodes.
-        active: (p, 2**g) bool, masks of which a place cuts a part off.
-        out: (p, r, 2**g) int16, channels that can leave it.
-        one: (p, r, 2**g) int16, channels that can leave it over the same wire again and again.
-        inside: (r, 2**g) int16, channels over all links within each mask.
+        active: (p, m) bool, sets of which a place cuts a part off.
+        out: (p, r, m) int16, channels that can leave it.
+        one: (p, r, m) int16, channels that can leave it over the same wire again and again.
+        inside: (r, m) int16, channels over all links within each set.
     """
 
-    def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts) -> None:
-        g, size = len(wires.adjacent), degree.shape[-1]
-        masks = np.arange(size)
-        member = (masks >> np.arange(g)[:, None] & 1) != 0
-        self._member, self._degree, self._reach = member, degree, reach
-        self._linked = subsets.neighbours(wires.adjacent)
-        self.inside: Counts = (np.where(member[:, None, :], degree, 0).sum(axis=0) // 2).astype(np.int16)
-        everything = size - 1
-        found = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in wires.trees]
-        found = [(kind, mask) for kind, mask in dict.fromkeys(found) if mask.bit_count() > 1]
-        found += [("node", mask) for mask in wires.nodes]
-        found = [(kind, mask) for kind, mask in found if mask != everything]
-        if g <= FEW:
-            degrees = wires.adjacent.sum(axis=1)
-            found += [("pair", 1 << a | 1 << b) for a, b in np.argwhere(np.triu(wires.adjacent)).tolist()
-                      if g > 2 and (reach.gates[a, b] or degrees[a] + degrees[b] > 2)]  # fmt: skip
+    def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
+        sets = reach.sets
+        self._wires, self._reach, self._lanes = wires, reach, lanes
+        found = _found(wires, reach)
         self.count = len(found)
         kind = np.array([kind for kind, _ in found])
-        self._groups = groups = np.array([mask for _, mask in found], dtype=np.int64)
-        self.holds: Bools = (groups[:, None] >> np.arange(g) & 1) != 0
+        self._groups: Ints = np.array([mask for _, mask in found], dtype=np.int64)[:, None]
+        self.holds: Bools = (self._groups >> np.arange(len(lanes)) & 1) != 0
         self.nodes: Bools = kind == "node"
-        self._pairs = kind == "pair"
         self.kinds: Bools = np.array([kind == name for name in ("switch", "tree", "node")])
-        self._in, self._rest = masks & groups[:, None], masks & ~groups[:, None]
-        self.active: Bools = (self._in != 0) & (self._rest != 0)
-        self.active &= np.where(self._pairs[:, None], self._in == groups[:, None], True)
-        self.active &= ~(self.nodes[:, None] & reach.gated)
-        up = np.zeros((self.count, degree.shape[1], size), dtype=np.int16)
-        self.one: Counts = up.copy()
-        for place, (name, group) in enumerate(found):
-            up[place], self.one[place] = self._up(name, int(group), wires, lanes)
-        if wires.adjacent.any():
-            up += (self.inside[None] - self.inside[:, self._in].swapaxes(0, 1)
-                   - self.inside[:, self._rest].swapaxes(0, 1))  # fmt: skip
-        self.out: Counts = up
+        pairs = kind == "pair"
+        self._wide, self._pairs = np.flatnonzero(~pairs), np.flatnonzero(pairs)
+        self._inner, self._outer = sets.masks & self._groups, sets.masks & ~self._groups
+        self.active: Bools = (self._inner != 0) & (self._outer != 0)
+        self.active[pairs] &= self._inner[pairs] == self._groups[pairs]
+        if reach.gated.any():
+            self.active[self.nodes] &= ~reach.gated
+        up = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
+        if self._wide.size:
+            up[self._wide] = self._from_groups(uplinks, kind == "switch")
+        self.one: Counts = up
+        if self._pairs.size:
+            up[self._pairs] = self._from_pairs()
+        if self.nodes.any():
+            self.one = up.copy()
+            self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
+        self.out: Counts = up + self._over_links() if wires.widths else up
+        self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
-        """Most rings that the places let through: (r, 2**g), int16."""
+        """Most rings that the places let through: (r, m), int16."""
         if not self.count:
             return np.array(_FREE, dtype=np.int16)
-        turning = 2 * (self.out - self._at_one_gpu())
-        room = np.where(self._reach.through, self.out, np.minimum(self.out, turning))
+        room = self.out
+        if self._wires.widths:
+            turning = 2 * (room - self._at_one_gpu())
+            room = np.where(self._reach.through, room, np.minimum(room, turning))
         out: Counts = np.where(self.active[:, None, :], room, _FREE).min(axis=0)
         return out
 
     def same_rings(self) -> Counts:
         """The same for one ring again and again."""
-        if self._pairs.all():
+        if not self._wide.size:
             return np.array(_FREE, dtype=np.int16)
-        active = self.active & ~self._pairs[:, None]
-        out: Counts = np.where(active[:, None, :], self.one, _FREE).min(axis=0)
+        out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)
         return out
 
-    def _up(self, kind: str, group: int, wires: Wires, lanes: Counts) -> tuple[Counts, Counts]:
-        """Channels that can leave a group over PCIe, and over the same wire: twice (r, 2**g)."""
-        reach, masks = self._reach, np.arange(lanes.shape[-1])
-        gpus = [gpu for gpu in range(len(lanes)) if group >> gpu & 1]
-        leaving = reach.over_pcie[gpus] & ~group != 0
-        if kind == "pair":
-            if reach.gates[gpus[0], gpus[1]]:  # each talks over its own PCIe link to its own NUMA node alone
-                home = np.array([next(node for node in wires.nodes if node >> gpu & 1) & ~group for gpu in gpus])
-                leaving = np.where(reach.gated, masks & home[:, None] != 0, leaving)
-            up = np.where(leaving[:, None, :], lanes[gpus], 0).sum(axis=0)
-            return up, up
-        leaves = (self._member[gpus] & leaving).any(axis=0)
-        if kind == "node":
-            others = np.sum([masks & node != 0 for node in wires.nodes if node != group], axis=0)
-            sockets = wires.sockets[:, None]
-            # No three directed rings over four nodes use each way once (Tillson 1980).
-            up = np.where((others == 3) & (sockets == 1), 2, sockets * others)
-            return np.where(leaves, up, 0), np.where(leaves, sockets, 0)
-        slowest = min(gpus, key=lambda gpu: int(wires.lanes[-1, gpu]))
-        tree = next(tree for tree in wires.trees if tree & group)
-        within = (masks & tree & ~group != 0) & (kind == "switch")
-        up = np.where(within, wires.lanes[:, slowest, None], wires.uplinks(reach.worst)[slowest])
-        up = np.where(leaves, up, 0)
-        return up, up
+    def _from_groups(self, uplinks: Ints, switch: Bools) -> Counts:
+        """Channels that can leave switches, trees and nodes over PCIe: (places, r, m)."""
+        wires, masks = self._wires, self._reach.sets.masks
+        talks = np.where(self._reach.sets.member, self._reach.over_pcie, 0)
+        leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide])
+        leaves = leaves & ~self._groups[self._wide] != 0
+        slowest = [min(np.flatnonzero(self.holds[place]).tolist(), key=lambda gpu: int(wires.lanes[-1, gpu]))
+                   for place in self._wide]  # fmt: skip
+        trees = [next(tree for tree in wires.trees if tree >> gpu & 1) for gpu in slowest]
+        others = np.where(switch[self._wide], trees, 0)[:, None] & ~self._groups[self._wide]
+        kind = np.where(masks & others != 0, WITHIN, uplinks[slowest])
+        up = wires.pcie(kind, slowest)
+        sockets, beyond = wires.sockets[:, None], self._reach.beyond
+        # No three directed rings over four nodes use each way once (Tillson 1980).
+        up[self.nodes[self._wide]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)
+        out: Counts = np.where(leaves[:, None, :], up, 0)
+        return out
+
+    def _from_pairs(self) -> Counts:
+        """Channels that can leave linked pairs over PCIe: (places, r, m)."""
+        wires, reach, groups = self._wires, self._reach, self._groups[self._pairs]
+        ends = np.nonzero(self.holds[self._pairs])[1].reshape(-1, 2).T
+        leaving = reach.over_pcie[ends] & ~groups != 0
+        if reach.gated.any():  # each of a gateway talks over its own PCIe link to its own NUMA node alone
+            home = np.array(wires.nodes)[wires.home[ends]][:, :, None] & ~groups
+            gates = reach.gates[ends[0], ends[1]][:, None] & reach.gated
+            leaving = np.where(gates, reach.sets.masks & home != 0, leaving)
+        out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
+        return out
+
+    def _over_links(self) -> Counts:
+        """Channels over links across each place's border: (p, r, m)."""
+        wires, member = self._wires, self._reach.sets.member
+        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int16)
+        for a, b in np.argwhere(np.triu(wires.adjacent)):
+            across = self.holds[:, a] != self.holds[:, b]
+            pairs[wires.widths.index(wires.counts[a, b]), across] += member[a] & member[b]
+        return wires.channels(pairs)
 
     def _at_one_gpu(self) -> Counts:
         """Channels over links across a place's border at any one GPU: a ring passes a GPU once, so not both ways.
 
-        Shape (p, r, 2**g). Left out for linked pairs and for machines of more than eight GPUs.
+        Shape (p, r, m). Left out for linked pairs and for machines of more than eight GPUs.
         """
-        out, groups, linked = np.zeros_like(self.out), self._groups, self._linked
-        if len(linked) > FEW:
+        out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
+        if len(member) > FEW or not self._wide.size:
             return out
-        for gpu in range(len(linked)):
-            places = np.flatnonzero(~self._pairs & (linked[gpu] & np.where(self.holds[:, gpu], ~groups, groups) != 0))
-            if not places.size:
-                continue
-            holds = self.holds[places, gpu][:, None]
-            own = np.where(holds, self._in[places], self._rest[places])
-            other = np.where(holds, self._rest[places], self._in[places])
-            crossing = self._degree[gpu][:, other].swapaxes(0, 1)
-            counts = self._member[gpu] & (np.bitwise_count(own) > 1)
-            out[places] = np.where(counts[:, None, :], np.maximum(out[places], crossing), out[places])
+        holds = self.holds[self._wide, :, None]
+        inner, outer = self._inner[self._wide, None], self._outer[self._wide, None]
+        counts = member & (np.bitwise_count(np.where(holds, inner, outer)) > 1)
+        beyond = np.where(counts, np.where(holds, outer, inner), 0)
+        crossing = wires.channels(np.bitwise_count(beyond & wires.exactly[:, None, :, None]))
+        out[self._wide] = crossing.max(axis=1)
         return out
+
+
+def _found(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
+    """The kind and the GPUs of each place."""
+    g = len(wires.adjacent)
+    trees = wires.trees if wires.trees != wires.switches else ()
+    found = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
+    found = [(kind, mask) for kind, mask in found if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
+    found = [(kind, mask) for kind, mask in found if mask != (1 << g) - 1]
+    if 2 < g <= FEW:
+        degrees = wires.adjacent.sum(axis=1)
+        found += [("pair", 1 << a | 1 << b) for a, b in np.argwhere(np.triu(wires.adjacent)).tolist()
+                  if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
+    return found

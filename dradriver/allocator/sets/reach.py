@@ -9,120 +9,123 @@ where GPUs talk by way of their CPUs, on AMD's from 2.23 on; before, they do it 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from dradriver.allocator.sets import cycles, subsets
+from dradriver.allocator.sets.alike import Sets
 from dradriver.allocator.sets.shape import BY_CPU, Shape
-from dradriver.allocator.sets.subsets import Bools, Ints
-from dradriver.allocator.sets.wires import Counts, Wires
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.allocator.sets.wires import Wires
 from dradriver.topology.machine import PathType
 
 NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set
-_FREE = 1 << 12  # more channels than anything has room for
 
 
 class Reach:
     """Ways within every set.
 
     Attributes:
-        second: (g, 2**g) int64, by GPU: the members that it reaches through a third one alone.
-        through: (2**g,) bool, masks with such a pair.
-        third: By row, masks with a ring over links of which third GPUs may be part: (r, 2**g), bool.
-        worst: (2**g,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
-        forced: (r, 2**g) int16, most rings over direct links that the steps allow which every one of them takes.
+        sets: The sets.
+        second: (g, m) int64, by GPU: the members that it reaches through a third one alone.
+        through: (m,) bool, sets with such a pair.
+        third: By row, sets with a ring over links of which third GPUs may be part: (r, m), bool.
+        worst: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
         gates: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
-        gated: (2**g,) bool, masks whose NUMA nodes gateways join.
-        over_pcie: (g, 2**g) int64, by GPU: the members that it talks to over PCIe in such a ring.
+        gated: (m,) bool, sets whose NUMA nodes gateways join.
+        over_pcie: (g, m) int64, by GPU: the members that it talks to over PCIe in such a ring.
+        beyond: (m,) int16, the NUMA nodes of each set but one.
     """
 
-    def __init__(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
-        g = shape.size
-        masks = np.arange(1 << g)
-        linked = [int(mask) for mask in subsets.neighbours(wires.adjacent)]
-        union = subsets.unions(linked)
-        self.second: Ints = np.array(
-            [union[masks & own] & masks & ~own & ~(1 << gpu) for gpu, own in enumerate(linked)]
-        )
-        self.through: Bools = np.zeros(1 << g, dtype=np.bool_)
-        for gpu, others in enumerate(self.second):
-            self.through |= (masks >> gpu & 1 != 0) & (others != 0)
-        rows = len(wires.speeds)
-        self.third: Bools = np.zeros((rows, 1 << g), dtype=np.bool_)
-        self.forced: Counts = np.full((rows, 1 << g), _FREE, dtype=np.int16)
-        near = dict(sorted(near.items()))
-        if self.through.any() and g <= cycles.MOST:
-            near = self._with_third_gpus(shape, wires, near)
-        worst = np.full(1 << g, NOWHERE)
+    def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
+        self.sets, masks = sets, sets.masks
+        self._links, self._detour = wires.counts.tolist(), wires.detour.tolist()
+        own = subsets.bits(shape.size)[:, None]
+        linked = subsets.neighbours(wires.adjacent)[:, None]
+        over_links = _around(wires.adjacent, masks) if wires.widths else np.int64(0)
+        self.second: Ints = over_links & masks & ~(linked | own)
+        self.through: Bools = (sets.member & (self.second != 0)).any(axis=0)
+        self.third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
+        near = {kind: near[kind][masks] for kind in sorted(near)}
+        if self.through.any() and shape.size <= cycles.MOST:
+            self._with_third_gpus(shape, wires, near)
+        worst = np.full(len(masks), NOWHERE)
         for kind, has in reversed(near.items()):
-            worst = np.where(has, int(kind), worst)
-        self.gates, self.gated = _gateways(shape, wires, worst)
-        self.over_pcie: Ints = np.array(
-            [
-                masks & ~linked[gpu] & ~_over_links(wires, shape, gpu, masks) & _within(wires.hops[gpu])[worst]
-                for gpu in range(g)
-            ]
-        )
+            worst[has] = kind
+        self.gates, self.gated = _gateways(shape, wires, masks, worst)
+        one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
+        fast = wires.counts >= wires.detour.max()
+        if one_switch.any() and (fast != wires.adjacent).any():
+            over_links = over_links & ~one_switch | _around(fast, masks) & one_switch
+        within = _within(wires.hops)[:, worst]
+        self.over_pcie: Ints = masks & ~(linked | over_links | own) & within
+        self.beyond: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(axis=0, dtype=np.int16) - np.int16(1)
         self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst)
 
-    def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> dict[PathType, Bools]:
-        """Fill ``third`` and ``forced``, and return ``near`` with steps over third GPUs allowed."""
-        out = {kind: has.copy() for kind, has in near.items()}
-        links = np.array(shape.links, dtype=np.int64).reshape(shape.size, shape.size)
-        widths = sorted({width for width in wires.width if width})
-        for k in range(3, shape.size + 1):
-            sets = subsets.members(shape.size, k)
-            at = np.array([[i for i in range(shape.size) if mask >> i & 1] for mask in sets.tolist()])
-            pairs = (at[:, :, None], at[:, None, :])
-            own, hops = links[pairs], wires.hops[pairs]
-            second = np.minimum(own[:, :, :, None], own[:, None, :, :]).max(axis=2)
-            slower = (hops == PathType.PIX) & (second * shape.link_gbps <= max(shape.pcie_gbps))
-            second = np.where((own > 0) | slower, 0, second)
-            any_way = np.maximum(own, second)
-            graphs = [any_way >= width for width in widths] + [(any_way > 0) | (hops <= kind) for kind in out]
-            has = cycles.have_ring(np.concatenate(graphs)).reshape(len(graphs), len(sets))
-            direct = np.concatenate([own >= width for width in widths])
-            needed = dict(zip(widths, cycles.in_every_ring(direct).reshape(len(widths), *own.shape), strict=True))
-            for width, found in zip(widths, has, strict=False):
-                rows = np.array([row for row, own_width in enumerate(wires.width) if own_width == width])
-                self.third[np.ix_(rows, sets)] = found
-                both_ways = np.where(needed[width], 2 * wires.links[rows][:, pairs[0], pairs[1]], _FREE)
-                self.forced[np.ix_(rows, sets)] = both_ways.min(axis=(2, 3))
-            for kind, found in zip(out, has[len(widths) :], strict=True):
-                out[kind][sets] = found
+    def thirds(self, at: int) -> dict[tuple[int, int], int]:
+        """The GPU that a step between two members leads through where they have no links, all by their rank in the set.
+
+        Of those with the widest way NCCL takes the one with the widest to where the step ends (paths.cc), and of these
+        the first: which that is in its own numbering is not known here.
+        """
+        gpus = np.flatnonzero(self.sets.member[:, at]).tolist()
+        links = [[row[gpu] for gpu in gpus] for row in (self._links[gpu] for gpu in gpus)]
+        out = {}
+        for a, b in itertools.permutations(range(len(gpus)), 2):
+            if not links[a][b]:
+                ways = [(min(ours, theirs), theirs) for ours, theirs in zip(links[a], links[b], strict=True)]
+                widest = max(ways)
+                if widest[0] >= self._detour[gpus[a]][gpus[b]]:
+                    out[a, b] = ways.index(widest)
         return out
 
+    def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
+        """Fill ``third``, and allow steps over third GPUs in ``near``."""
+        widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
+        rows = np.flatnonzero(np.array([width is not None for width in wires.width]))
+        width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None])
+        for k in range(3, shape.size + 1):
+            sets = np.flatnonzero(self.through & (self.sets.size == k))
+            if not sets.size:
+                continue
+            at = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)
+            a, b = cycles.pairs(k)
+            links = wires.counts[at[:, :, None], at[:, None, :]]
+            hops = wires.hops[at[:, a], at[:, b]]
+            second = np.minimum(links[:, :, None, :], links[:, None, :, :]).max(axis=3)[:, a, b]
+            own = links[:, a, b]
+            any_way = np.where((own > 0) | (second < wires.detour[at[:, a], at[:, b]]), own, second)
+            has = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
+            self.third[rows[:, None], sets] = has[width_of]
+            for kind, found in zip(near, has[len(widths) :], strict=True):
+                near[kind][sets] = found
 
-def _over_links(wires: Wires, shape: Shape, gpu: int, masks: Ints) -> Ints:
-    """The members that a GPU reaches over a third one's links rather than PCIe, itself among them: (2**g,), int64."""
 
-    def around(adjacent: Bools) -> Ints:
-        near = [int(mask) for mask in subsets.neighbours(adjacent)]
-        found: Ints = subsets.unions(near)[masks & near[gpu]]
-        return found
-
-    one_switch = int(subsets.neighbours(wires.hops == PathType.PIX)[gpu])
-    fast = np.array(shape.links).reshape(wires.hops.shape) * shape.link_gbps > max(shape.pcie_gbps)
-    out: Ints = around(wires.adjacent) & ~one_switch | around(wires.adjacent & fast) & one_switch | 1 << gpu
+def _around(adjacent: Bools, masks: Ints) -> Ints:
+    """What each GPU reaches over the links of one member that it is linked to: (g, m), int64."""
+    linked = subsets.neighbours(adjacent)
+    out: Ints = subsets.unions(linked.tolist())[masks & linked[:, None]]
     return out
 
 
 def _within(hops: Ints) -> Ints:
-    """By the farthest path allowed, the mask of what is no farther: (NOWHERE + 1,), int64."""
-    bits = subsets.bits(len(hops))
-    return np.array([int(bits[(hops > 0) & (hops <= kind)].sum()) for kind in range(NOWHERE + 1)])
+    """By GPU and the farthest path allowed, the mask of what is no farther: (g, NOWHERE + 1), int64."""
+    near = (hops > 0) & (hops <= np.arange(NOWHERE + 1)[:, None, None])
+    out: Ints = (near * subsets.bits(len(hops))).sum(axis=-1).T
+    return out
 
 
-def _gateways(shape: Shape, wires: Wires, worst: Ints) -> tuple[Bools, Bools]:
-    """Pairs that are gateways, and masks whose NUMA nodes they join: (g, g) and (2**g,), bool."""
-    g = shape.size
+def _gateways(shape: Shape, wires: Wires, masks: Ints, worst: Ints) -> tuple[Bools, Bools]:
+    """Pairs that are gateways, and sets whose NUMA nodes they join: (g, g) and (m,), bool."""
     direct = np.array(shape.direct, dtype=np.bool_)
     pcie = np.array(shape.pcie_gbps)
-    gbps = np.array(shape.links).reshape(g, g) * shape.link_gbps
+    gbps = wires.counts * shape.link_gbps
     faster = np.minimum(gbps, np.minimum(pcie[:, None], pcie[None, :])) > shape.socket_gbps
-    gates = wires.adjacent & (wires.hops == PathType.SYS) & direct[:, None] & direct[None, :] & faster
+    gates: Bools = wires.adjacent & (wires.hops == PathType.SYS) & direct[:, None] & direct[None, :] & faster
     if wires.amd and shape.nccl < BY_CPU:
         gates[:] = False
     if not gates.any():
-        return gates, np.zeros(1 << g, dtype=np.bool_)
-    joined = subsets.part_of_lowest((wires.hops <= PathType.NODE) | gates) == np.arange(1 << g)
+        return gates, np.zeros(len(masks), dtype=np.bool_)
+    joined = subsets.part_of_lowest((wires.hops <= PathType.NODE) | gates, masks) == masks
     return gates, joined & (worst == PathType.SYS)

@@ -1,22 +1,23 @@
 """For how many rings the wires of each set have room: what bounds NCCL's search.
 
 Each ring enters and leaves every GPU, every PCIe switch, every NUMA node at least once. So the narrowest of these
-places bounds the number of rings, and NCCL's search, which tries orders of GPUs until it runs out of time, nearly
-always finds as many. Where it does not, five and more GPUs get in each other's way in a manner that no single place
-shows. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
+places bounds the number of rings. Five and more GPUs with direct links get in each other's way in manners that no
+single place shows; there ``packed`` counts. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
+always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
 
-Arrays over GPUs and places come first, then over rows of the wires (r), then over masks (2**g): all int16.
+Arrays over GPUs and places come first, then over rows of the wires (r), then over sets (m): all int16.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets import packing, subsets
+from dradriver.allocator.sets.alike import sets_of
 from dradriver.allocator.sets.places import Places
 from dradriver.allocator.sets.reach import NOWHERE, Reach
-from dradriver.allocator.sets.subsets import Bools, Ints
-from dradriver.allocator.sets.wires import Counts, Wires
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.allocator.sets.wires import WITHIN, Wires
 from dradriver.topology.machine import PathType
 
 _FREE = 1 << 12  # more channels than anything has room for
@@ -29,77 +30,111 @@ class Room:
     Attributes:
         wires: The machine's wires.
         reach: Who talks over what.
-        degree: (g, r, 2**g), channels over each GPU's links to members.
-        lanes: (g, r, 2**g), channels over each GPU's PCIe link.
+        degree: (g, r, m), channels over each GPU's links to members.
+        lanes: (g, r, m), channels over each GPU's PCIe link.
         places: Groups of GPUs that rings must enter and leave.
-        links: (r, 2**g), rings over direct links alone, if there is one.
-        through: (r, 2**g), rings over links of which third GPUs may be part, if there is one.
-        pcie: (r, 2**g), rings that take PCIe too.
-        weakest: (r, 2**g), channels of the GPU with the fewest.
+        links: (r, m), rings over direct links alone, if there is one.
+        through: (r, m), rings over links of which third GPUs may be part, if there is one.
+        pcie: (r, m), rings that take PCIe too.
+        weakest: (r, m), channels of the GPU with the fewest.
+        sure: (r, m), rings over direct links that there are for certain: both ways round over the widest.
     """
 
     def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
-        self.wires, self.reach = wires, reach
-        g = len(wires.adjacent)
-        masks = np.arange(1 << g)
-        self._count = np.bitwise_count(masks)
-        self._member: Bools = (masks >> np.arange(g)[:, None] & 1) != 0
-        self.degree = sums(wires.links.transpose(1, 0, 2))
-        self._widest = _maxima(wires.links.transpose(1, 0, 2))
-        self.lanes = self._lanes(masks)
-        self.places = Places(wires, reach, self.degree, self.lanes)
-        none = np.zeros(1 << g, dtype=np.bool_)
-        joined = np.array([linked[width] if width else none for width in wires.width])
-        self.links: Counts = np.where(joined, self._over_links(), 0).astype(np.int16)
-        self.through: Counts = self._through(masks)
-        self.pcie: Counts = self._over_pcie(masks)
+        self.wires, self.reach, sets = wires, reach, reach.sets
+        self._member = sets.member
+        uplinks = wires.kinds_of(sets, reach.worst)
+        self.lanes = self._lanes(uplinks)
+        self.degree = wires.channels(np.bitwise_count(sets.masks & wires.exactly[:, :, None]))
+        self.places = Places(wires, reach, self.degree, self.lanes, uplinks)
+        self._widest: Counts = np.zeros_like(self.degree)
+        self.links = self.through = self.sure = np.zeros_like(self.degree[0])
+        self._packed: dict[tuple[int, int, bool], int] = {}
+        if wires.widths:
+            self._widest = self._widest_links()
+            self.links, self.sure = self._over_links(linked)
+            self.through = self._through()
+        self.pcie: Counts = self._over_pcie()
 
     def _least(self, bounds: Counts) -> Counts:
-        """The least of the members' bounds: ``bounds`` is (g, r, 2**g)."""
+        """The least of the members' bounds: ``bounds`` is (g, r, m)."""
         out: Counts = np.where(self._member[:, None, :], bounds, _FREE).min(axis=0)
         return out
 
-    def _over_links(self) -> Counts:
-        """A ring passes a GPU from one neighbour to another: it never turns back; two GPUs alone use all links."""
-        passing = np.minimum(self.degree, 2 * (self.degree - self._widest))
-        out = np.minimum(self.reach.forced, self._least(np.where(self._count == 2, self.degree, passing)))
-        inside = self.places.inside
-        for size in _UNDECOMPOSABLE:
-            full = (self._count == size) & (inside == size * (size - 1) // 2)
-            if full.any():
-                full &= np.array([subsets.cliques(links > 0) for links in self.wires.links])
-                out = np.where(full, np.minimum(out, size - 2), out)
+    def _widest_links(self) -> Counts:
+        """Channels of each GPU's widest links to one member: (g, r, m)."""
+        out = np.zeros_like(self.degree)
+        for gpus, carried in zip(self.wires.exactly, self.wires.carries, strict=True):
+            has = self.reach.sets.masks & gpus[:, None] != 0
+            out = np.where(has[:, None, :], carried[:, None], out)
         return out
 
-    def _through(self, masks: Ints) -> Counts:
-        """Through third GPUs a ring may turn back; nothing binds it but that it crosses every cut both ways."""
-        out = np.zeros(self.reach.third.shape, dtype=np.int64)
-        wanted = masks[self.reach.third.any(axis=0) & self.reach.through]
-        if wanted.size:
-            out[:, wanted] = subsets.min_cuts(self.places.inside.astype(np.int64), wanted)
-        return np.where(self.reach.third & self.reach.through, out, 0).astype(np.int16)
+    def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
+        """Exactly how many rings fit over links, ``wanted`` at most."""
+        known = self._packed.get((row, at, through))
+        if known is None:
+            gpus = self._member[:, at].nonzero()[0].tolist()
+            links = self.wires.links[row].clip(max=packing.MOST).tolist()
+            channels = [[links[a][b] for b in gpus] for a in gpus]
+            thirds = self.reach.thirds(at) if through else {}
+            known = self._packed[row, at, through] = packing.most(channels, wanted, thirds)
+        return known
 
-    def _over_pcie(self, masks: Ints) -> Counts:
-        reach, wires, places = self.reach, self.wires, self.places
+    def _over_links(self, linked: dict[int, Bools]) -> tuple[Counts, Counts]:
+        """A ring passes a GPU from one neighbour to another: it never turns back; two GPUs alone use all links."""
+        wires, sets, inside = self.wires, self.reach.sets, self.places.inside
+        has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
+        sure = np.zeros_like(self.degree[0])
+        for width, carried in zip(wires.widths, wires.carries, strict=True):
+            ring = linked[width][sets.masks]
+            has[[row for row, needed in enumerate(wires.width) if needed == width]] = ring
+            sure = np.where(ring, 2 * carried[:, None], sure)
+        passing = np.minimum(self.degree, 2 * (self.degree - self._widest))
+        out = self._least(np.where(sets.size == 2, self.degree, passing))
+        for size in _UNDECOMPOSABLE:
+            row, at = np.nonzero((sets.size == size) & (inside == size * (size - 1) // 2))
+            near = subsets.neighbours(wires.links[row] > 0).T
+            full = np.where(self._member[:, at], sets.masks[at] & ~near, 0).sum(axis=0) == sets.masks[at]
+            out[row[full], at[full]] = np.minimum(out[row[full], at[full]], size - 2)
+        return np.where(has, out, 0).astype(np.int16), sure
+
+    def _through(self) -> Counts:
+        """Through third GPUs a ring may turn back; nothing binds it but that it crosses every cut both ways."""
+        wires, masks = self.wires, self.reach.sets.masks
+        out = np.zeros(self.reach.third.shape, dtype=np.int16)
+        wanted = np.flatnonzero(self.reach.third.any(axis=0) & self.reach.through)
+        if wanted.size:
+            every = sets_of(np.arange(1 << len(self._member)), len(self._member))
+            others = np.bitwise_count(every.masks & wires.exactly[:, :, None])
+            pairs = np.where(every.member, others, 0).sum(axis=1) // 2
+            cuts = subsets.min_cuts(wires.channels(pairs), masks[wanted])
+            out[:, wanted] = np.where(self.reach.third[:, wanted], cuts, 0)
+        return out
+
+    def _over_pcie(self) -> Counts:
+        reach, wires, places, sets = self.reach, self.wires, self.places, self.reach.sets
         any_ = self.lanes + self.degree
         self.weakest: Counts = self._least(any_)
-        passing = np.minimum(any_, 2 * (any_ - self._widest))
-        passing = np.where((reach.second != 0)[:, None, :], any_, passing)
-        if reach.gated.any():  # what comes through a gateway ends at the partner's PCIe
-            inner = sums(np.where(reach.gates, 0, wires.links).transpose(1, 0, 2))
-            used = reach.gated & (masks & subsets.neighbours(reach.gates)[:, None] != 0)
-            passing = np.where(used[:, None, :], self.lanes + inner, passing)
-        out = self._least(np.where(self._count == 2, np.maximum(self.lanes, self.degree), passing))
-        out = np.minimum(out, places.rings())
+        passing = any_
+        if wires.widths:
+            passing = np.minimum(any_, 2 * (any_ - self._widest))
+            passing = np.where((reach.second != 0)[:, None, :], any_, passing)
+            if reach.gated.any():  # what comes through a gateway ends at the partner's PCIe
+                inside = wires.exactly & ~subsets.neighbours(reach.gates)
+                inner = wires.channels(np.bitwise_count(sets.masks & inside[:, :, None]))
+                used = reach.gated & (sets.masks & subsets.neighbours(reach.gates)[:, None] != 0)
+                passing = np.where(used[:, None, :], self.lanes + inner, passing)
+            passing = np.where(sets.size == 2, np.maximum(self.lanes, self.degree), passing)
+        out = np.minimum(self._least(passing), places.rings())
         if wires.amd:  # between AMD's sockets NCCL tries the same ring again and again, and no other (search.cc)
-            two = np.bitwise_count(masks & subsets.neighbours(wires.adjacent)[:, None]) > 1
+            two = np.bitwise_count(sets.masks & subsets.neighbours(wires.adjacent)[:, None]) > 1
             same = self._least(np.maximum(self.lanes, np.where(two[:, None, :], self._widest, 0)))
             same = np.minimum(same, places.same_rings())
             out = np.where(reach.worst == PathType.SYS, np.minimum(out, same), out)
         return np.where(self._narrowest() > 0, out, 0).astype(np.int16)
 
     def _narrowest(self) -> Counts:
-        """Channels of the farthest PCIe step that a ring must take; 0 where none joins the set: (r, 2**g)."""
+        """Channels of the farthest PCIe step that a ring must take; 0 where none joins the set: (r, m)."""
         wires = self.wires
         by_path = np.zeros((len(wires.speeds), NOWHERE + 1), dtype=np.int16)
         by_path[:, : PathType.PHB] = wires.lanes.max(axis=1)[:, None]
@@ -107,34 +142,15 @@ class Room:
         by_path[:, PathType.SYS] = np.minimum(wires.lanes.max(axis=1), wires.sockets)
         return np.where(self.reach.gated, np.int16(_FREE), by_path[:, self.reach.worst])
 
-    def _lanes(self, masks: Ints) -> Counts:
-        wires, reach = self.wires, self.reach
-        home = np.array([next(node for node in wires.nodes if node >> gpu & 1) for gpu in range(len(self._member))])
-        others = np.array([np.sum([masks & node != 0 for node in wires.nodes], axis=0) - 1], dtype=np.int16)
+    def _lanes(self, uplinks: Ints) -> Counts:
+        wires, reach, masks = self.wires, self.reach, self.reach.sets.masks
+        home = np.array(wires.nodes)[wires.home]
         linked = subsets.neighbours(wires.adjacent)
-        near = subsets.neighbours((wires.hops <= PathType.PXB) & ~wires.adjacent)
-        own_switch = masks & near[:, None] != 0
-        if (
-            not wires.amd
-        ):  # steps within the switch and over the host bridge, mixed, fit no better than the latter alone
+        own_switch = masks & subsets.neighbours((wires.hops <= PathType.PXB) & ~wires.adjacent)[:, None] != 0
+        if not wires.amd:  # steps within the switch and over the host bridge, mixed, fit no better than the latter
             own_switch &= (reach.worst != PathType.PHB) & (reach.worst != PathType.NODE)
-        out = np.where(own_switch[:, None, :], wires.lanes.T[:, :, None], wires.uplinks(reach.worst))
-        alone = (masks & (home & ~linked)[:, None] & ~subsets.bits(len(home))[:, None] == 0) & ~reach.gated
-        out = np.where(alone[:, None, :], np.minimum(out, wires.sockets[:, None] * others), out)
+        kind = np.where(own_switch, WITHIN, uplinks)
+        out = wires.pcie(kind)
+        alone = (masks & (home & ~linked & ~subsets.bits(len(home)))[:, None] == 0) & ~reach.gated
+        out = np.where(alone[:, None, :], np.minimum(out, wires.sockets[:, None] * reach.beyond), out)
         return np.where((reach.over_pcie != 0)[:, None, :], out, 0).astype(np.int16)
-
-
-def sums(weights: Counts) -> Counts:
-    """Sums of the members' weights: ``weights`` is (..., g); shape (..., 2**g), int16."""
-    out = np.zeros((*weights.shape[:-1], 1), dtype=np.int16)
-    for position in range(weights.shape[-1]):
-        out = np.concatenate((out, out + weights[..., position, None]), axis=-1)
-    return out
-
-
-def _maxima(weights: Counts) -> Counts:
-    """The largest in place of the sum."""
-    out = np.zeros((*weights.shape[:-1], 1), dtype=np.int16)
-    for position in range(weights.shape[-1]):
-        out = np.concatenate((out, np.maximum(out, weights[..., position, None])), axis=-1)
-    return out

@@ -11,10 +11,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dradriver.allocator.sets import chains, subsets
+from dradriver.allocator.sets import chains, cycles, subsets
+from dradriver.allocator.sets.alike import Sets
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.shape import Shape
-from dradriver.allocator.sets.subsets import Bools, Floats, Ints
+from dradriver.allocator.sets.subsets import Bools, Counts, Floats, Ints
+from dradriver.allocator.sets.wires import Wires
 from dradriver.topology.machine import PathType
 
 _T = TypeVar("_T")
@@ -30,23 +32,23 @@ _WORSE = 0.49  # of the best channels' speed: the search goes no lower
 _HALVED_GBPS = 25.0  # channels as fast as this are cut in two
 _HALVED_FROM_HOPPER_GBPS = 50.0  # above compute capability 8.0, of more than four channels
 _TINY = 1e-3
-_LINKS, _THROUGH, _PCIE = 1, 2, 3  # over what the best rings go
+_LINKS, _THROUGH, _PCIE = np.array((1, 2, 3), dtype=np.int16)  # over what the best rings go
 
 
 class Rings(NamedTuple):
-    """What the search found of every set: each (2**g,).
+    """What the search found of every set: each (m,).
 
     Attributes:
-        channels: int64, 0 where nothing joins the set.
+        channels: int16, 0 where nothing joins the set.
         gbps: float32, bandwidth of one channel.
     """
 
-    channels: Ints
+    channels: Counts
     gbps: Floats
 
 
 class Limits(NamedTuple):
-    """Where the search begins and ends: each (2**g,), float32, GB/s.
+    """Where the search begins and ends: each (m,), float32, GB/s.
 
     Attributes:
         fastest: The fastest way between two members.
@@ -67,21 +69,41 @@ def speeds(capability: int) -> tuple[int, ...]:
     return of_generation(_SPEEDS, capability)
 
 
-def rings(shape: Shape, room: Room, limits: Limits, *, least: int) -> Rings:
-    """The rings that NCCL finds if it must have at least so many channels."""
-    fastest, total = limits
-    size = len(total)
-    channels = np.zeros(size, dtype=np.int64)
-    gbps, over = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.int8)
-    tried = speeds(shape.capability)
-    for speed, row in zip(tried, room.wires.row_of, strict=True):
-        usable = (speed <= fastest + _TINY) & (speed * least <= total + _TINY) | (speed == tried[-1])
-        usable &= (speed > _WORSE * gbps) & (channels * gbps < total - _TINY)
-        found, how = _at_speed(room, int(row), least=least, over=over)
-        better = usable & (np.minimum(found, _MOST_CHANNELS) * speed > channels * gbps + _TINY)
-        channels = np.where(better, np.minimum(found, _MOST_CHANNELS), channels)
-        gbps = np.where(better, np.float32(speed), gbps)
-        over = np.where(better, how, over)
+def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> Rings:
+    """The rings that NCCL finds if it must have at least so many channels.
+
+    Args:
+        shape: The machine.
+        room: What its wires have room for.
+        limits: Where the search begins and ends.
+        at: (n,), numbers of sets to look at.
+        least: (n,), channels.
+    """
+    fastest, total = limits.fastest[at], limits.total[at] - _TINY
+    options, over_what = _options(room, at, least)
+    doubtful = _doubtful(room, at, options, over_what)
+    channels, over = np.zeros((2, len(at)), dtype=np.int16)
+    gbps, carried = np.zeros((2, len(at)), dtype=np.float32)
+    tried = np.array(speeds(shape.capability), dtype=np.float32)
+    may = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
+    may[-1] = True
+    for speed, begun, row in zip(tried, may, room.wires.row_of, strict=True):
+        open_ = np.flatnonzero(begun & (speed > _WORSE * gbps) & (carried < total))
+        if not open_.size:
+            continue
+        found = options[over[open_], row, open_]
+        better = found * speed > carried[open_] + _TINY
+        open_, found = open_[better], found[better]
+        how = over_what[over[open_], row, open_]
+        doubt = doubtful[over[open_], row, open_].nonzero()[0]
+        if doubt.size:
+            for one in doubt.tolist():
+                through = bool(how[one] == _THROUGH)
+                found[one] = room.packed(row, int(at[open_[one]]), int(found[one]), through=through)
+            better = (found >= least[open_]) & (found * speed > carried[open_] + _TINY)
+            open_, found, how = open_[better], found[better], how[better]
+        over[open_] = how
+        channels[open_], gbps[open_], carried[open_] = found, speed, found * speed
     halved = gbps >= _HALVED_GBPS
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)
@@ -93,12 +115,11 @@ def trees(
     shape: Shape,
     room: Room,
     limits: Limits,
-    channels: Ints,
-    sets: Ints,
+    at: Ints,
+    channels: Counts,
     *,
     least: Floats,
     paths: dict[int, Bools],
-    any_path: Bools,
 ) -> Floats:
     """Bandwidth of one channel of the trees that go with so many channels of rings.
 
@@ -106,29 +127,39 @@ def trees(
         shape: The machine.
         room: What its wires have room for.
         limits: Where the search begins and ends.
-        channels: Of the rings, by set.
-        sets: Masks to look at.
-        least: By set, what a channel must carry to be of use.
-        paths: By number of links c: masks with an open path whose every step has at least c links.
-        any_path: Masks with an open path over links and PCIe.
+        at: (n,), numbers of sets to look at.
+        channels: (n,), of the rings.
+        least: (n,), what a channel must carry to be of use.
+        paths: By number of links c: masks with an open path whose every step has at least c links; by 0 those with
+            one over links and PCIe.
 
     Returns:
-        Shape of ``sets``, float32, GB/s; 0 where there are no such trees.
+        (n,), float32, GB/s; 0 where there are no such trees.
     """
-    count = np.bitwise_count(sets)
-    fastest, total = limits.fastest[sets], limits.total[sets] * count / (count - 1.0)
-    wanted = channels.astype(np.int16)
-    out = np.zeros(len(sets), dtype=np.float32)
-    for speed, row in zip(speeds(shape.capability), room.wires.row_of, strict=True):
-        open_ = (out == 0) & (speed > least) & (speed <= fastest + _TINY) & (speed * channels <= total + _TINY)
-        at = np.flatnonzero(open_)
-        if not at.size:
-            continue
-        width = room.wires.width[row]
-        able = any_path & (room.lanes[:, row] > 0).any(axis=0)
-        if width is not None:
-            able = able | paths[width]
-        out[at[chains.fitting(room, int(row), sets[at], wanted[at], able)]] = speed
+    sets, wires = room.reach.sets, room.wires
+    count = sets.size[at]
+    fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
+    tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
+    open_: Bools = (tried > least) & (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
+    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of]
+    open_ &= _joined(room, at, paths)[wires.row_of]
+    speed, which = np.nonzero(open_)
+    rows = np.array(wires.row_of)[speed]
+    open_[speed, which] = chains.fitting(room, rows, at[which], channels[which])
+    out: Floats = np.where(open_, tried, 0).max(axis=0, initial=0)
+    return out
+
+
+def _joined(room: Room, at: Ints, paths: dict[int, Bools]) -> Bools:
+    """Which sets have an open path whose every step carries a channel: (r, n)."""
+    reach, wires, masks = room.reach, room.wires, room.reach.sets.masks[at]
+    out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths[0][masks]
+    for width in wires.widths:
+        joined = paths[width][masks]
+        if reach.through.any():
+            whole = subsets.part_of_lowest(wires.counts >= width, masks) == masks
+            joined = joined | reach.through[at] & whole
+        out[[row for row, needed in enumerate(wires.width) if needed == width]] |= joined
     return out
 
 
@@ -146,31 +177,49 @@ def reached(capacity: Floats, capability: int) -> Floats:
     return total
 
 
-def _at_speed(room: Room, row: int, *, least: int, over: subsets.Array) -> tuple[Ints, subsets.Array]:
-    """The most channels of one speed, and over what: nearer ways first, and never farther than the best rings yet."""
+def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
+    """The most channels of each row, by over what the best rings yet go, and over what these go.
+
+    Nearer ways come first, and none is farther than the best rings'. Two of shape (4, r, n).
+    """
     links, through, pcie = (
-        np.where(bound[row] >= least, bound[row], 0).astype(np.int64) for bound in (room.links, room.through, room.pcie)
+        np.where(bound[:, at] >= least, bound[:, at], 0) for bound in (room.links, room.through, room.pcie)
     )
-    any_way = over == 0
-    found, how = links, np.where(links > 0, _LINKS, 0)
-    third = (through > 0) & (any_way & (found == 0) | (over == _THROUGH) & (through > found))
-    third |= (through > 0) & (over == _PCIE) & (found == 0)
-    found, how = np.where(third, through, found), np.where(third, _THROUGH, how)
-    far = (pcie > 0) & (any_way & (found == 0) | (over == _PCIE) & (pcie > found))
-    return np.where(far, pcie, found), np.where(far, _PCIE, how).astype(np.int8)
+    near, near_how = np.where(links > 0, links, through), np.where(links > 0, _LINKS, _THROUGH)
+    far, turned = pcie > near, through > links
+    channels = (np.where(near > 0, near, pcie), links, np.where(turned, through, links), np.where(far, pcie, near))
+    how = (
+        np.where(near > 0, near_how, _PCIE),
+        np.full_like(near_how, _LINKS),
+        np.where(turned, _THROUGH, _LINKS),
+        np.where(far, _PCIE, near_how),
+    )
+    return np.minimum(np.stack(channels), _MOST_CHANNELS), np.stack(how)
 
 
-def limits_of(shape: Shape) -> Limits:
+def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
+    """Where bounds may allow more rings over links than fit: shape as ``channels``, of ``_options``.
+
+    Both ways round over the widest links there are for sure. One ring through third GPUs again and again is taken to
+    be: such a ring that goes one way twice would have to lead through both ends of a link.
+    """
+    if len(room.degree) > cycles.MOST or not room.wires.widths:
+        return np.zeros(channels.shape, dtype=np.bool_)
+    size = room.reach.sets.size[at]
+    out: Bools = (over_what == _LINKS) & (size > 4) & (channels > room.sure[:, at])
+    out |= (over_what == _THROUGH) & (size > 3) & (channels > room.wires.carried[:, None])
+    return out
+
+
+def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
     """The limits of every set."""
-    size = 1 << shape.size
-    masks = np.arange(size)
-    fastest, total = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
-    for gpu, row in enumerate(shape.links):
-        member = (masks >> gpu & 1) != 0
-        near = sum(1 << other for other, path in enumerate(shape.paths[gpu]) if other != gpu and path < PathType.SYS)
-        pcie = shape.pcie_gbps[gpu]
-        links = [count * shape.link_gbps for count in row]
-        way = np.where(masks & near != 0, pcie, min(pcie, shape.socket_gbps))
-        fastest = np.where(member, np.maximum(fastest, np.maximum(way, subsets.maxima(links))), fastest)
-        total = np.where(member, np.maximum(total, np.maximum(pcie, subsets.sums(links))), total)
+    near = subsets.neighbours(wires.hops < PathType.SYS)[:, None]
+    pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]
+    way = np.where(sets.masks & near != 0, pcie, np.minimum(pcie, np.float32(shape.socket_gbps)))
+    links = np.zeros_like(way)
+    for width, gpus in zip(wires.widths, wires.exactly, strict=True):
+        count = np.bitwise_count(sets.masks & gpus[:, None])
+        links += count * np.float32(width * shape.link_gbps)
+        way = np.where(count > 0, np.maximum(way, np.float32(width * shape.link_gbps)), way)
+    fastest, total = (np.where(sets.member, each, 0).max(axis=0) for each in (way, np.maximum(pcie, links)))
     return Limits(fastest, total)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+Counts: TypeAlias = NDArray[np.int16]
 Floats: TypeAlias = NDArray[np.float32]
 Bools: TypeAlias = NDArray[np.bool_]
 Array: TypeAlias = NDArray[Any]
@@ -37,9 +40,10 @@ def members(g: int, k: int) -> Ints:
 
 def sums(weights: Sequence[float]) -> Floats:
     """Sum of the members' weights: shape (2**g,), float32."""
-    out = np.zeros(1, dtype=np.float32)
-    for weight in weights:
-        out = np.concatenate((out, out + np.float32(weight)))
+    out = np.zeros(1 << len(weights), dtype=np.float32)
+    for position, weight in enumerate(weights):
+        half = 1 << position
+        np.add(out[:half], np.float32(weight), out=out[half : 2 * half])
     return out
 
 
@@ -69,9 +73,10 @@ def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
 
 def unions(masks: Sequence[int]) -> Ints:
     """Union of the members' masks: shape (2**g,), int64."""
-    out = np.zeros(1, dtype=np.int64)
-    for mask in masks:
-        out = np.concatenate((out, out | mask))
+    out = np.zeros(1 << len(masks), dtype=np.int64)
+    for position, mask in enumerate(masks):
+        half = 1 << position
+        np.bitwise_or(out[:half], mask, out=out[half : 2 * half])
     return out
 
 
@@ -110,11 +115,15 @@ def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
 
 def components(adjacent: Bools) -> tuple[int, ...]:
     """The positions that hang together, as masks, by their lowest position: ``adjacent`` is (g, g)."""
-    found = []
-    rest = (1 << adjacent.shape[0]) - 1
+    near, rest, found = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
     while rest:
-        found.append(int(part_of_lowest(adjacent, np.array([rest]))[0]))
-        rest ^= found[-1]
+        part, grown = 0, rest & -rest
+        while grown:
+            part |= grown
+            beside = [of for position, of in enumerate(near) if grown >> position & 1]
+            grown = reduce(or_, beside) & ~part
+        found.append(part)
+        rest &= ~part
     return tuple(found)
 
 
@@ -131,57 +140,65 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
         a path exists.
     """
     r, g, _ = adjacent.shape
-    # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
-    one = (1 << np.arange(g)).astype(np.uint16)
-    near = neighbours(adjacent).astype(np.uint16)
-    everything = np.arange(1 << g)
-    popcount = np.bitwise_count(everything)
-    # Mask of the positions a path through exactly these members can end at: started anywhere, and at the lowest.
-    anywhere = np.zeros((r, 1 << g), dtype=np.uint16)
-    from_lowest = np.zeros((r, 1 << g), dtype=np.uint16)
-    anywhere[:, one] = from_lowest[:, one] = one
-    cycles = np.ones((r, 1 << g), dtype=np.bool_)
-    for size in range(2, g + 1):
-        masks = everything[popcount == size]
-        lowest = masks & -masks
-        for position in range(g):
-            has = (masks >> position & 1) != 0
-            inside = masks[has]
-            rest = inside ^ (1 << position)
-            ends = (anywhere[:, rest] & near[:, position, None]) != 0
-            anywhere[:, inside] |= np.where(ends, one[position], np.uint16(0))
-            ends = ((from_lowest[:, rest] & near[:, position, None]) != 0) & (lowest[has] != 1 << position)
-            from_lowest[:, inside] |= np.where(ends, one[position], np.uint16(0))
-        cycles[:, masks] = (from_lowest[:, masks] & near[:, np.bitwise_count(lowest - 1)]) != 0
-    paths = anywhere != 0
-    paths[:, 0] = True
+    cycles, paths = np.empty((2, r, 1 << g), dtype=np.bool_)
+    near = adjacent | np.eye(g, dtype=np.bool_)
+    whole = (near == (near @ near)).all(axis=(1, 2))  # nothing but parts in which all are neighbours
+    for graph in np.flatnonzero(whole):
+        cycles[graph] = paths[graph] = cliques(adjacent[graph])
+    if not whole.all():
+        cycles[~whole], paths[~whole] = _hamiltonian(adjacent[~whole])
     return cycles, paths
 
 
-def min_cuts(inside: Ints, wanted: Ints) -> Ints:
-    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: (r, wanted), int64.
+def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
+    r, g, _ = adjacent.shape
+    # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
+    one = bits(g).astype(np.uint16)
+    near = np.tile(neighbours(adjacent).T, 2).astype(np.uint16)
+    everything = np.arange(1 << g)
+    count = np.bitwise_count(everything)
+    member = (everything[:, None] & bits(g)) != 0
+    # Per graph the positions that a path through exactly these members can end at: started anywhere, and at the lowest.
+    ends = np.zeros((1 << g, 2 * r), dtype=np.uint16)
+    ends[one] = one[:, None]
+    cycles = np.ones((1 << g, r), dtype=np.bool_)
+    for size in range(2, g + 1):
+        masks = everything[count == size]
+        last = member[masks].nonzero()[1].reshape(-1, size).T
+        bit = one[last]
+        found = np.bitwise_or.reduce(np.where(ends[masks ^ bit] & near[last], bit[..., None], np.uint16(0)), axis=0)
+        found[:, r:] &= ~bit[0, :, None]  # the lowest is where the path began
+        ends[masks] = found
+        cycles[masks] = (found[:, r:] & near[last[0], r:]) != 0
+    paths = ends[:, :r] != 0
+    paths[0] = True
+    return cycles.T, paths.T
+
+
+def min_cuts(inside: Counts, wanted: Ints) -> Counts:
+    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: (r, wanted), int16.
 
     Every way to part a mask is tried, the lowest member staying on one side: 2**(n - 1) for n members. A full graph of
     16 with all its subsets costs 21 million steps, in blocks of a few MB.
 
     Args:
-        inside: (r, 2**g), for each of r graphs the links within each mask (``pair_sums``).
+        inside: (r, 2**g), int16, for each of r graphs the links within each mask.
         wanted: Masks.
     """
-    out = np.zeros((len(inside), len(wanted)), dtype=np.int64)
+    out = np.zeros((len(inside), len(wanted)), dtype=np.int16)
     count = np.bitwise_count(wanted)
-    for size in range(2, (inside.shape[1] - 1).bit_length() + 1):
+    one = bits((inside.shape[1] - 1).bit_length())
+    for size in range(2, len(one) + 1):
         of_size = np.flatnonzero(count == size)
+        if not of_size.size:
+            continue
+        choices = np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size - 1) & 1
         step = max(1, _BLOCK >> (size - 1))
         for start in range(0, len(of_size), step):
             block = of_size[start : start + step]
             masks = wanted[block]
-            left, parts = masks & (masks - 1), np.zeros((len(masks), 1), dtype=np.int64)
-            for _ in range(size - 1):
-                bit = left & -left
-                parts = np.concatenate((parts, parts | bit[:, None]), axis=1)
-                left = left ^ bit
-            parts = parts[:, 1:]
+            members = one[np.nonzero(masks[:, None] & one)[1].reshape(-1, size)]
+            parts = members[:, 1:] @ choices.T
             kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
             out[:, block] = inside[:, masks] - kept
     return out
@@ -200,13 +217,25 @@ def best_inside(values: Floats) -> Floats:
 def packed(values: Floats, g: int, k: int) -> Floats:
     """Largest total value of disjoint ``k``-subsets inside each mask: ``values`` and result (2**g,), float32."""
     out = np.zeros(1 << g, dtype=np.float32)
+    with_all, with_none = (slice(None), 1) * (k - 1), (slice(None), 0) * (k - 1)
     for top in range(g):
-        low = 1 << top
-        block = out[low : 2 * low]
-        block[:] = out[:low]
-        inner = np.arange(low)
-        for others in members(top, k - 1).tolist():
-            rest = inner[inner & others == 0]
-            whole = rest | others
-            block[whole] = np.maximum(block[whole], out[rest] + values[others | low])
+        low, block = out[: 1 << top], out[1 << top : 2 << top]
+        block[:] = low
+        for axes, mask in _axes(top, k):
+            whole = block.reshape(axes)[with_all]
+            np.maximum(whole, low.reshape(axes)[with_none] + values[mask], out=whole)
+    return out
+
+
+@lru_cache(maxsize=64)
+def _axes(top: int, k: int) -> list[tuple[tuple[int, ...], int]]:
+    """How to shape a table of all masks below ``top``, and a mask, for each set of ``k`` positions up to ``top``.
+
+    Each position below gets an axis of two, every second axis from the second on.
+    """
+    out = []
+    for others in itertools.combinations(range(top), k - 1):
+        apart = [1 << after - before - 1 for before, after in itertools.pairwise((-1, *others, top))]
+        axes = [length for low in reversed(apart) for length in (low, 2)][:-1]
+        out.append((tuple(axes), sum(1 << other for other in others) | 1 << top))
     return out

@@ -18,7 +18,7 @@ from dradriver.allocator.request import Constraint, Level
 from dradriver.allocator.sets import busbw, subsets
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.allocator.sets.facts import facts_of, steps_of
+from dradriver.allocator.sets.facts import facts_of
 from dradriver.allocator.sets.shape import Shape, shape_of
 from dradriver.allocator.sets.subsets import Array, Bools, Floats, Ints
 from dradriver.errors import DriverError
@@ -66,11 +66,10 @@ class Tables:
 
         general, order = canonical(shape)
         facts = facts_of(general)
-        canonical_position = {position: at for at, position in enumerate(order)}
-        there = subsets.unions(
-            [1 << canonical_position[position] for position in range(g)]
-        )  # the same set, canonically numbered
-        self.steps, self.step_rank, self.step_gbps = steps_of(shape)
+        position = np.argsort(order)  # where each GPU stands there
+        there = subsets.unions((1 << position).tolist())  # the same set, canonically numbered
+        pairs = np.ix_(position, position)
+        self.steps, self.step_rank, self.step_gbps = facts.steps, facts.step_rank[pairs], facts.step_gbps[pairs]
         split = busbw.split(shape)
         self.busbw: Floats = np.where(split, facts.busbw[1][there], facts.busbw[0][there])
         self.worth: Floats = np.where(split, facts.worth[1][there], facts.worth[0][there])
