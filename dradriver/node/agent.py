@@ -25,7 +25,7 @@ from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
 from dradriver.node.devices import workshop
-from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.made import BOOT_ID, boot_id
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
@@ -166,7 +166,7 @@ async def run(
         get_claim=get_claim,
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
-        boot=boot_id(),
+        boot=_boot(options),
         nccl=Nccl(profile=options.nccl_tuning),
         below=Below(options.nccl_servers, get_node).find,
         on_prepared=statuses.put,
@@ -220,6 +220,12 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
 
 def _simulated_dir(options: Options) -> Path:
     return options.simulated_dir or options.state_dir / "simulated"
+
+
+def _boot(options: Options) -> str:
+    """Return the id of this boot; a simulated node may have a file of its own, so that it can be booted."""
+    own = _simulated_dir(options) / "boot_id"
+    return boot_id(own if options.discovery == "simulated" and own.exists() else BOOT_ID)
 
 
 def _workshop(options: Options, discovery: Discovery) -> Workshop:

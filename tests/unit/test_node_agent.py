@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Collection
@@ -42,6 +43,21 @@ async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
         assert node.checkpoint == [asked[2]]
         assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""
         assert (node.specs, node.checkpoint) == ({}, [])
+
+
+async def test_a_simulated_node_can_be_booted() -> None:
+    """Files are not waited for until a disk has them, so a claim of another boot is prepared anew."""
+    async with a_node() as node:
+        asked = node.put_claim(claim("c", [0]))
+        boot = node.state / "simulated" / "boot_id"
+        boot.parent.mkdir(parents=True)
+        for name in ("one", "two"):
+            boot.write_text(f"{name}\n")
+            async with node.agent():
+                await node.published()
+                assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+            entry = json.loads((node.state / "claims" / f"{asked[2]}.json").read_bytes())["entry"]
+            assert entry["boot"] == name
 
 
 async def test_the_plugin_says_who_it_is() -> None:
