@@ -13,6 +13,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.objects import Node, ResourceClaim
+from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
@@ -95,7 +96,7 @@ async def run(
 
     Raises:
         DriverError: Something in the options or on the node is in the way; the message says what.
-        OSError: A folder cannot be used, or the health port is taken.
+        OSError: The sockets' folders cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
     discovery = _discovery(options, lambda: release.reason(publisher.labels))
@@ -194,7 +195,10 @@ async def run(
         ),
         client,
     ):
-        await preparer.recover()
+        try:
+            await preparer.recover()
+        except (DriverError, OSError) as error:  # the reconciler tries again; claims are served one by one meanwhile
+            logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
             for work in (

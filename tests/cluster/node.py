@@ -98,6 +98,15 @@ class Node:
         self.stop_kubelet()
         self.start_kubelet()
 
+    def restart_containerd(self) -> None:
+        """Ends containerd and starts it; containers go on.
+
+        Raises:
+            ClusterError: It does not end, or did not start.
+        """
+        self.sandbox.stop("containerd")
+        self.start_containerd([])
+
     def power_off(self) -> None:
         """Ends everything on the node at once; what is kept is what its disks have, /var/run not among it.
 
