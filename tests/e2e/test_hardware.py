@@ -176,7 +176,7 @@ def test_drivers_are_replaced_while_a_pod_runs(
 
     def version() -> str | None:
         found = published(hardware, "node-a")
-        return found and found.driver_version
+        return None if found is None else found.driver_version
 
     def said() -> str:
         return hardware.kubectl("-n", deploy.NAMESPACE, "logs", agent).stdout

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Collection
@@ -45,40 +42,6 @@ async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
         assert node.checkpoint == [asked[2]]
         assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""
         assert (node.specs, node.checkpoint) == ({}, [])
-
-
-async def test_a_simulated_node_can_be_booted() -> None:
-    """Files are not waited for until a disk has them, so a claim of another boot is prepared anew."""
-    async with a_node() as node:
-        asked = node.put_claim(claim("c", [0]))
-        boot = node.state / "simulated" / "boot_id"
-        boot.parent.mkdir(parents=True)
-        for name in ("one", "two"):
-            boot.write_text(f"{name}\n")
-            async with node.agent(name):
-                await eventually(lambda name=name: any(name in path.name for path in node.kubelet.seen))  # type: ignore[misc]
-                assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
-            entry = json.loads((node.state / "claims" / f"{asked[2]}.json").read_bytes())["entry"]
-            assert entry["boot"] == name
-
-
-async def test_a_disk_that_keeps_an_agent_from_its_first_work_does_not_keep_it_from_the_rest() -> None:
-    """Claims are given back meanwhile, and what running pods need is there as soon as it can be written."""
-    async with a_node() as node:
-        kept, given_back = (node.put_claim(claim(name, [gpu])) for gpu, name in enumerate(("kept", "given-back")))
-        async with node.agent("before"):
-            await node.published()
-            for one in (kept, given_back):
-                assert (await node.kubelet.prepare(one))[one[2]].error == ""
-        before = [name for name in node.specs if kept[2] in name]
-        shutil.rmtree(node.cdi)  # a reboot
-        os.symlink(node.root / "full", node.cdi)  # no folder can be made there
-        async with node.agent("after"):
-            await eventually(lambda: any("after" in path.name for path in node.kubelet.seen))
-            assert (await node.kubelet.unprepare(given_back))[given_back[2]].error == ""
-            assert node.checkpoint == [kept[2]]
-            (node.root / "full").mkdir()
-            await eventually(lambda: list(node.specs) == before)
 
 
 async def test_the_plugin_says_who_it_is() -> None:
