@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 
+from dradriver.node.errors import SetupError
 from tests.fakes.node import a_node, claim, eventually
 
 
@@ -64,3 +65,15 @@ async def test_an_agent_that_is_replaced_ends_its_calls_first(caplog: pytest.Log
             assert len(node.kubelet.seen) == 1
             assert (await node.kubelet.unprepare(waits))[waits[2]].error == ""
     assert (node.specs, node.checkpoint) == ({}, [])
+
+
+async def test_where_it_cannot_make_its_sockets_an_agent_ends_and_says_why() -> None:
+    async with a_node() as node:
+        node.state.parent.mkdir()
+        node.state.touch()
+        with pytest.raises(ExceptionGroup) as caught:
+            async with node.agent() as agent:
+                await agent
+        (error,) = caught.value.exceptions
+        assert isinstance(error, SetupError)
+        assert str(node.state) in str(error)

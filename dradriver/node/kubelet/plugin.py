@@ -69,11 +69,13 @@ class Plugin:
         """Serve until cancelled; then the sockets are gone.
 
         Raises:
-            SetupError: A socket cannot be served.
-            OSError: A folder cannot be made.
+            SetupError: A socket cannot be served, or a folder is not there to be written to.
         """
         while True:
-            await sockets.remove_dead(self._paths)
+            try:
+                await sockets.remove_dead(self._paths)
+            except OSError as error:
+                raise SetupError(f"no socket can be made for the kubelet: {error}") from error
             try:
                 async with self._serving():
                     served = [(path, sockets.identity(path)) for path in (self._paths.dra, self._paths.registration)]
