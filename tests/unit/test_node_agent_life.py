@@ -61,8 +61,7 @@ async def test_an_agent_that_is_replaced_ends_its_calls_first(caplog: pytest.Log
             old.cancel()
             await node.kubelet.unprepare(holds)
             assert (await waiting)[waits[2]].error == ""
-            await eventually(old.done)
-            assert len(node.kubelet.seen) == 1
+            await eventually(lambda: old.done() and len(node.kubelet.seen) == 1)
             assert (await node.kubelet.unprepare(waits))[waits[2]].error == ""
     assert (node.specs, node.checkpoint) == ({}, [])
 
