@@ -14,6 +14,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.abilities import WITHOUT
 from dradriver.api.objects import Node, ResourceClaim
+from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
@@ -28,7 +29,7 @@ from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
 from dradriver.node.devices import workshop
-from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.made import BOOT_ID, boot_id
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
@@ -97,7 +98,7 @@ async def run(
 
     Raises:
         DriverError: Something in the options or on the node is in the way; the message says what.
-        OSError: A folder cannot be used, or the health port is taken.
+        OSError: The sockets' folders cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
     policies = PoliciesFile(options.policies)
@@ -190,7 +191,7 @@ async def run(
         get_claim=get_claim,
         machine=lambda: machines.machine,
         workshop=_workshop(options, discovery),
-        boot=boot_id(),
+        boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
         below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
@@ -226,7 +227,10 @@ async def run(
         ),
         client,
     ):
-        await preparer.recover()
+        try:
+            await preparer.recover()
+        except (DriverError, OSError) as error:  # the reconciler tries again; claims are served one by one meanwhile
+            logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
             for work in (
@@ -255,6 +259,12 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
 
 def _simulated_dir(options: Options) -> Path:
     return options.simulated_dir or options.state_dir / "simulated"
+
+
+def _boot(options: Options) -> str:
+    """Return the id of this boot; a simulated node may have a file of its own, so that it can be booted."""
+    own = _simulated_dir(options) / "boot_id"
+    return boot_id(own if options.discovery == "simulated" and own.exists() else BOOT_ID)
 
 
 def _workshop(options: Options, discovery: Discovery) -> Workshop:

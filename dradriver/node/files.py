@@ -31,9 +31,11 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if error.filename is None:  # the descriptor's: which disk is full, a person wants to know
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if durable:
         _sync(path.parent)

@@ -98,6 +98,38 @@ class Node:
         self.stop_kubelet()
         self.start_kubelet()
 
+    def restart_containerd(self) -> None:
+        """Ends containerd and starts it; containers go on.
+
+        Raises:
+            ClusterError: It does not end, or did not start.
+        """
+        self.sandbox.stop("containerd")
+        self.start_containerd([])
+
+    def power_off(self) -> None:
+        """Ends everything on the node at once; what is kept is what its disks have, /var/run not among it.
+
+        Not for the node of the control plane, which would end with it.
+
+        Raises:
+            ClusterError: Something does not end.
+        """
+        self.sandbox.reboot()
+        control_groups.remove(self._cgroup)
+        for path in self.cdi_dir.iterdir():
+            path.unlink()
+
+    def power_on(self) -> None:
+        """Starts the node's processes; does not wait for the node to be Ready.
+
+        Raises:
+            ClusterError: One could not be started.
+        """
+        control_groups.create(self._cgroup)
+        self.start_containerd([])
+        self.start_kubelet()
+
     # ---- for the cluster
 
     def write_files(self, authority: Authority) -> None:

@@ -39,12 +39,32 @@ class Sandbox:
         Raises:
             ClusterError: They could not be arranged.
         """
+        self._start(["unshare", "--net"])
+
+    def reboot(self) -> None:
+        """Ends every process inside at once, and makes the namespaces anew; only the wires stay plugged in.
+
+        Raises:
+            ClusterError: Something inside does not end, or the mounts could not be arranged.
+        """
+        network = os.open(f"/proc/{self._holder()}/ns/net", os.O_RDONLY)
+        try:
+            self.kill()
+            (self.folder / "ready").unlink()
+            for record in (self.folder / "processes").glob("*"):
+                record.unlink()
+            self._start(["nsenter", f"--net=/proc/self/fd/{network}", "--", "unshare"], fds=[network])
+        finally:
+            os.close(network)
+
+    def _start(self, unshare: Sequence[str], *, fds: Sequence[int] = ()) -> None:
         for folder in (self.folder / "processes", self._logs):
             folder.mkdir(parents=True, exist_ok=True)
         log = self.log("namespaces")
-        unshare = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
-        unshare += ["--kill-child=KILL", sys.executable, "-I", str(_INSIDE)]
-        _launch([*unshare, str(self.folder), str(cache_folder()), self.name], log=log, record=self._holder_file)
+        command = [*unshare, "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
+        command += ["--kill-child=KILL", sys.executable, "-I", str(_INSIDE)]
+        command += [str(self.folder), str(cache_folder()), self.name]
+        _launch(command, log=log, record=self._holder_file, fds=fds)
 
         def arranged() -> bool:
             holder = ProcessId.read(self._holder_file)

@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from dradriver.api import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
+from tests.e2e.parts import agent, kill, parts, restarts
 
 NVLINK = {names.POLICY: "nvlink"}
-
-
-def processes_of(uid: str) -> list[int]:
-    """The process ids of a pod's containers, found by the pod's uid in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if f"POD_UID={uid}".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:  # gone meanwhile
-            continue
-    return found
-
-
-def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
-    """End a pod's processes with SIGKILL."""
-    got = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pod", pod_name, "-o", "json").stdout)
-    victims = processes_of(got["metadata"]["uid"])
-    assert victims or missing_ok, f"{pod_name} runs no process"
-    for victim in victims:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-
-
-def parts(cluster: Cluster, component: str) -> list[dict[str, str]]:
-    """Names, nodes and uids of one component's pods, without those that are going."""
-    label = f"app.kubernetes.io/component={component}"
-    items = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-l", label, "-o", "json").stdout)[
-        "items"
-    ]
-    return [
-        {"name": item["metadata"]["name"], "node": item["spec"]["nodeName"], "uid": item["metadata"]["uid"]}
-        for item in items
-        if "deletionTimestamp" not in item["metadata"]
-    ]
 
 
 def leader(cluster: Cluster) -> str:
@@ -60,10 +20,6 @@ def leader(cluster: Cluster) -> str:
         "-n", deploy.NAMESPACE, "get", "lease", "gpu-topology-controller", "-o", "jsonpath={.spec.holderIdentity}"
     )
     return found.stdout.strip()
-
-
-def restarts(namespace: Namespace, name: str) -> int:
-    return sum(status["restartCount"] for status in namespace.get("pod", name)["status"]["containerStatuses"])
 
 
 def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
@@ -100,8 +56,7 @@ def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
 def test_node_agent_killed(namespace: Namespace) -> None:
     namespace.apply(pod("steady", gpus=2, words=NVLINK, node="node-a"))
     namespace.wait_running("steady")
-    agent = next(part for part in parts(namespace.cluster, "node") if part["node"] == "node-a")
-    kill(namespace.cluster, agent["name"])
+    kill(namespace.cluster, agent(namespace.cluster, "node-a")["name"])
     namespace.apply(pod("later", gpus=2, words=NVLINK, node="node-a"))
     namespace.wait_running("later", timeout_s=150)
 

@@ -1,6 +1,7 @@
 """A kubelet as plugins see it: it finds registration sockets, registers, and calls the newest instance's DRA service.
 
-Like the real one (1.36) it falls back to an older instance when the newest is gone, and dials an endpoint as it is.
+Like the real one (1.36) it falls back to an older instance when the newest is gone, dials an endpoint as it is, and
+hangs up when a registration socket is gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc.aio
 
@@ -33,6 +34,7 @@ class FakeKubelet:
         self.accept = accept
         self.seen: dict[Path, registration_pb2.PluginInfo] = {}
         self.registrations = 0
+        self._calls: dict[str, list[Any]] = {}
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._look())
@@ -51,7 +53,10 @@ class FakeKubelet:
                 with contextlib.suppress(FileNotFoundError):
                     found[path] = (path.stat().st_ino, path.stat().st_ctime_ns)  # inodes are used again
             for path in known.keys() - found.keys():
-                self.seen.pop(path, None)
+                gone = self.seen.pop(path, None)
+                if gone is not None:  # it hangs up, whatever is under way
+                    for call in self._calls.pop(gone.endpoint, ()):
+                        call.cancel()
             for path, identity in found.items():
                 if known.get(path) != identity:
                     with contextlib.suppress(grpc.aio.AioRpcError):  # a dead one: it is dialled again
@@ -81,9 +86,12 @@ class FakeKubelet:
     ) -> dict[str, dra_pb2.NodePrepareResourceResponse]:
         """Prepare claims with the newest instance; the answers by uid."""
         request = dra_pb2.NodePrepareResourcesRequest(claims=_claims(claims))
-        async with dial(Path(self._newest())) as channel:
+        endpoint = self._newest()
+        async with dial(Path(endpoint)) as channel:
             stub = dra_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
-            return dict((await stub.NodePrepareResources(request, timeout=give_up_s)).claims)
+            call = stub.NodePrepareResources(request, timeout=give_up_s)
+            self._calls.setdefault(endpoint, []).append(call)
+            return dict((await call).claims)
 
     async def unprepare(self, *claims: Claim) -> dict[str, dra_pb2.NodeUnprepareResourceResponse]:
         """Unprepare claims with the newest instance; the answers by uid."""

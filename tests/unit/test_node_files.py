@@ -36,7 +36,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, step, full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         files.write(path, b"new")
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
 

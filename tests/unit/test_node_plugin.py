@@ -35,6 +35,7 @@ class Stage:
 class _NoService:
     async def NodePrepareResources(self, *_: object) -> None: ...  # noqa: N802
     async def NodeUnprepareResources(self, *_: object) -> None: ...  # noqa: N802
+    async def idle(self) -> None: ...
 
 
 @contextlib.asynccontextmanager

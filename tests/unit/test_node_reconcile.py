@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node.claims.reconcile import Reconciler
+from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery.hardware import Hardware
@@ -38,6 +39,30 @@ def reconciler(world: World, *, held: Callable[[Mapping[str, str]], None] = lamb
 async def passes(one: Reconciler, count: int) -> None:
     for _ in range(count):
         await one.once()
+
+
+async def test_a_spec_that_somebody_removed_is_written_again(world: World) -> None:
+    before = world.specs
+    for path in (world.folder / "cdi").iterdir():
+        path.unlink()
+    await reconciler(world).once()
+    assert world.specs == before
+
+
+async def test_a_pass_that_a_disk_keeps_from_its_work_is_made_again_soon(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, cdi = world.specs, world.folder / "cdi"
+    shutil.rmtree(cdi)
+    cdi.touch()  # no folder can be made there
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(reconciler(world).run())
+        await asyncio.sleep(3 * AGAIN_S)
+        cdi.unlink()
+        await asyncio.sleep(AGAIN_S)
+        running.cancel()
+    assert world.specs == before
+    assert caplog.text.count(f"'{cdi}") == 1
 
 
 UNUSED: dict[str, dict[str, Any] | None] = {

@@ -38,9 +38,12 @@ class Ledgers:
         self.cdi = CdiFolder(cdi_root)
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot
+        self._recovered = False
 
     def recover(self) -> None:
         """Put right what a crash or a reboot left: every claim that is whole has its spec, and no other has one.
+
+        It may be called at any time.
 
         Raises:
             OSError: A file cannot be read, written or removed.
@@ -58,7 +61,9 @@ class Ledgers:
         gone = self.cdi.sweep(keep=whole | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
-        logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
+        if gone or not self._recovered:
+            logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
+        self._recovered = True
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
         """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.

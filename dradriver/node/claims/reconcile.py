@@ -20,6 +20,7 @@ from dradriver.node.records import Stamp
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
+AGAIN_S: Final = 5.0  # after a pass that failed: of a disk that is full or read-only
 
 
 class Reconciler:
@@ -65,21 +66,31 @@ class Reconciler:
         self._strays: set[str] = set()
 
     async def run(self) -> None:
-        """Look now and after every interval, until cancelled."""
+        """Look now and after every interval, sooner where it failed, until cancelled."""
+        said = ""
         while True:
+            pause_s = self._interval_s
             try:
                 await self.once()
+                said = ""
             except (DriverError, OSError) as error:
-                logger.error("prepared claims cannot be compared with the cluster's: %s", error)
-            await asyncio.sleep(self._interval_s)
+                pause_s = min(AGAIN_S, self._interval_s)
+                if str(error) != said:
+                    said = str(error)
+                    logger.error("prepared claims cannot be compared with the cluster's: %s", said)
+            await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
         """Make one pass.
 
+        It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
+        that somebody removed.
+
         Raises:
             DriverError: Another instance does not let go of the lock.
-            OSError: The same.
+            OSError: The same, or a file cannot be read, written or removed.
         """
+        await self._preparer.recover()
         await self._preparer.rebuild()
         await self._preparer.clean()
         suspects: dict[str, Stamp] = {}

@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", *VERSIONS)  # kubelets from 1.34
 CHECK_S: Final = 5.0
-_GRACE_S: Final = 2.0  # for calls under way at the end; one that waits for a device is cut short
+DRAIN_S: Final = 20.0  # for calls under way at the end, such as one that waits for a device; a pod has 30 s to end
+_GRACE_S: Final = 2.0  # for what comes in between
 
 
 class Plugin:
@@ -68,11 +69,13 @@ class Plugin:
         """Serve until cancelled; then the sockets are gone.
 
         Raises:
-            SetupError: A socket cannot be served.
-            OSError: A folder cannot be made.
+            SetupError: A socket cannot be served, or a folder is not there to be written to.
         """
         while True:
-            await sockets.remove_dead(self._paths)
+            try:
+                await sockets.remove_dead(self._paths)
+            except OSError as error:
+                raise SetupError(f"no socket can be made for the kubelet: {error}") from error
             try:
                 async with self._serving():
                     served = [(path, sockets.identity(path)) for path in (self._paths.dra, self._paths.registration)]
@@ -110,7 +113,12 @@ class Plugin:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        """Serve DRA before registration, as the kubelet dials it at once, and stop in the opposite order."""
+        """Serve DRA before registration, as the kubelet dials it at once, and stop in the opposite order.
+
+        A kubelet hangs up within a second after the registration socket is gone, whatever is under way, and the pod
+        whose prepare that was waits for more than a minute. So calls end first. In a rolling update no new ones come:
+        the kubelet calls the instance that registered last.
+        """
         dra, registration = grpc.aio.server(), grpc.aio.server()
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._service, dra)  # type: ignore[no-untyped-call]
         self._health.serve(dra)
@@ -125,5 +133,13 @@ class Plugin:
                 stack.callback(sockets.remove_own, path, sockets.identity(path))
                 stack.push_async_callback(server.stop, _GRACE_S)
             stack.callback(self._health.end)
+            stack.push_async_callback(self._drain)
             logger.info("serving the kubelet on %s", self._paths.registration)
             yield
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._service.idle()
+        except TimeoutError:
+            logger.warning("calls of the kubelet's are still under way after %.0f s and are cut short", DRAIN_S)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from dradriver.errors import DriverError
@@ -30,6 +31,24 @@ class DraService:
 
     def __init__(self, preparer: Preparer) -> None:
         self._preparer = preparer
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Return once no call is under way."""
+        await self._idle.wait()
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
 
     async def NodePrepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodePrepareResourcesRequest, _: Any
@@ -44,7 +63,8 @@ class DraService:
                 return dra_pb2.NodePrepareResourceResponse(error=error)
             return dra_pb2.NodePrepareResourceResponse(devices=_devices(done))
 
-        return dra_pb2.NodePrepareResourcesResponse(claims=await _each(request.claims, one))
+        with self._under_way():
+            return dra_pb2.NodePrepareResourcesResponse(claims=await _each(request.claims, one))
 
     async def NodeUnprepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodeUnprepareResourcesRequest, _: Any
@@ -55,7 +75,8 @@ class DraService:
             _, error = await _measured("unprepare", claim, self._preparer.unprepare(claim.uid))
             return dra_pb2.NodeUnprepareResourceResponse(error=error)
 
-        return dra_pb2.NodeUnprepareResourcesResponse(claims=await _each(request.claims, one))
+        with self._under_way():
+            return dra_pb2.NodeUnprepareResourcesResponse(claims=await _each(request.claims, one))
 
 
 def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:

@@ -38,6 +38,25 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{ .Values.webhook.certificates.secretName | default (include "name" (list . "webhook-certificate")) }}
 {{- end }}
 
+{{/* "true" on OpenShift, else empty. */}}
+{{- define "openshift" -}}
+{{- if eq (toString .Values.openshift.enabled) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end -}}
+{{- else if .Values.openshift.enabled }}true{{ end -}}
+{{- end }}
+
+{{/* Nobody's user and group; on OpenShift it gives each namespace its own, and refuses others. Arguments: root, part. */}}
+{{- define "nobody" -}}
+runAsNonRoot: true
+{{- if not (include "openshift" (index . 0)) }}
+runAsUser: 65532
+runAsGroup: 65532
+{{- if eq (index . 1) "webhook" }}
+fsGroup: 65532
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The start of a part's pod: what all three have in common. Arguments: root, part, the part's values. */}}
 {{- define "podStart" -}}
 {{- $root := index . 0 -}}

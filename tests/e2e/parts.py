@@ -1,0 +1,114 @@
+"""The driver's own pods on the cluster: which there are, their processes, and what the agents keep on their nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import deploy
+from tests.cluster import Cluster, Node
+from tests.e2e.kubectl import Namespace, eventually
+
+
+def parts(cluster: Cluster, component: str) -> list[dict[str, str]]:
+    """Names, nodes and uids of one component's pods, without those that are going."""
+    label = f"app.kubernetes.io/component={component}"
+    items = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-l", label, "-o", "json").stdout)[
+        "items"
+    ]
+    return [
+        {"name": item["metadata"]["name"], "node": item["spec"]["nodeName"], "uid": item["metadata"]["uid"]}
+        for item in items
+        if "deletionTimestamp" not in item["metadata"]
+    ]
+
+
+def agent(cluster: Cluster, node: str) -> dict[str, str]:
+    """Name and uid of the one agent of a node."""
+    return next(part for part in parts(cluster, "node") if part["node"] == node)
+
+
+def processes_of(uid: str) -> list[int]:
+    """The process ids of a pod's containers, found by the pod's uid in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if f"POD_UID={uid}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # gone meanwhile
+            continue
+    return found
+
+
+def open_files(uid: str, name: str) -> int:
+    """How many descriptors of files of that name a pod's processes have open."""
+    count = 0
+    for pid in processes_of(uid):
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                count += Path(os.readlink(descriptor)).name == name
+    return count
+
+
+def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
+    """End a pod's processes with SIGKILL."""
+    got = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pod", pod_name, "-o", "json").stdout)
+    victims = processes_of(got["metadata"]["uid"])
+    assert victims or missing_ok, f"{pod_name} runs no process"
+    for victim in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+
+
+def restarts(namespace: Namespace, name: str) -> int:
+    """How often a pod's containers were started again."""
+    return sum(status["restartCount"] for status in namespace.get("pod", name)["status"].get("containerStatuses", ()))
+
+
+def wait_ready(cluster: Cluster) -> None:
+    """Return once every pod of the driver is ready."""
+    rollouts = (f"daemonset/{deploy.RELEASE}-node", *(f"deployment/{deploy.RELEASE}-{one}" for one in _DEPLOYMENTS))
+    for rollout in rollouts:
+        cluster.kubectl("-n", deploy.NAMESPACE, "rollout", "status", rollout, "--timeout=90s")
+
+
+_DEPLOYMENTS = ("controller", "webhook")
+
+
+@contextmanager
+def no_agent(cluster: Cluster, node: str) -> Iterator[None]:
+    """Keep the node without an agent, as after an uninstallation; afterwards there is a ready one again.
+
+    A taint keeps a new one away. What runs on the node stays.
+    """
+    kubectl, gone = cluster.kubectl, agent(cluster, node)
+    kubectl("taint", "node", node, "gpu.topology.test/no-agent=:NoSchedule")
+    try:
+        kubectl("-n", deploy.NAMESPACE, "delete", "pod", gone["name"], "--timeout=60s")
+        yield
+    finally:
+        kubectl("taint", "node", node, "gpu.topology.test/no-agent:NoSchedule-")
+        eventually("the node has an agent again", lambda: [p for p in parts(cluster, "node") if p["node"] == node])
+        wait_ready(cluster)
+
+
+def entries(node: Node) -> dict[str, dict[str, Any]]:
+    """What the agent keeps of each prepared claim, by uid."""
+    found = [json.loads(path.read_text())["entry"] for path in (deploy.state_dir(node) / "claims").glob("*.json")]
+    return {entry["uid"]: entry for entry in found}
+
+
+def is_prepared(namespace: Namespace, node: Node, *pods: str) -> bool:
+    """Whether these pods' claims are prepared on the node, with their CDI files, and no others."""
+    claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in namespace.list("resourceclaim")}
+    named = {name: namespace.get("pod", name)["spec"]["resourceClaims"][0]["resourceClaimName"] for name in pods}
+    wanted = {claims[name] for name in named.values()}
+    return entries(node).keys() == wanted == {path.stem.rpartition("_")[2] for path in deploy.cdi_files(node)}

@@ -1,0 +1,225 @@
+"""The life of a node: reboots, restarts, upgrades and rollbacks, pods that go by force; a pod never pays for them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from dradriver.api import names
+from tests import deploy
+from tests.cluster import Node
+from tests.e2e import parts
+from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
+from tests.e2e.parts import is_prepared, restarts
+
+NVLINK = {names.POLICY: "nvlink"}
+ANY = {names.POLICY: "best-effort"}
+
+
+def lasting(name: str, gpus: int, node: str) -> dict[str, Any]:
+    """A pod whose container is started again, whatever ends it."""
+    made = pod(name, gpus=gpus, words=NVLINK, node=node)
+    made["spec"]["restartPolicy"] = "Always"
+    return made
+
+
+@contextmanager
+def booted_anew(node: Node) -> Iterator[str]:
+    """Have the agent that starts next find another boot; afterwards it is the machine's own again."""
+    boot = str(uuid.uuid4())
+    file = deploy.state_dir(node) / "simulated" / "boot_id"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(boot)
+    try:
+        yield boot
+    finally:
+        file.unlink()
+
+
+def test_reboot(namespace: Namespace) -> None:
+    """Containers, the runtime's memory and its CDI folder are gone at once; pods get back the GPUs that they had."""
+    cluster = namespace.cluster
+    node = cluster.nodes["node-b"]
+    namespace.apply(lasting("first", 4, "node-b"), lasting("second", 2, "node-b"))
+    namespace.apply(pod("once", gpus=2, words=NVLINK, node="node-b"))
+    namespace.wait_running("first", "second", "once")
+    before = {name: namespace.devices(name) for name in ("first", "second")}
+
+    with booted_anew(node) as boot:
+        node.power_off()
+        assert not deploy.cdi_files(node)
+        node.power_on()
+        for name, devices in before.items():
+            eventually(f"{name} starts again", lambda name=name: restarts(namespace, name), timeout_s=150)  # type: ignore[misc]
+            namespace.wait_running(name)
+            assert namespace.devices(name) == devices
+        eventually("what does not start again has given its GPUs back", lambda: is_prepared(namespace, node, *before))
+        assert {entry["boot"] for entry in parts.entries(node).values()} == {boot}
+    assert {name: restarts(namespace, name) for name in before} == dict.fromkeys(before, 1)
+    assert namespace.get("pod", "once")["status"]["phase"] == "Failed"
+    parts.wait_ready(cluster)
+    namespace.apply(pod("later", gpus=2, words=NVLINK, node="node-b"))
+    namespace.wait_running("later")
+    assert no_gpu_is_owned_twice(cluster)
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold the node's lock, which every prepare and unprepare waits for."""
+    with lock.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def test_kubelet_restarted_in_the_middle(namespace: Namespace) -> None:
+    """A prepare and an unprepare are under way; the next kubelet asks for both again, and both are done once."""
+    cluster = namespace.cluster
+    node = cluster.nodes["node-b"]
+    uid = parts.agent(cluster, "node-b")["uid"]
+    leaving = pod("leaving", gpus=2, words=NVLINK, node="node-b")
+    leaving["spec"]["terminationGracePeriodSeconds"] = 1  # so it is in the API until its claim is given back
+    namespace.apply(pod("steady", gpus=2, words=NVLINK, node="node-b"), leaving)
+    namespace.wait_running("steady", "leaving")
+    lock = deploy.state_dir(node) / "serialize.lock"
+    with held(lock):
+        namespace.kubectl("delete", "pod", "leaving", "--wait=false")
+        eventually("the unprepare waits", lambda: parts.open_files(uid, lock.name) >= 1)
+        namespace.apply(pod("coming", gpus=4, words=NVLINK, node="node-b"))
+        eventually("so does the prepare", lambda: parts.open_files(uid, lock.name) >= 2)
+        node.restart_kubelet()
+    namespace.wait_running("coming", timeout_s=150)
+    eventually(
+        "both are done, and nothing else", lambda: is_prepared(namespace, node, "steady", "coming"), timeout_s=150
+    )
+
+    assert len(namespace.devices("steady")) == 2
+    assert len(namespace.devices("coming")) == 4
+    assert restarts(namespace, "steady") == 0
+    assert no_gpu_is_owned_twice(cluster)
+
+
+class Load:
+    """Pods with claims that come and go on every node, until the end."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._ended = Event()
+        self.done: list[str] = []
+
+    def _work(self, worker: int) -> None:
+        number = 0
+        while not self._ended.is_set():
+            name = f"w{worker}-{number}"
+            node = sorted(deploy.MACHINES)[worker % len(deploy.MACHINES)]
+            self._namespace.apply(pod(name, gpus=1 + number % 2, words=ANY, node=node))
+            self._namespace.wait_running(name)
+            self._namespace.delete(name)
+            self.done.append(name)
+            number += 1
+
+    @contextmanager
+    def going_on(self, workers: int = 4) -> Iterator[None]:
+        with ThreadPoolExecutor(workers) as pool:
+            working = [pool.submit(self._work, worker) for worker in range(workers)]
+            try:
+                yield
+            finally:
+                self._ended.set()
+            for one in working:
+                one.result()
+
+
+def failures(namespace: Namespace) -> list[str]:
+    """What the kubelets said of claims that could not be prepared or given back."""
+    return [event["message"] for event in namespace.list("events") if "DynamicResources" in str(event.get("reason"))]
+
+
+def test_upgrade_and_rollback_under_load(namespace: Namespace) -> None:
+    """Both agents of a node serve for a moment, then one leaves: no call of the kubelet's is lost or refused."""
+    cluster = namespace.cluster
+    agents = ("-n", deploy.NAMESPACE, "daemonset", f"{deploy.RELEASE}-node")
+    first = {part["uid"] for part in parts.parts(cluster, "node")}
+    load = Load(namespace)
+    with load.going_on():
+        newer = {"spec": {"template": {"metadata": {"annotations": {"test/version": "newer"}}}}}
+        cluster.kubectl("patch", *agents, "-p", json.dumps(newer))
+        cluster.kubectl("rollout", "status", *agents, "--timeout=120s")
+        second = {part["uid"] for part in parts.parts(cluster, "node")}
+        cluster.kubectl("rollout", "undo", *agents)
+        cluster.kubectl("rollout", "status", *agents, "--timeout=120s")
+    third = {part["uid"] for part in parts.parts(cluster, "node")}
+
+    assert len(first | second | third) == 3 * len(deploy.MACHINES)
+    assert len(load.done) >= 8
+    assert not failures(namespace)
+
+
+def test_rollback_to_an_agent_that_cannot_read_the_ledger(namespace: Namespace) -> None:
+    """What a newer agent wrote is in nobody's way: its pods go on and end, others come."""
+    cluster = namespace.cluster
+    node = cluster.nodes["node-a"]
+    for name in ("steady", "ending"):
+        namespace.apply(pod(name, gpus=2, words=NVLINK, node="node-a"))
+    namespace.wait_running("steady", "ending")
+    before = parts.entries(node)
+    with parts.no_agent(cluster, "node-a"):
+        for file in (deploy.state_dir(node) / "claims").glob("*.json"):
+            newer = {"uid": file.stem} | {key: before[file.stem][key] for key in ("namespace", "name")}
+            file.write_text(json.dumps({"version": 99, "checksum": "of another kind", "entry": newer | {"what": [1]}}))
+    eventually("the entries were written anew", lambda: parts.entries(node) == before)
+
+    namespace.delete("ending")
+    namespace.apply(pod("later", gpus=6, words=ANY, node="node-a"))
+    namespace.wait_running("later")
+    assert is_prepared(namespace, node, "steady", "later")
+    assert restarts(namespace, "steady") == 0
+    assert not failures(namespace)
+
+
+def test_pods_deleted_by_force(namespace: Namespace) -> None:
+    """Their claims are gone before the kubelet gives them back; whoever gets their GPUs next waits for that."""
+    node = namespace.cluster.nodes["node-a"]
+    forced = [f"forced-{i}" for i in range(4)]
+    namespace.apply(*(pod(name, gpus=2, words=ANY, node="node-a") for name in forced))
+    namespace.wait_running(*forced)
+    namespace.kubectl("delete", "pod", *forced, "--force", "--grace-period=0", "--timeout=60s")
+    namespace.apply(pod("next", gpus=8, words=ANY, node="node-a"))
+    namespace.wait_running("next")
+
+    eventually("only the last is prepared", lambda: is_prepared(namespace, node, "next"))
+    assert len(namespace.devices("next")) == 8
+    assert not failures(namespace)
+
+
+def state(namespace: Namespace, name: str) -> dict[str, Any]:
+    """How the pod's container is."""
+    found: dict[str, Any] = namespace.get("pod", name)["status"]["containerStatuses"][0]["state"]
+    return found
+
+
+def test_pods_that_end_while_there_is_no_agent(namespace: Namespace) -> None:
+    """One ends by itself, one is deleted, one by force: each is given back once there is an agent again."""
+    cluster = namespace.cluster
+    node = cluster.nodes["node-a"]
+    until_told = ["sh", "-c", "until [ -e /tmp/end ]; do sleep 0.1; done"]
+    namespace.apply(pod("ending", gpus=2, words=ANY, node="node-a", command=until_told))
+    namespace.apply(*(lasting(name, 2, "node-a") for name in ("deleted", "forced", "steady")))
+    namespace.wait_running("ending", "deleted", "forced", "steady")
+    with parts.no_agent(cluster, "node-a"):
+        namespace.kubectl("exec", "ending", "--", "touch", "/tmp/end")  # in the container
+        namespace.kubectl("delete", "pod", "deleted", "--wait=false", "--grace-period=1")
+        namespace.kubectl("delete", "pod", "forced", "--force", "--grace-period=0", "--timeout=60s")
+        for name in ("ending", "deleted"):
+            eventually(f"{name} ended", lambda name=name: "terminated" in state(namespace, name))  # type: ignore[misc]
+        assert len(deploy.prepared(node)) == 4
+    eventually("all is given back", lambda: is_prepared(namespace, node, "steady"), timeout_s=150)
+    namespace.apply(pod("next", gpus=6, words=ANY, node="node-a"))
+    namespace.wait_running("next")
+    assert restarts(namespace, "steady") == 0
