@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_chart_render import CHART, SIMULATED, run
+from tests.fakes.chart import CHART, SIMULATED, run
 
 pytestmark = pytest.mark.helm
 API = ("--api-versions", "security.openshift.io/v1")
