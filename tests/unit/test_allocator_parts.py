@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+import numpy as np
 import pytest
 
 from dradriver.allocator import Fleet, NoPlaceError, Offer, UnknownGpuError
@@ -84,6 +86,36 @@ def test_a_share_goes_to_the_fullest_gpu_that_still_fits() -> None:
     assert [(choice.node, choice.gpus) for choice in found.rank(HALF)] == [("a", (5,)), ("b", (2,))]
 
 
+def test_over_nodes_the_fullest_gpu_and_the_start_that_spoils_least_are_taken_wherever_they_are() -> None:
+    found = fleet({"a": [share(0, 40)], "b": [share(2, 50)], "c": [share(3, 60)]})
+    assert [choice.node for choice in found.rank(HALF, limit=2)] == ["b", "a"]
+    # Beside a 1g.10gb at 0 slice 1 is of use to another 1g.10gb alone; beside a 3g.40gb at 4 a 4g.40gb is spoiled.
+    found = fleet({"a": [mig(0, "3g.40gb", 4)], "b": [mig(0, "1g.10gb", 0)]})
+    assert [choice.node for choice in found.rank(slices("1g.10gb"), limit=2)] == ["b", "a"]
+    assert only(first(found, slices("1g.10gb"))) == mig(0, "1g.10gb", 1)
+
+
+def test_a_node_that_goes_takes_what_was_said_of_it_along() -> None:
+    found = fleet({"a": [], "b": [share(1, 10)], "c": [share(2, 50), mig(3, "1g.10gb", 6)]})
+    found.remove("a")
+    found.remove("b")
+    assert found.free("c") == EIGHT - {2, 3}
+    assert only(first(found, HALF)) == share(2, 50)
+    found.set_node("d", HGX, EIGHT)
+    with pytest.raises(NoPlaceError, match="no eligible node has room"):
+        found.rank(HALF, eligible=["d"])
+
+
+def test_nodes_are_found_by_the_rows_of_an_array() -> None:
+    found = Fleet()
+    for row, name in enumerate("cab"):
+        found.set_node(name, HGX, EIGHT, row=row)
+        found.set_offer(name, ALL)
+    two = Share(amounts=(Amount(cores=50), Amount(cores=60)))
+    for request in (HALF, two, slices("1g.10gb")):
+        assert [choice.node for choice in found.rank(request, eligible=np.array([True, False, True]))] == ["b", "c"]
+
+
 def test_a_gpu_that_is_taken_whole_or_ill_takes_no_part() -> None:
     found = fleet({"a": []}, held=range(1, 8))
     assert first(found, HALF).gpus == (0,)
@@ -154,6 +186,15 @@ def test_a_pod_has_its_parts_of_one_gpu_or_of_several_and_opens_as_few_as_it_can
     assert len(first(found, both).gpus) == 1
 
 
+def test_several_parts_by_other_strategies() -> None:
+    found = fleet({"a": [share(0, 10)], "b": [share(0, 10), share(1, 10)], "c": []})
+    two = Share(amounts=(Amount(cores=30), Amount(cores=40)))
+    nodes = {s: first(found, msgspec.structs.replace(two, strategy=s)).node for s in Strategy}
+    assert nodes == {
+        Strategy.BEST_FIT: "a", Strategy.PACK: "b", Strategy.SPREAD: "c", Strategy.FIRST_FIT: "a",
+    }  # fmt: skip
+
+
 def test_each_container_gets_its_own_slices() -> None:
     wanted = Mig(profiles=(("1g.10gb", "4g.40gb"), ("2g.20gb",)))
     choice = first(fleet({"a": []}), wanted)
@@ -178,13 +219,12 @@ def test_many_kinds_of_parts_are_dealt_out_all_the_same() -> None:
     [(Strategy.PACK, "c", 3), (Strategy.SPREAD, "b", 0), (Strategy.FIRST_FIT, "a", 0)],
 )
 def test_other_strategies(request_: Share | Mig, strategy: Strategy, node: str, gpu: int) -> None:
-    part = share if isinstance(request_, Share) else lambda gpu, _: mig(gpu, "1g.10gb", 6)
-    found = fleet({"a": [part(2, 40)], "b": [], "c": [part(3, 40)]})
+    shared = isinstance(request_, Share)
+    fuller = share(2, 50) if shared else mig(2, "1g.10gb", 0)
+    found = fleet({"a": [fuller], "b": [], "c": [share(3, 40) if shared else mig(3, "1g.10gb", 6)]})
+    assert first(found, request_).node == "a"
     found.set_free("c", [0, 1, 2])
-    asked = type(request_)(
-        **{name: getattr(request_, name) for name in request_.__struct_fields__} | {"strategy": strategy}
-    )
-    choice = first(found, asked)
+    choice = first(found, msgspec.structs.replace(request_, strategy=strategy))
     assert (choice.node, choice.gpus) == (node, (gpu,))
 
 
@@ -196,6 +236,24 @@ def test_only_eligible_nodes_and_the_wanted_kind_of_gpu() -> None:
     assert first(found, Share(amounts=(Amount(cores=50),), architecture="ampere")).node == "old"
     assert first(found, Share(amounts=(Amount(memory_mib=70_000),))).node != "old"
     assert first(found, slices("1g.5gb")).node == "old"
+
+
+def test_of_a_mixed_machine_only_the_wanted_kind_of_gpu_is_taken_or_opened() -> None:
+    old = profiles.load("dgx-a100").gpus[0]
+    gpus = tuple(
+        msgspec.structs.replace(gpu, product=old.product, architecture="ampere", profiles=old.profiles)
+        if gpu.index < 4 else gpu
+        for gpu in HGX.gpus
+    )  # fmt: skip
+    mixed = msgspec.structs.replace(HGX, gpus=gpus)
+    found = fleet({"a": [share(0, 10)]}, machine=mixed)
+    for amounts in ((Amount(cores=50),), (Amount(cores=50), Amount(cores=60))):
+        assert min(first(found, Share(amounts=amounts, architecture="hopper")).gpus) == 4
+    assert first(found, slices("1g.5gb", "1g.10gb")).gpus == (1,)  # the older product has both
+    assert first(found, slices("1g.5gb", "3g.40gb")).gpus == (1, 4)
+    found.set_free("a", [])
+    with pytest.raises(NoPlaceError):
+        found.rank(Share(amounts=(Amount(cores=5), Amount(cores=6)), architecture="hopper"))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def over(machine: Machine, held: Sequence[tuple[int, Part | None]]) -> bool:
     """Return whether GPUs are given out that are not there: one twice, too much of one, slices that overlap."""
     for gpu in machine.gpus:
         parts = [part for number, part in held if number == gpu.index]
-        slices = [part for part in parts if isinstance(part, MigPart)]
+        slices = [part for part in parts if isinstance(part, MigPart) and part.start >= 0]
         shares = [part for part in parts if part is not None and not isinstance(part, MigPart)]
         if (None in parts and len(parts) > 1) or (slices and shares):
             return True

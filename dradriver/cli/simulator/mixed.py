@@ -130,8 +130,8 @@ def replay(machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: 
         counts[0] += 1
         gpu_time[0] += arrival.gpus * arrival.duration_s
         if taken is not None:
-            counts[1] += 1
-            gpu_time[1] += arrival.gpus * arrival.duration_s
+            counts[1] += taken.served
+            gpu_time[1] += arrival.gpus * arrival.duration_s * taken.served
             heapq.heappush(leaving, (arrival.at_s + arrival.duration_s, number, taken))
     every = [tuple(gpu.index for gpu in machine.gpus) for machine in machines]
     asked, had = (served[Share][n] + served[Mig][n] for n in (0, 1))

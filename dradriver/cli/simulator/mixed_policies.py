@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from dradriver.allocator import Amount, Fleet, Mig, MigPart, NoPlaceError, Offer, Request, Share, SharePart, Whole
+from dradriver.allocator import Amount, Fleet, MigPart, NoPlaceError, Offer, Request, Share, SharePart, Whole
 from dradriver.allocator.parts.layouts import layout_of
 from dradriver.allocator.request import Part
 from dradriver.topology.machine import Machine, MigProfile
 
+_NOWHERE: Final = -1  # the start of a slice that is allocated and cannot be made
+
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a request got: GPUs of a node, or one part of one."""
+    """What a request got: GPUs of a node, or one part of one; not served, it holds that and cannot use it."""
 
     node: int
     gpus: tuple[int, ...]
     part: Part | None = None
+    served: bool = True
 
 
 class Policy(Protocol):
@@ -113,19 +116,22 @@ class _Gpu:
         memory = sum(one.memory_mib for one in shares) + own.memory_mib
         return SharePart(gpu=number, amount=own) if cores <= 100 and memory <= self.memory_mib else None
 
-    def slice(self, number: int, name: str, *, packed: bool = False) -> Part | None:
-        """The slice at the highest start that is free, as a pool lists them, or where it spoils least."""
+    def slice(self, number: int, name: str, *, by_counts: bool = False) -> MigPart | None:
+        """The slice at the highest start that is free, as a pool lists them; None for none.
+
+        By counts it is put where it spoils least, or, where the free slices are no placement, nowhere (``_NOWHERE``).
+        """
         profile = self.profiles.get(name)
         if profile is None or not self.counts(name):
             return None
-        slices = [part for part in self.parts if isinstance(part, MigPart)]
-        starts: Sequence[int] = profile.starts[::-1]
-        if packed:
+        slices = [part for part in self.parts if isinstance(part, MigPart) and part.start != _NOWHERE]
+        if by_counts:
             layout = layout_of(tuple(self.profiles.values()))
             assert layout is not None, "it has profiles"
             state = layout.state((part.profile, part.start) for part in slices)
-            starts = [start for start in (int(layout.start[state, layout.number[name]]),) if start >= 0]
-        for start in starts:
+            start = int(layout.start[state, layout.number[name]])
+            return MigPart(gpu=number, profile=name, start=start if start >= 0 else _NOWHERE, size=profile.size)
+        for start in reversed(profile.starts):
             if all(part.start + part.size <= start or start + profile.size <= part.start for part in slices):
                 return MigPart(gpu=number, profile=name, start=start, size=profile.size)
         return None
@@ -147,7 +153,7 @@ class FirstFit:
     Nodes are looked at by name, or those first that are least allocated, as kube-scheduler's own scoring has it; on a
     node the first GPU that has room is taken. With ``by_counts`` that is one with enough free slices, which is all that
     the scheduler sees of GPUs whose instances are made on demand. The node agent puts the slice where it spoils least;
-    where the free slices are no placement, nothing can be made, and the request is lost.
+    where the free slices are no placement, nothing can be made: the request holds its slices, and is not served.
     """
 
     def __init__(self, machines: Sequence[Machine], *, least_allocated: bool = False, by_counts: bool = False) -> None:
@@ -161,14 +167,12 @@ class FirstFit:
         order = range(len(self._nodes))
         for node in sorted(order, key=self._load.__getitem__) if self._least_allocated else order:
             taken = self._on(node, request)
-            if isinstance(taken, Taken):
-                self._load[node] += _size(taken)
             if taken is not None:
-                return taken or None
+                self._load[node] += _size(taken)
+                return taken
         return None
 
-    def _on(self, node: int, request: Request) -> Taken | Literal[False] | None:
-        """What is taken of a node; None where nothing can be, False where something was and cannot be made."""
+    def _on(self, node: int, request: Request) -> Taken | None:
         gpus = self._nodes[node]
         if isinstance(request, Whole):
             free = tuple(number for number, gpu in gpus.items() if gpu.empty)[: request.gpus]
@@ -181,13 +185,12 @@ class FirstFit:
             part = (
                 gpu.share(number, request.amounts[0])
                 if isinstance(request, Share)
-                else gpu.slice(number, request.profiles[0][0], packed=self._by_counts)
+                else gpu.slice(number, request.profiles[0][0], by_counts=self._by_counts)
             )
             if part is not None:
                 gpu.parts.append(part)
-                return Taken(node, (number,), part)
-            if self._by_counts and isinstance(request, Mig) and gpu.counts(request.profiles[0][0]):
-                return False
+                served = not isinstance(part, MigPart) or part.start != _NOWHERE
+                return Taken(node, (number,), part, served=served)
         return None
 
     def give_back(self, taken: Taken) -> None:
