@@ -68,5 +68,11 @@ PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
+# Capacities, by the short names that requests must use as well: they are compared literally.
+CORES: Final = "cores"  # percent of a GPU's threads
+MEMORY: Final = "memory"
+MEMORY_SLICES: Final = "memorySlices"  # of a GPU whose MIG instances are made on demand
+COMPUTE_SLICES: Final = "computeSlices"
+
 CONFIG_API_VERSION: Final = "gpu.topology/v1alpha1"
 CONFIG_KIND: Final = "ClaimConfig"

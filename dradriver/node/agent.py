@@ -24,9 +24,9 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
-from dradriver.node.devices import workshop
+from dradriver.node.devices import assemble
 from dradriver.node.devices.made import boot_id
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
@@ -42,8 +42,10 @@ from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
+from dradriver.node.mps.files import MpsFolder
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.threads import beside
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     simulated_dir: Path | None = None
     rediscover_s: float = 10.0
     beside_device_plugin: bool = False
+    mps: bool = False
     nccl_tuning: str = ""
     nccl_servers: dict[str, str] = {}
     kubeconfig: Path | None = None
@@ -98,7 +101,11 @@ async def run(
         OSError: A folder cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
-    discovery = _discovery(options, lambda: release.reason(publisher.labels))
+
+    def released() -> str | None:
+        return release.reason(publisher.labels)
+
+    discovery = _discovery(options, released)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -165,7 +172,7 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery),
+        workshop=_workshop(options, discovery, lambda: machines.machine, released),
         boot=boot_id(),
         nccl=Nccl(profile=options.nccl_tuning),
         below=Below(options.nccl_servers, get_node).find,
@@ -222,8 +229,22 @@ def _simulated_dir(options: Options) -> Path:
     return options.simulated_dir or options.state_dir / "simulated"
 
 
-def _workshop(options: Options, discovery: Discovery) -> Workshop:
-    kinds = [Whole(discovery.edits)]
+def _workshop(
+    options: Options,
+    discovery: Discovery,
+    machine: Callable[[], Machine | None],
+    released: Callable[[], str | None],
+) -> Workshop:
+    mps = MpsFolder(options.state_dir / "mps", boot=boot_id())
+    by = Sharing(by="mps" if options.mps else "time-slicing")
     if options.discovery == "simulated":
-        return workshop.simulated(kinds, _simulated_dir(options))
-    return Workshop(kinds)
+        folder = _simulated_dir(options)
+        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by)
+    return assemble.real(
+        discovery.edits,
+        host_root=options.host_root,
+        driver_root=options.driver_root,
+        released=released,
+        mps=mps,
+        sharing=lambda _: by,
+    )

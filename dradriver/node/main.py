@@ -26,6 +26,7 @@ class Options(options.Common):
     state_dir: Path | None
     pod_uid: str | None
     beside_device_plugin: bool
+    mps: bool
     nccl_tuning: str
     nccl_server: list[tuple[str, str]]
 
@@ -89,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
+    add("--mps", action="store_true", help="serve shares of GPUs by MPS, whose daemons python -m dradriver mps runs")
     add(
         "--nccl-tuning",
         metavar="PROFILE",
@@ -136,6 +138,7 @@ def main(argv: list[str]) -> int:
         simulated_dir=args.simulated_dir,
         rediscover_s=args.rediscover,
         beside_device_plugin=args.beside_device_plugin,
+        mps=args.mps,
         nccl_tuning=args.nccl_tuning,
         nccl_servers=dict(args.nccl_server),
         kubeconfig=args.kubeconfig,

@@ -59,7 +59,8 @@ def host(tmp_path: Path) -> Host:
 
 def nodes(spec: Object) -> dict[str, str]:
     """The GPU's node of each device, on the host."""
-    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in spec["devices"]}
+    devices = [one for one in spec["devices"] if one["name"] != toolkit.DRIVER]
+    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in devices}
     return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
 
 
@@ -123,17 +124,34 @@ def test_it_is_made_again_when_driver_or_gpus_change_and_not_else(host: Host) ->
     assert len(host.ctk.calls) == 3
     (host.cdi / toolkit.FILE).unlink()  # a reboot, or somebody's broom
     assert host.base.keep(newer) == {}
-    assert len(host.made["devices"]) == 8
+    assert len(nodes(host.made)) == 8
+
+
+def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
+    """A GPU in MIG mode is in no toolkit's specification, and what every container needs is in its own edits."""
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    every = in_mig_mode(*range(8))
+    assert host.base.keep(every) == {}
+    (driver,) = host.made["devices"]
+    assert (driver["name"], [node["path"] for node in driver["containerEdits"]["deviceNodes"]]) == (
+        "driver",
+        ["/dev/nvidiactl"],
+    )
+    assert host.made["containerEdits"]["mounts"]
+    (host.cdi / toolkit.FILE).unlink()
+    host.base.keep(msgspec.structs.replace(every, driver_version="590.1"))  # another driver's libraries
+    assert not (host.cdi / toolkit.FILE).exists()
 
 
 def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:
     some = in_mig_mode(2, 3)
     host.ctk = Ctk(host.root, some)
     assert host.base.keep(some) == {}
-    assert len(host.made["devices"]) == 6
+    assert len(nodes(host.made)) == 6
     every = in_mig_mode(*range(8))
     host.ctk.machine = every
     assert host.base.keep(every) == {}
+    assert nodes(host.made) == {}
 
 
 @pytest.mark.parametrize("path", ["var/run/cdi/nvidia.yaml", "etc/cdi/nvidia.yaml", "etc/cdi/nvidia.json"])

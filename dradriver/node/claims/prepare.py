@@ -232,6 +232,7 @@ class Preparer:
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
+        await self._workshop.learn(machine, claim.results)
         below = await self._below() if self._below is not None and machine.virtual else None
         planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
         if not planned.claim.devices:

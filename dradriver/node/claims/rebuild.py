@@ -7,16 +7,22 @@ and of that the API server decides.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import msgspec
 
 from dradriver.api.objects import ResourceClaim
+from dradriver.errors import DriverError
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.telling import config_for
+from dradriver.node.devices.kinds import Wish
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -53,20 +59,27 @@ def rebuilt(
         node: This node's pool.
         boot: Id of this boot.
     """
-    known = workshop.find(machine)
     left = dict(edits)
     meta = claim.metadata
     bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=())
     devices = []
     for result in claim.results:
-        kind, gpu = known.get(result.device, (None, None))
+        request = result.request.split("/", 1)[0]
+        try:
+            config = config_for(claim, result)
+            found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, config))
+        except DriverError as error:  # a newer agent's word, maybe
+            logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
+            return None
+        kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
         if result.pool != node or (kind is not None and kind.makes):
             return None
         device = PreparedDevice(
-            request=result.request.split("/", 1)[0],
+            request=request,
             pool=result.pool,
             device=result.device,
             uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
+            part=kind.name if kind is not None and kind.part else "",
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
 FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
+DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
 
 _Stamp = tuple[object, ...]
@@ -62,7 +63,7 @@ class BaseSpecification:
         self._path = cdi_root / FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
-        self._driver_root = _below(host_root, driver_root)
+        self._driver_root = below(host_root, driver_root)
         self._run = run
         self._clock = clock
         self._made: _Stamp | None = None
@@ -72,33 +73,36 @@ class BaseSpecification:
     def keep(self, machine: Machine) -> dict[str, str]:
         """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
 
-        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs.
+        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
+        the device ``driver`` alone.
         """
         whole = [gpu for gpu in machine.gpus if gpu.mig is None]
-        asked = (machine.driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole))
+        asked = (machine.driver_version, bool(machine.gpus), tuple((gpu.uuid, gpu.minor) for gpu in whole))
         now = self._clock()
         due = bool(self._missing) and now - self._made_s >= AGAIN_S
         if self._made != (asked, self._stamps()) or due:
             try:
-                self._missing = self._make(whole, machine.driver_version) if whole else {}
+                self._missing = self._make(whole, machine.driver_version) if machine.gpus else {}
             except OSError as error:
                 self._missing = {gpu.uuid: f"{self._path} cannot be written: {error}" for gpu in whole}
             self._made, self._made_s = (asked, self._stamps()), now
         return self._missing
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
-        best: tuple[Specification, dict[str, dict[str, Any]]] | None = None
+        best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
         for one in self._sources(wrong):
             found, reasons = one.devices(gpus, driver_version)
+            common = one.driver(DRIVER, driver_version)
             wrong = reasons | wrong
-            if best is None or len(found) > len(best[1]):
-                best = one, found
-            if len(found) == len(gpus):
+            if best is None or (len(found), common is not None) > (len(best[1]), best[2] is not None):
+                best = one, found, common
+            if len(found) == len(gpus) and common is not None:
                 break
         have = best[1] if best is not None else {}
-        if best is not None and have:
-            made = best[0].raw | {"kind": KIND, "devices": [have[uuid] for uuid in sorted(have)]}
+        if best is not None and (have or best[2] is not None):
+            devices = [have[uuid] for uuid in sorted(have)] + ([best[2]] if best[2] is not None else [])
+            made = best[0].raw | {"kind": KIND, "devices": devices}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +136,12 @@ class BaseSpecification:
         return (found, *map(_stamp, (self._path, *others)))
 
 
-def _below(host_root: Path, driver_root: Path | None) -> str | None:
+def on_host(host_root: Path, driver_root: Path | None) -> str:
+    """Return the driver's root as a path of the host's, empty for ``/``; it may not be below the host's file system."""
+    return (below(host_root, driver_root) or str(driver_root)).rstrip("/")
+
+
+def below(host_root: Path, driver_root: Path | None) -> str | None:
     """Return the driver's root as a path of the host's; None where it is not below the host's file system."""
     if driver_root is None:
         return "/"
