@@ -7,6 +7,8 @@ either can be restarted without the other, and the daemon, whose end would be it
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ from dradriver.node import files
 
 _WANTED: Final = "wanted.json"
 _READY: Final = "ready.json"
+STALE_S: Final = 60.0  # an answer so old is nobody's: the process that gave it is gone, and its daemons with it
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,13 +109,38 @@ class MpsFolder:
         """
         files.remove(self.of(gpu) / _READY)
 
+    def forget(self, gpu: str) -> None:
+        """Remove what a daemon leaves that has ended, but for its log, and the answer last.
+
+        Raises:
+            OSError: Something is still there.
+        """
+        for name in ("pipe", "shm"):
+            with contextlib.suppress(FileNotFoundError):
+                (self.of(gpu) / name).rmdir()
+        self.answer_none(gpu)
+
+    def keep_answer(self, gpu: str) -> None:
+        """Say that the answer still holds.
+
+        Raises:
+            OSError: There is none, or it cannot be changed.
+        """
+        files.touch(self.of(gpu) / _READY)
+
     def ready(self, gpu: str) -> Wanted | None:
-        """Return the answer; None where there is no daemon in this boot.
+        """Return the answer; None where there is no daemon in this boot, or nobody who would know.
 
         Raises:
             OSError: It cannot be read.
         """
-        return self._read(self.of(gpu) / _READY)
+        path = self.of(gpu) / _READY
+        found = self._read(path)
+        try:
+            fresh = time.time() - path.stat().st_mtime < STALE_S
+        except FileNotFoundError:
+            return None
+        return found if fresh else None
 
     def _read(self, path: Path) -> Wanted | None:
         try:
