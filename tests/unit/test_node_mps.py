@@ -16,6 +16,7 @@ import pytest
 from dradriver.__main__ import main
 from dradriver.node.devices.made import boot_id
 from dradriver.node.errors import SetupError
+from dradriver.node.mps import enter
 from dradriver.node.mps import main as mps
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import STALE_S, MpsFolder, Server
@@ -23,7 +24,6 @@ from dradriver.node.mps.supervisor import KEEP_S, Supervisor
 from tests import needs
 from tests.fakes import mps_control
 from tests.fakes.node import eventually, short_folder
-from tests.paths import REPO
 
 A, B = (f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(2))
 HALF = Server(memory_mib=40_000, thread_percentage=50)
@@ -287,9 +287,9 @@ def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_and_nobody_el
     for name in ("pipe", "log", "shm"):
         (tmp_path / "gpu" / name).mkdir(parents=True)
         (tmp_path / "gpu" / name / f"in-{name}").touch()
-    command = [sys.executable, "-m", "dradriver.node.mps.enter", "/", str(tmp_path / "gpu")]
+    command = [sys.executable, "-I", enter.__file__, "/", str(tmp_path / "gpu")]
     done = subprocess.run(
-        [*command, sys.executable, "-I", "-c", MOUNTS], capture_output=True, text=True, check=False, cwd=REPO
+        [*command, sys.executable, "-I", "-c", MOUNTS], capture_output=True, text=True, check=False, env={}
     )
     if "Operation not permitted" in done.stderr:
         needs.missing("no right to mount")

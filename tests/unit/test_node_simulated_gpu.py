@@ -19,7 +19,7 @@ from dradriver.node.devices.control import (
 )
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.machine import Gpu
 
 GPU = "GPU-a"
@@ -193,6 +193,16 @@ def test_one_server_serves_a_gpus_shares(sliced: SimulatedGpu) -> None:
         sliced.stop_mps("GPU-b")
     sliced.start_mps("GPU-b", Server())
     assert sliced.compute_mode("GPU-b") == EXCLUSIVE_PROCESS
+
+
+def test_a_served_gpu_has_the_folders_that_containers_mount(tmp_path: Path) -> None:
+    folder = MpsFolder(tmp_path / "mps", boot="b")
+    gpu = SimulatedGpu(tmp_path / "hardware.json", mps=folder)
+    gpu.start_mps(GPU, Server())
+    assert sorted(path.name for path in folder.of(GPU).iterdir()) == ["pipe", "shm"]
+    for _ in range(2):
+        gpu.stop_mps(GPU)
+    assert list(folder.of(GPU).iterdir()) == []
 
 
 @pytest.mark.parametrize(("product", "mode"), [(parts.H100, False), ("NVIDIA A100-SXM4-40GB", True)])

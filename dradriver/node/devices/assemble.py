@@ -47,7 +47,7 @@ def simulated(
 
     return of(
         edits,
-        SimulatedGpu(folder / "hardware.json", known),
+        SimulatedGpu(folder / "hardware.json", known, mps=mps),
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
         common=Edits(),

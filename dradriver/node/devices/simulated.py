@@ -29,7 +29,7 @@ from dradriver.node.devices.control import (
     Profile,
 )
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.machine import Gpu
 
 _SAID: Final = {
@@ -66,14 +66,18 @@ class State(msgspec.Struct):
 class SimulatedGpu:
     """``Control`` of all GPUs of a simulated node; one whose uuid the file does not name is as it left the factory."""
 
-    def __init__(self, path: Path, gpus: Callable[[str], Gpu | None] = lambda _: None) -> None:
+    def __init__(
+        self, path: Path, gpus: Callable[[str], Gpu | None] = lambda _: None, *, mps: MpsFolder | None = None
+    ) -> None:
         """Keep the file's path; it is read for every call, so that tests and other instances may write it.
 
         Args:
             path: The file.
             gpus: Gives what a GPU is, by uuid; one that it does not know is an H100.
+            mps: Where a daemon's folders are, which containers mount; None for none.
         """
         self._path = path
+        self._mps = mps
         self._gpus = gpus
 
     @contextmanager
@@ -205,11 +209,16 @@ class SimulatedGpu:
             if state.server not in (None, server):
                 raise _refused("nvidia-cuda-mps-control", IN_USE)
             state.server = server
+        if self._mps is not None:
+            for name in ("pipe", "shm"):
+                (self._mps.of(gpu) / name).mkdir(parents=True, exist_ok=True)
 
     def stop_mps(self, gpu: str) -> None:
         """Serve no shares of the GPU any more."""
         with self.state(gpu) as state:
             state.server = None
+        if self._mps is not None:
+            self._mps.forget(gpu)
 
     def _gpu(self, gpu: str) -> Gpu:
         return self._gpus(gpu) or _H100

@@ -165,7 +165,7 @@ class Daemon:
         }
         prefix: list[str] = []
         if self._root is not None:
-            prefix = [sys.executable, "-m", enter.__name__, str(self._root), str(self.folder)]
+            prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
         with tempfile.TemporaryFile() as output:
             command = [*prefix, PROGRAM, *words]
             try:

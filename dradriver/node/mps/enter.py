@@ -1,6 +1,6 @@
 """Running a program of the driver's own file system, with the folders of one control daemon at their usual places.
 
-``python -m dradriver.node.mps.enter ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
+``python -I enter.py ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
 ``/dev/shm`` and its ``pipe`` and ``log`` below an empty ``/tmp``, makes ROOT its root and becomes the program. So what
 the program opens has the same short paths on every host, whose length a socket's name limits, and the libraries are
 those that fit it.
