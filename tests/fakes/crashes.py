@@ -344,6 +344,12 @@ class Node:
                 return await work
             except (Killed, DeviceBusyError) as error:
                 return error
+            finally:
+                if mortal.dead:  # and with the process all that it still had to do
+                    others = asyncio.all_tasks() - {asyncio.current_task()}
+                    for task in others:
+                        task.cancel()
+                    await asyncio.gather(*others, return_exceptions=True)
 
         mortal = _Mortal(kill)
         with mortal.living():
