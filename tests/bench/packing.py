@@ -75,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
             began = time.perf_counter()
             fitted, refused = run(profiles, choose, requests=given.requests, load=given.load, seed=given.seed)
             spent_us = (time.perf_counter() - began) / given.requests * 1e6
-            print(f"{product:24} {name:8} {refused:5} of {fitted} found no place, {refused / fitted:.2%} {spent_us:.0f} us")
+            share = f"{refused} of {fitted} found no place, {refused / fitted:.2%}"
+            print(f"{product:24} {name:8} {share}; {spent_us:.0f} us a request")
     return 0
 
 

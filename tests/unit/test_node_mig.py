@@ -11,7 +11,7 @@ import pytest
 from dradriver.api import names, slices
 from dradriver.api.errors import WordError
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.devices import assemble, mig, parts
+from dradriver.node.devices import assemble, parts
 from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import IN_USE, Profile
 from dradriver.node.devices.made import Made, MadeLedger
@@ -32,11 +32,12 @@ COMMON = Edits(cdi=("gpu.topology/gpu=driver",))
 
 
 class Sliced(World):
-    """A world whose GPUs are H100s, and GPU 7 an A100 in MIG mode."""
+    """A world whose GPUs are H100s, but GPU 6 has no MIG, and GPU 7 is an A100 in MIG mode."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.products = dict.fromkeys(range(7), (parts.H100, "9.0")) | {7: ("NVIDIA A100-SXM4-40GB", "8.0")}
+        self.products = dict.fromkeys(range(6), (parts.H100, "9.0"))
+        self.products |= {6: ("NVIDIA L40S", "8.9"), 7: ("NVIDIA A100-SXM4-40GB", "8.0")}
         self.set({7})
         self.gpus = SimulatedGpu(folder / "hardware.json", self.gpu)
         with self.gpus.state(uuid(7)) as state:
@@ -162,8 +163,12 @@ async def test_the_controllers_pin_is_kept_and_a_profile_without_a_start_is_plac
     [
         ([at(0, "3g.40gb", 1)], [], "3g.40gb cannot start at 1; it can at 0, 4"),
         ([result("gpu", slices.part_name(uuid(0), 99, 0))], [], "no MIG profile 99; it has 1g.10gb"),
-        ([some(0, 3, 3, "s")], [], "no MIG profile 3 memory and 3 compute slices"),
+        ([result("gpu", slices.part_name(uuid(6), 0, 0))], [], "no MIG profile 0; it has none"),
+        ([some(0, 3, 3, "s")], [], "no MIG profile of 3 memory and 3 compute slices"),
         ([some(0, 1, 1, "s")], [pin("1g.99gb")], "no MIG profile 1g.99gb"),
+        ([some(0, 1, 1, "s")], [pin("7g.80gb")], "7g.80gb takes 8 memory and 7 compute slices; .* allocated 1 and 1"),
+        ([some(0, 4, 3, "s")], [pin("4g.40gb", {0: 0})], "allocated 4 and 3"),
+        ([at(0, "3g.40gb", 0) | {"adminAccess": True}], [], "admin access is to whole GPUs"),
     ],
 )
 async def test_what_the_gpu_does_not_have_is_refused_by_name(
@@ -227,7 +232,6 @@ async def test_an_instance_that_is_there_already_is_used_as_it_is_and_stays(worl
     assert (world.made["uid-c.0"].done or {})["mig"] == found
     with pytest.raises(DeviceBusyError, match="still held by claim default/c"):
         await world.prepare("d", at(0, "3g.40gb", 4))
-    assert mig.strangers(world.gpus, uuid(0), []) == {1: (9, 4)}
     await world.preparer().unprepare("uid-c")
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
 
@@ -242,12 +246,16 @@ async def test_one_with_somebody_elses_process_is_not_handed_out(world: Sliced) 
 
 
 @pytest.mark.parametrize("how", [at(0, "2g.20gb", 4), some(0, 4, 4, "s")])
-async def test_an_unknown_instance_that_is_in_the_way_is_named_and_left_alone(world: Sliced, how: Any) -> None:
+async def test_an_unknown_instance_that_is_in_the_way_is_named_and_left_alone(
+    world: Sliced, how: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     stranger(world, 0, PROFILES["3g.40gb"], 4)
     stranger(world, 0, PROFILES["1g.10gb"], 3)
-    with pytest.raises(DeviceBusyError, match=r"no claim of this node made instance 1 \(3g.40gb at 4\)"):
-        await world.prepare("c", how)
+    for _ in range(2):
+        with pytest.raises(DeviceBusyError, match=r"no claim of this node made instance 1 \(3g.40gb at 4\)"):
+            await world.prepare("c", how)
     assert world.placed(0) == [("1g.10gb", 3), ("3g.40gb", 4)]
+    assert caplog.text.count("has an instance that no claim of this node made") == 2  # once of each
 
 
 async def test_the_controllers_pin_is_never_an_unknown_instance(world: Sliced) -> None:

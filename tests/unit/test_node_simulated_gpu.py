@@ -217,6 +217,15 @@ def test_a_reboot_leaves_mig_mode_alone_before_hopper(product: str, mode: bool, 
         assert (state.mode, state.server) == (DEFAULT, None)
 
 
+def test_another_boot_is_a_reboot_and_the_same_is_none(sliced: SimulatedGpu, tmp_path: Path) -> None:
+    sliced.booted("one")
+    sliced.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+    SimulatedGpu(tmp_path / "hardware.json").booted("one")
+    assert len(sliced.gpu_instances(GPU)) == 1
+    SimulatedGpu(tmp_path / "hardware.json").booted("two")
+    assert sliced.gpu_instances(GPU) == {}
+
+
 def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_text("{")
     with pytest.raises(HardwareError, match="remove this file"):

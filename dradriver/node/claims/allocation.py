@@ -111,6 +111,8 @@ def plan(
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )
+        if kind.makes and device.admin:
+            raise ClaimError(f"device {result.device}: admin access is to whole GPUs, not to parts that are made")
         if kind.makes:
             intent = Made(
                 owner=claim.metadata.uid,

@@ -39,15 +39,20 @@ def simulated(
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
         sharing: Says how a GPU is shared.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
 
     def known(uuid: str) -> Gpu | None:
         found = machine()
         return next((gpu for gpu in found.gpus if gpu.uuid == uuid), None) if found is not None else None
 
+    gpus = SimulatedGpu(folder / "hardware.json", known, mps=mps)
+    gpus.booted(mps.boot)
     return of(
         edits,
-        SimulatedGpu(folder / "hardware.json", known, mps=mps),
+        gpus,
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
         common=Edits(),

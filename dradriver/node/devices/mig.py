@@ -57,6 +57,7 @@ class Mig:
         self._parent = parent
         self._common = common
         self._profiles = profiles
+        self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
         """Return the GPU of a placement, or of slices that a claim has of a GPU, unless these are all of it.
@@ -69,20 +70,19 @@ class Mig:
         if names.MEMORY_SLICES not in wish.consumed:
             return None
         pin = wish.config.mig.get(wish.request) if wish.config is not None else None
+        memory, compute = (
+            quantity.whole(wish.consumed.get(key, "0")) for key in (names.MEMORY_SLICES, names.COMPUTE_SLICES)
+        )
+        asked = {"memory": memory, "compute": compute}
         if pin is not None:
-            return Found(gpu, _pinned(pin, gpu))
-        asked = {
-            key: quantity.whole(wish.consumed.get(key, "0")) for key in (names.MEMORY_SLICES, names.COMPUTE_SLICES)
-        }
+            return Found(gpu, asked | _pinned(pin, gpu))
         every = self._profiles(gpu.uuid)
         if not every:
             raise NotYetError(f"GPU {gpu.uuid}: the driver has not told its MIG profiles yet")
-        size, compute = max(p.size for p in every), max(p.compute for p in every)
-        if (asked[names.MEMORY_SLICES], asked[names.COMPUTE_SLICES]) == (size, compute) and (
-            gpu.mig is None or _switchable(gpu)
-        ):
+        all_of_it = (max(profile.size for profile in every), max(profile.compute for profile in every))
+        if (memory, compute) == all_of_it and (gpu.mig is None or _switchable(gpu)):
             return None
-        return Found(gpu, {"memory": asked[names.MEMORY_SLICES], "compute": asked[names.COMPUTE_SLICES]})
+        return Found(gpu, asked)
 
     def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
         """Return profile and placement of each: the pinned ones, and for the others those that leave the most."""
@@ -90,6 +90,7 @@ class Mig:
         every = control.profiles(gpu)
         there = _instances(control, gpu)
         owned = [placed for one in beside if (placed := _placed(one.wanted)) is not None]
+        self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
         room = packing.taken(every, {*there.values(), *owned})
         settled: list[dict[str, Any] | None] = [None] * len(intents)
         open_: list[tuple[int, Profile]] = []
@@ -156,6 +157,14 @@ class Mig:
         nodes = self._capabilities.nodes(done["minor"], done["instance"], done["compute"])
         return self._common + Edits(nodes=(self._parent(done["minor"]), *nodes))
 
+    def _tell(self, gpu: str, unknown: dict[int, Placed]) -> None:
+        """Say once of each instance that nobody's entry explains that it is there: it is never destroyed."""
+        for number, placed in unknown.items():
+            if (gpu, number, placed) not in self._told:
+                self._told.add((gpu, number, placed))
+                said = "GPU %s has an instance that no claim of this node made: number %d, profile %d at %d"
+                logger.warning(said, gpu, number, placed.profile, placed.start)
+
     def _there(self, control: Control, made: Made, placed: Placed) -> dict[str, Any]:
         for instance, at in control.gpu_instances(made.uuid).items():
             computes = control.compute_instances(made.uuid, instance) if at == placed else {}
@@ -168,12 +177,6 @@ class Mig:
     def _done(self, control: Control, made: Made, instance: int, compute: int) -> dict[str, Any]:
         uuid = control.compute_instances(made.uuid, instance)[compute]
         return {"instance": instance, "compute": compute, "mig": uuid, "minor": control.minor(made.uuid)}
-
-
-def strangers(control: Control, gpu: str, made: Sequence[Made]) -> dict[int, Placed]:
-    """Return the GPU instances that nobody's entry explains, by number: they are told of, and never destroyed."""
-    owned = {_placed(one.wanted) for one in made if one.uuid == gpu}
-    return {number: placed for number, placed in control.gpu_instances(gpu).items() if placed not in owned}
 
 
 def _placement(machine: Machine, device: str) -> Found | None:
@@ -198,24 +201,25 @@ def _profile(every: Sequence[Profile], intent: Made) -> Profile:
     """Return the profile that is wanted by id, by name, or by the slices that a claim has of a GPU.
 
     Raises:
-        ClaimError: The GPU has none such.
+        ClaimError: The GPU has none such, or it is more than the claim was allocated.
     """
     wanted = intent.wanted
     if "profile" in wanted:
-        found = [one for one in every if one.id == wanted["profile"]]
+        said, found = str(wanted["profile"]), [one for one in every if one.id == wanted["profile"]]
     elif "name" in wanted:
-        found = [one for one in every if one.name == wanted["name"]]
+        said, found = wanted["name"], [one for one in every if one.name == wanted["name"]]
     else:
         sizes = (wanted["memory"], wanted["compute"])
+        said = "of {} memory and {} compute slices".format(*sizes)
         found = [one for one in every if packing.is_plain(one) and (one.size, one.compute) == sizes]
     if not found:
-        said = (
-            wanted.get("name")
-            or wanted.get("profile")
-            or "{memory} memory and {compute} compute slices".format(**wanted)
-        )
         known = ", ".join(sorted({one.name for one in every})) or "none"
         raise ClaimError(f"device {intent.device}: its GPU has no MIG profile {said}; it has {known}")
+    if "memory" in wanted and (found[0].size > wanted["memory"] or found[0].compute > wanted["compute"]):
+        raise ClaimError(
+            f"device {intent.device}: {found[0].name} takes {found[0].size} memory and {found[0].compute} compute "
+            f"slices; the claim was allocated {wanted['memory']} and {wanted['compute']}"
+        )
     return found[0]
 
 

@@ -8,6 +8,7 @@ at a reboot, but for the MIG mode before Hopper.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,20 @@ class SimulatedGpu:
         yield one
         self._path.parent.mkdir(parents=True, exist_ok=True)
         files.write(self._path, msgspec.json.encode(all_of))
+
+    def booted(self, boot: str) -> None:
+        """Forget what no reboot leaves, where the last that was told is another boot than this.
+
+        Raises:
+            OSError: A file cannot be read or written.
+        """
+        marker = self._path.with_suffix(".boot")
+        with contextlib.suppress(FileNotFoundError):
+            if marker.read_text() == boot:
+                return
+            self.reboot()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(marker, boot.encode())
 
     def reboot(self) -> None:
         """Forget what no reboot leaves."""
