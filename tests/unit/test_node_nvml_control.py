@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.node.devices import parts
+from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import (
     EXCLUSIVE_PROCESS,
     IN_USE,
@@ -18,7 +19,10 @@ from dradriver.node.devices.control import (
     NOT_FOUND,
     RESET_REQUIRED,
 )
+from dradriver.node.devices.made import Made
+from dradriver.node.devices.mig import Mig
 from dradriver.node.devices.nvml import NvmlControl
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from tests.fakes import nvml
@@ -139,6 +143,18 @@ def test_a_device_is_destroyed_and_one_in_use_is_not(driver: Driver) -> None:
         *["nvmlComputeInstanceDestroy 0/gi5/ci0"] * 2,
         "nvmlGpuInstanceDestroy 0/gi5",
     ]
+
+
+def test_a_mig_device_is_undone_from_the_inside_out_and_others_are_left_alone(driver: Driver) -> None:
+    driver.instance(5, "2g.20gb", 4, {1: 2})
+    driver.table |= nvml.compute_table("0/gi5/ci0", 1, "0/0", MIG)
+    driver.instance(6, "1g.10gb", 0, {0: 1})
+    driver.table |= nvml.compute_table("0/gi6/ci0", 0, "0/1", MIG.replace("1", "2"))
+    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits(), profiles=lambda _: ())
+    wanted = {"profile": H100["2g.20gb"].id, "name": "2g.20gb", "start": 4}
+    made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted)
+    kind.undo(driver.control, made, [])
+    assert driver.calls == ["nvmlComputeInstanceDestroy 0/gi5/ci0", "nvmlGpuInstanceDestroy 0/gi5"]
 
 
 def test_what_is_not_there_is_not_found(driver: Driver) -> None:

@@ -40,7 +40,7 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
             assert (node.state / "mps" / GPUS[2].uuid.lower() / "pipe").is_dir()
             assert len(node.specs) == len(asked)
         async with node.agent("pod-2", simulated_default=PROFILE, mps=True):
-            await eventually(lambda: node.kubelet.seen)
+            await eventually(lambda: any("pod-2" in info.endpoint for info in node.kubelet.seen.values()))
             for obj in asked:
                 stored = obj["metadata"]
                 await node.kubelet.unprepare((stored["namespace"], stored["name"], stored["uid"]))

@@ -190,6 +190,7 @@ class Preparer:
                 continue
             try:
                 claim = await self._read(known.namespace, known.name, until=0, at_most_s=GET_S)
+                await self._workshop.learn(machine, claim.results)
             except NotYetError as error:
                 logger.warning(
                     "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import names, slices
 from dradriver.api.objects import AllocationResult
 from dradriver.node.devices.control import IN_USE, Control, Profile
 from dradriver.node.devices.kinds import Kind, Wish
@@ -68,7 +68,7 @@ class Workshop:
         """
         sliced = {result.device for result in results if names.MEMORY_SLICES in result.consumed_capacity}
         for gpu in machine.gpus if sliced and self._control is not None else ():
-            if gpu.uuid.lower() in sliced and gpu.uuid not in self._profiles:
+            if slices.device_name(gpu.uuid) in sliced and gpu.uuid not in self._profiles:
                 control, uuid = self._control, gpu.uuid
                 assert control is not None
                 self._profiles[uuid] = await self._answer(lambda: control.profiles(uuid), uuid)  # noqa: B023  # awaited
