@@ -7,6 +7,7 @@ and of that the API server decides.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -65,10 +66,12 @@ def rebuilt(
     devices = []
     for result in claim.results:
         request = result.request.split("/", 1)[0]
-        try:
+        config = None
+        with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
             config = config_for(claim, result)
+        try:
             found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, config))
-        except DriverError as error:  # a newer agent's word, maybe
+        except DriverError as error:
             logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
             return None
         kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
