@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
 
@@ -60,17 +59,20 @@ def make(
     Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
     a claim with other parameters gets no status of its devices (seen with Kubernetes 1.36.3).
     """
-    built: dict[str, Any] = {
+    built: dict[str, object] = {
         "apiVersion": names.CONFIG_API_VERSION,
         "keepEnv": keep_env,
         "kind": names.CONFIG_KIND,
         "order": dict(sorted(order.items())),
     }
     # An agent of before these fields takes no claim that has them.
-    built |= {} if nccl == values.NCCL_AUTO else {"nccl": nccl}
-    for request, one in sorted((mig or {}).items()):
-        pinned = {"profile": one.profile} | ({"starts": dict(sorted(one.starts.items()))} if one.starts else {})
-        built["mig"] = {**built.get("mig", {}), request: pinned}
+    if nccl != values.NCCL_AUTO:
+        built["nccl"] = nccl
+    if mig:
+        built["mig"] = {
+            request: {"profile": one.profile} | ({"starts": dict(sorted(one.starts.items()))} if one.starts else {})
+            for request, one in sorted(mig.items())
+        }
     return dict(sorted(built.items()))
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from dradriver.__main__ import main
 from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import enter
 from dradriver.node.mps import main as mps
@@ -23,7 +24,7 @@ from dradriver.node.mps.files import STALE_S, MpsFolder, Server
 from dradriver.node.mps.supervisor import KEEP_S, Supervisor
 from tests import needs
 from tests.fakes import mps_control
-from tests.fakes.node import eventually, short_folder
+from tests.fakes.node import short_folder
 
 A, B = (f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(2))
 HALF = Server(memory_mib=40_000, thread_percentage=50)
@@ -262,14 +263,16 @@ def test_what_nobody_of_ours_wrote_wants_nothing(text: str, node: Node) -> None:
 
 @pytest.mark.slow
 async def test_the_process_does_all_that(node: Node) -> None:
+    """The agent's side waits for it, in the thread that changes hardware."""
     files = MpsFolder(node.files.path, boot=boot_id())
-    files.want(A, HALF)
+    control = NvmlControl(driver_root=None, mps=files)
     task = asyncio.create_task(mps.run(node.files.path.parent, None, health_port=0, path=node.path))
-    await eventually(lambda: files.ready(A))
-    files.want_none(A)
-    await eventually(lambda: files.ready(A) is None)
-    files.want(A, Server())
-    await eventually(lambda: files.ready(A))
+    for server in (HALF, Server()):
+        await asyncio.to_thread(control.start_mps, A, server)
+        assert node.of(A).alive()
+        await asyncio.to_thread(control.stop_mps, A)
+        assert not node.of(A).alive()
+    await asyncio.to_thread(control.start_mps, A, HALF)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
