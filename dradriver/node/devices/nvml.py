@@ -1,8 +1,7 @@
 """``Control`` of this node's own GPUs: NVML by ``nvidia-ml-py``, and the process that runs MPS daemons.
 
-Profiles are asked for by NVML's enumeration, everything after that by the profile's own id; a placement is given by
-reference (nvml.h, the section on MIG). Each call has a session of its own, which costs nothing while the discovery
-keeps one open, and is not held against a driver that is to be replaced.
+Each call has a session of its own, which costs nothing while the discovery keeps one open, and is not held against a
+driver that is to be replaced.
 """
 
 from __future__ import annotations
@@ -12,25 +11,21 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dradriver.node.devices.control import (
     IN_USE,
-    INVALID_ARGUMENT,
     NOT_FOUND,
-    NOT_SUPPORTED,
     RESET_REQUIRED,
     Placed,
     Profile,
 )
+from dradriver.node.devices.session import Session
 from dradriver.node.discovery import binding
-from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, UNKNOWN, NvmlError
+from dradriver.node.discovery.nvml import UNKNOWN, NvmlError
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 
-_MOST_PROFILES: Final = 64  # of the enumeration; there are 18
-_MOST_PLACEMENTS: Final = 64
-_MOST_SLICES: Final = 64
 _HOPPER: Final = 9  # compute capability
 _MPS_S: Final = 10.0  # a daemon starts within one
 _MPS_LOOK_S: Final = 0.05
@@ -190,111 +185,15 @@ class NvmlControl:
             time.sleep(_MPS_LOOK_S)
 
     @contextlib.contextmanager
-    def _session(self) -> Iterator[_Session]:
+    def _session(self) -> Iterator[Session]:
         if (reason := self._released()) is not None:
             raise HardwareError("nvmlInit", IN_USE, f"the driver is let go: {reason}")
         try:
             import pynvml
 
             with binding.opened(driver_root=self._driver_root):
-                yield _Session(pynvml)
+                yield Session(pynvml)
         except NvmlError as error:
             raise HardwareError(error.query, error.code, error.said) from error
         except UnicodeError as error:
             raise HardwareError("nvml", UNKNOWN, f"an answer is no UTF-8 text: {error}") from error
-
-
-class _Session:
-    """An open library, and the questions that several calls have in common."""
-
-    def __init__(self, pynvml: Any) -> None:
-        self.binding = pynvml
-
-    def ask(self, query: str, *arguments: object) -> Any:
-        try:
-            return getattr(self.binding, query)(*arguments)
-        except self.binding.NVMLError as error:
-            raise HardwareError(query, int(error.value), str(error)) from error
-
-    def device(self, uuid: str) -> Any:
-        return self.ask("nvmlDeviceGetHandleByUUID", uuid)
-
-    def uuid(self, device: Any) -> str:
-        kind, dash, number = str(self.ask("nvmlDeviceGetUUID", device)).partition("-")
-        return kind.upper() + dash + number.lower()
-
-    def mig_mode(self, device: Any) -> bool:
-        try:
-            return bool(self.ask("nvmlDeviceGetMigMode", device)[0])
-        except HardwareError as error:
-            if error.code not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
-                raise
-            return False
-
-    def gpu_instance(self, gpu: str, instance: int) -> Any:
-        return self.ask("nvmlDeviceGetGpuInstanceById", self.device(gpu), instance)
-
-    def profile_infos(self, device: Any) -> list[Any]:
-        """Return NVML's own profiles of GPU instances."""
-        return self._enumerated("nvmlDeviceGetGpuInstanceProfileInfoV", device)
-
-    def compute_infos(self, instance: Any) -> list[Any]:
-        """Return those of compute instances within a GPU instance."""
-        shared = self.binding.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        return self._enumerated("nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, shared)
-
-    def _enumerated(self, query: str, of: Any, *more: object) -> list[Any]:
-        found = []
-        for number in range(_MOST_PROFILES):
-            try:
-                found.append(self.ask(query, of, number, *more))
-            except HardwareError as error:
-                if error.code == INVALID_ARGUMENT and number:  # beyond the last that this library knows
-                    break
-                if error.code != NOT_SUPPORTED:
-                    raise
-        return found
-
-    def profile(self, device: Any, info: Any) -> Profile | None:
-        """Return a profile with its placements; None where the GPU has none for it."""
-        query, form = "nvmlDeviceGetGpuInstancePossiblePlacements", self.binding.c_nvmlGpuInstancePlacement_t
-        try:
-            placements, count = self._listed(query, form, _MOST_PLACEMENTS, device, info.id)
-        except HardwareError as error:
-            if error.code != NOT_SUPPORTED:
-                raise
-            return None
-        spans = [(int(one.start), int(one.size)) for one in placements[:count]]
-        sizes = {size for _, size in spans}
-        if len(sizes) > 1 or any(
-            not (start >= 0 and size > 0 and start + size <= _MOST_SLICES) for start, size in spans
-        ):
-            said = f"profile {info.id} has placements {spans}, which are none"
-            raise HardwareError(query, UNKNOWN, said)
-        if not spans:
-            return None
-        return Profile(
-            id=int(info.id),
-            name=str(info.name).removeprefix("MIG "),
-            compute=int(info.sliceCount),
-            memory_mib=int(info.memorySizeMB),
-            most=int(info.instanceCount),
-            starts=tuple(sorted(start for start, _ in spans)),
-            size=sizes.pop(),
-        )
-
-    def gpu_instances(self, device: Any, info: Any) -> list[Any]:
-        form = self.binding.c_nvmlGpuInstance_t
-        found, count = self._listed("nvmlDeviceGetGpuInstances", form, int(info.instanceCount), device, info.id)
-        return list(found[:count])
-
-    def compute_instances(self, instance: Any, profile: Any) -> list[Any]:
-        form = self.binding.c_nvmlComputeInstance_t
-        most = int(profile.instanceCount)
-        found, count = self._listed("nvmlGpuInstanceGetComputeInstances", form, most, instance, profile.id)
-        return [self.ask("nvmlComputeInstanceGetInfo_v2", one) for one in found[:count]]
-
-    def _listed(self, query: str, form: Any, most: int, of: Any, profile: Any) -> tuple[Any, int]:
-        found, count = (form * max(1, most))(), ctypes.c_uint(most)
-        self.ask(query, of, profile, found, ctypes.byref(count))
-        return found, min(count.value, most)
