@@ -146,7 +146,9 @@ def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptu
     assert f"MPS of GPU {A} died" in caplog.text
 
 
-def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(node: Node) -> None:
+def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     node.say(A, "old")
     node.files.want(A, Server())
     tries = 0
@@ -163,6 +165,7 @@ def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(node: Node) 
     for _ in range(100):
         supervisor.look()
         node.now += 1.0
+    assert caplog.text.count("Unknown option -M") == 1
     assert tries == 8  # at once, and after 1, 2, 4, 8, 16, 30 and 30 seconds
     assert node.trouble(A) == "nvidia-cuda-mps-control -d -M failed (1): Unknown option -M"
     (node.files.of(A) / "old").unlink()

@@ -18,6 +18,7 @@ from dradriver.node.devices.control import (
     INSUFFICIENT_RESOURCES,
     NOT_FOUND,
     RESET_REQUIRED,
+    TIMEOUT,
 )
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.mig import Mig
@@ -235,19 +236,22 @@ def test_without_a_driver_the_hardware_refuses(driver: Driver) -> None:
 
 def test_mps_is_wanted_by_a_file_and_serves_when_the_answer_says_so(driver: Driver) -> None:
     server = Server(memory_mib=1024, thread_percentage=25)
-    with refused(IN_USE, "is the DaemonSet for MPS on this node"):
+    with refused(TIMEOUT, "is the DaemonSet for MPS on this node"):
         driver.control.start_mps(GPU, server)
     wanted = driver.mps.wanted(GPU)
     assert wanted is not None
     assert (wanted.gpu, wanted.server) == (GPU, server)
     driver.mps.answer(msgspec.structs.replace(wanted, trouble="no such program"))
-    with refused(IN_USE, "does not serve GPU .*: no such program"):
+    with refused(TIMEOUT, "does not serve GPU .*: no such program"):
+        driver.control.start_mps(GPU, server)
+    driver.mps.answer(msgspec.structs.replace(wanted, server=Server()))  # what was wanted before
+    with refused(TIMEOUT, "does not serve"):
         driver.control.start_mps(GPU, server)
     driver.mps.answer(wanted)
     driver.control.start_mps(GPU, server)
     with refused(IN_USE, "served with other limits"):
         driver.control.start_mps(GPU, Server())
-    with refused(IN_USE, "does not end"):
+    with refused(TIMEOUT, "does not end"):
         driver.control.stop_mps(GPU)
     assert driver.mps.wanted(GPU) is None
     driver.mps.answer_none(GPU)

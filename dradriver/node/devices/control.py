@@ -12,6 +12,7 @@ from dradriver.node.mps.files import Server
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
+TIMEOUT: Final = 10
 RESET_REQUIRED: Final = 16
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23

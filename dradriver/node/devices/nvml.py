@@ -17,6 +17,7 @@ from dradriver.node.devices.control import (
     IN_USE,
     NOT_FOUND,
     RESET_REQUIRED,
+    TIMEOUT,
     Placed,
     Profile,
 )
@@ -166,7 +167,12 @@ class NvmlControl:
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
             raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"GPU {gpu}: {said}")
         self._mps.want(gpu, server)
-        self._wait(lambda: (ready := self._mps.ready(gpu)) is not None and not ready.trouble, gpu, "does not serve")
+
+        def serves() -> bool:
+            ready = self._mps.ready(gpu)
+            return ready is not None and ready.server == server and not ready.trouble
+
+        self._wait(serves, gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:
         """Have it serve no shares any more, and wait until it says so."""
@@ -181,7 +187,7 @@ class NvmlControl:
             if time.monotonic() >= until:
                 ready = self._mps.ready(gpu)
                 why = ready.trouble if ready is not None and ready.trouble else "is the DaemonSet for MPS on this node?"
-                raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"MPS {said} GPU {gpu}: {why}")
+                raise HardwareError("nvidia-cuda-mps-control", TIMEOUT, f"MPS {said} GPU {gpu}: {why}")
             time.sleep(_MPS_LOOK_S)
 
     @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Supervisor:
         self._daemon = daemon
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
+        self._said: dict[str, str] = {}
 
     def look(self) -> None:
         """Start what is wanted and does not run, and end what runs and is not wanted; trouble of one GPU is its own.
@@ -62,7 +63,9 @@ class Supervisor:
                 else:
                     self._keep(name, wanted)
             except (SetupError, OSError) as error:
-                logger.error("MPS of %s: %s", name, error)
+                if self._said.get(name) != str(error):
+                    self._said[name] = str(error)
+                    logger.error("MPS of %s: %s", name, error)
 
     def leave(self) -> None:
         """Say that no daemon serves any more: they end with this process."""
@@ -95,6 +98,7 @@ class Supervisor:
             raise
         kept.serves, kept.said_s, kept.wait_s = True, now, 1.0
         self._folder.answer(wanted)
+        self._said.pop(name, None)
         logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
 
     def _end(self, name: str) -> None:
@@ -104,6 +108,7 @@ class Supervisor:
         daemon = kept.daemon if kept is not None else self._daemon(name, self._folder.of(name))
         daemon.stop()
         self._folder.forget(name)
+        self._said.pop(name, None)
         if kept is not None:
             del self._kept[name]
             logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)
