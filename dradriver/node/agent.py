@@ -242,6 +242,7 @@ def _workshop(
         return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by)
     return assemble.real(
         discovery.edits,
+        cdi_root=options.cdi_root,
         host_root=options.host_root,
         driver_root=options.driver_root,
         released=released,

@@ -322,7 +322,7 @@ class Node:
                 self.gpus,
                 SimulatedCapabilities(),
                 parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-                common=Edits(),
+                common=Edits,
                 mps=MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"),
                 sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
                 thread=Inline(),

@@ -50,7 +50,7 @@ class Sliced(World):
             control,
             SimulatedCapabilities(),
             parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-            common=COMMON,
+            common=lambda: COMMON,
             mps=MpsFolder(self.folder / "mps", boot=self.boot),
             sharing=lambda _: Sharing(),
         )

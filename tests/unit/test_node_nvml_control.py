@@ -151,7 +151,7 @@ def test_a_mig_device_is_undone_from_the_inside_out_and_others_are_left_alone(dr
     driver.table |= nvml.compute_table("0/gi5/ci0", 1, "0/0", MIG)
     driver.instance(6, "1g.10gb", 0, {0: 1})
     driver.table |= nvml.compute_table("0/gi6/ci0", 0, "0/1", MIG.replace("1", "2"))
-    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits(), profiles=lambda _: ())
+    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits, profiles=lambda _: ())
     wanted = {"profile": H100["2g.20gb"].id, "name": "2g.20gb", "start": 4}
     made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted)
     kind.undo(driver.control, made, [])

@@ -39,7 +39,7 @@ class Shared(World):
             self.gpus,
             SimulatedCapabilities(),
             parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-            common=Edits(),
+            common=Edits,
             mps=MpsFolder(folder / "mps", boot=self.boot),
             sharing=lambda gpu: self.sharing.get(gpu.uuid, Sharing()),
         )

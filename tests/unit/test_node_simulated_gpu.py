@@ -217,13 +217,15 @@ def test_a_reboot_leaves_mig_mode_alone_before_hopper(product: str, mode: bool, 
         assert (state.mode, state.server) == (DEFAULT, None)
 
 
-def test_another_boot_is_a_reboot_and_the_same_is_none(sliced: SimulatedGpu, tmp_path: Path) -> None:
-    sliced.booted("one")
-    sliced.create_gpu_instance(GPU, H100["1g.10gb"], 0)
-    SimulatedGpu(tmp_path / "hardware.json").booted("one")
-    assert len(sliced.gpu_instances(GPU)) == 1
-    SimulatedGpu(tmp_path / "hardware.json").booted("two")
-    assert sliced.gpu_instances(GPU) == {}
+def test_another_boot_is_a_reboot_and_the_same_is_none(tmp_path: Path) -> None:
+    first = SimulatedGpu(tmp_path / "hardware.json", boot="one")
+    first.set_mig_mode(GPU, True)
+    first.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+    assert len(SimulatedGpu(tmp_path / "hardware.json", boot="one").gpu_instances(GPU)) == 1
+    later = SimulatedGpu(tmp_path / "hardware.json", boot="two")
+    assert (later.gpu_instances(GPU), later.mig_mode(GPU)) == ({}, False)
+    later.set_compute_mode(GPU, EXCLUSIVE_PROCESS)
+    assert SimulatedGpu(tmp_path / "hardware.json", boot="two").compute_mode(GPU) == EXCLUSIVE_PROCESS
 
 
 def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery import ctk, toolkit
 from dradriver.node.discovery.specification import read_all
 from dradriver.node.discovery.toolkit import BaseSpecification
+from dradriver.node.errors import NotYetError
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine, uuid
 from tests.fakes.toolkit import VERSIONS, Ctk, management, specification
@@ -138,9 +139,18 @@ def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
         ["/dev/nvidiactl"],
     )
     assert host.made["containerEdits"]["mounts"]
+    assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
     (host.cdi / toolkit.FILE).unlink()
     host.base.keep(msgspec.structs.replace(every, driver_version="590.1"))  # another driver's libraries
     assert not (host.cdi / toolkit.FILE).exists()
+    with pytest.raises(NotYetError, match="cannot be read"):
+        toolkit.driver_id(host.cdi)
+    bare = specification(WHOLE)
+    bare["containerEdits"].pop("deviceNodes")  # nothing to make a device of
+    host.put("etc/cdi/nvidia.yaml", bare)
+    assert host.base.keep(WHOLE) == {}
+    with pytest.raises(NotYetError, match="does not bring the driver's libraries alone"):
+        toolkit.driver_id(host.cdi)
 
 
 def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:

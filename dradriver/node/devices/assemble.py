@@ -39,23 +39,18 @@ def simulated(
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
         sharing: Says how a GPU is shared.
-
-    Raises:
-        OSError: The folder cannot be written.
     """
 
     def known(uuid: str) -> Gpu | None:
         found = machine()
         return next((gpu for gpu in found.gpus if gpu.uuid == uuid), None) if found is not None else None
 
-    gpus = SimulatedGpu(folder / "hardware.json", known, mps=mps)
-    gpus.booted(mps.boot)
     return of(
         edits,
-        gpus,
+        SimulatedGpu(folder / "hardware.json", known, boot=mps.boot, mps=mps),
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-        common=Edits(),
+        common=Edits,
         mps=mps,
         sharing=sharing,
     )
@@ -64,6 +59,7 @@ def simulated(
 def real(
     edits: Callable[[Gpu], Edits],
     *,
+    cdi_root: Path,
     host_root: Path,
     driver_root: Path | None,
     released: Callable[[], str | None],
@@ -74,6 +70,7 @@ def real(
 
     Args:
         edits: Says how a container is given a whole GPU.
+        cdi_root: The runtime's folder for specifications, which has the base specification.
         host_root: Where the host's file system is.
         driver_root: Root of the file system that holds the driver; None for the host's own.
         released: Gives the reason why nobody may hold the driver now; None where there is none.
@@ -86,7 +83,7 @@ def real(
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", f"{on_host}/dev/nvidia{minor}"),
-        common=Edits(cdi=(toolkit.cdi_id(toolkit.DRIVER),)),
+        common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,
     )
@@ -98,7 +95,7 @@ def of(
     capabilities: Capabilities,
     *,
     parent: Callable[[int], DeviceNode],
-    common: Edits,
+    common: Callable[[], Edits],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing],
     thread: Thread | None = None,

@@ -42,7 +42,7 @@ class Mig:
         capabilities: Capabilities,
         *,
         parent: Callable[[int], DeviceNode],
-        common: Edits,
+        common: Callable[[], Edits],
         profiles: Callable[[str], tuple[Profile, ...]],
     ) -> None:
         """Keep what is needed.
@@ -50,7 +50,7 @@ class Mig:
         Args:
             capabilities: The device nodes that open an instance to a container.
             parent: Gives the device node of the GPU with a minor number.
-            common: What every container needs to use the driver.
+            common: Gives what every container needs to use the driver; may raise ``NotYetError``.
             profiles: Gives the profiles of a GPU, by uuid; empty while they are not known.
         """
         self._capabilities = capabilities
@@ -155,7 +155,7 @@ class Mig:
         assert made.done is not None
         done = made.done
         nodes = self._capabilities.nodes(done["minor"], done["instance"], done["compute"])
-        return self._common + Edits(nodes=(self._parent(done["minor"]), *nodes))
+        return self._common() + Edits(nodes=(self._parent(done["minor"]), *nodes))
 
     def _tell(self, gpu: str, unknown: dict[int, Placed]) -> None:
         """Say once of each instance that nobody's entry explains that it is there: it is never destroyed."""

@@ -8,7 +8,6 @@ at a reboot, but for the MIG mode before Hopper.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,8 +54,12 @@ class Instance(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """One GPU. ``users`` are the devices that processes are on, by pid: the GPU's own uuid, or a MIG device's."""
+    """One GPU in one boot.
 
+    ``users`` are the devices that processes are on, by pid: the GPU's own uuid, or a MIG device's.
+    """
+
+    boot: str = ""
     mig: bool = False
     mode: int = control.DEFAULT
     server: Server | None = None
@@ -68,16 +71,23 @@ class SimulatedGpu:
     """``Control`` of all GPUs of a simulated node; one whose uuid the file does not name is as it left the factory."""
 
     def __init__(
-        self, path: Path, gpus: Callable[[str], Gpu | None] = lambda _: None, *, mps: MpsFolder | None = None
+        self,
+        path: Path,
+        gpus: Callable[[str], Gpu | None] = lambda _: None,
+        *,
+        boot: str = "",
+        mps: MpsFolder | None = None,
     ) -> None:
         """Keep the file's path; it is read for every call, so that tests and other instances may write it.
 
         Args:
             path: The file.
             gpus: Gives what a GPU is, by uuid; one that it does not know is an H100.
+            boot: Id of this boot: the state of another one is what a reboot leaves of it.
             mps: Where a daemon's folders are, which containers mount; None for none.
         """
         self._path = path
+        self._boot = boot
         self._mps = mps
         self._gpus = gpus
 
@@ -89,28 +99,14 @@ class SimulatedGpu:
             OSError: The file cannot be written.
         """
         all_of = self._read()
-        one = all_of.setdefault(gpu, State())
+        one = all_of.setdefault(gpu, State(boot=self._boot))
         yield one
         self._path.parent.mkdir(parents=True, exist_ok=True)
         files.write(self._path, msgspec.json.encode(all_of))
 
-    def booted(self, boot: str) -> None:
-        """Forget what no reboot leaves, where the last that was told is another boot than this.
-
-        Raises:
-            OSError: A file cannot be read or written.
-        """
-        marker = self._path.with_suffix(".boot")
-        with contextlib.suppress(FileNotFoundError):
-            if marker.read_text() == boot:
-                return
-            self.reboot()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(marker, boot.encode())
-
     def reboot(self) -> None:
         """Forget what no reboot leaves."""
-        kept = {gpu: State(mig=one.mig and not self._resetless(gpu)) for gpu, one in self._read().items()}
+        kept = {gpu: self._rebooted(gpu, one) for gpu, one in self._read().items()}
         files.write(self._path, msgspec.json.encode(kept))
 
     def minor(self, gpu: str) -> int:
@@ -243,11 +239,15 @@ class SimulatedGpu:
 
     def _read(self) -> dict[str, State]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
+            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as error:
             raise HardwareError(str(self._path), INVALID_ARGUMENT, f"{error}; remove this file") from error
+        return {gpu: one if one.boot == self._boot else self._rebooted(gpu, one) for gpu, one in found.items()}
+
+    def _rebooted(self, gpu: str, one: State) -> State:
+        return State(boot=self._boot, mig=one.mig and not self._resetless(gpu))
 
 
 def _refused(call: str, code: int) -> HardwareError:

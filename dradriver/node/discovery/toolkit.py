@@ -21,7 +21,7 @@ from dradriver.node import files
 from dradriver.node.discovery import ctk
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
-from dradriver.node.errors import SetupError
+from dradriver.node.errors import NotYetError, SetupError
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,30 @@ _Stamp = tuple[object, ...]
 def cdi_id(uuid: str) -> str:
     """Return the fully qualified CDI id of a GPU, which brings its device node and the driver's libraries."""
     return f"{KIND}={uuid}"
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Names(msgspec.Struct):
+    devices: list[_Name]
+
+
+def driver_id(cdi_root: Path) -> str:
+    """Return the fully qualified CDI id of the device that brings no GPU but the rest.
+
+    Raises:
+        NotYetError: The base specification does not have it: a container with it could not start.
+    """
+    path = cdi_root / FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Names)
+    except (OSError, msgspec.DecodeError, UnicodeError) as error:
+        raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
+    if all(device.name != DRIVER for device in found.devices):
+        raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
+    return cdi_id(DRIVER)
 
 
 class BaseSpecification:
