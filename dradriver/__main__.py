@@ -1,4 +1,4 @@
-"""``python -m dradriver node|controller``: only what the chosen part needs is imported."""
+"""``python -m dradriver node|controller|mps``: only what the chosen part needs is imported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import sys
 
 from dradriver import __version__
 
-_USAGE = """usage: python -m dradriver node|controller [options]
+_USAGE = """usage: python -m dradriver node|controller|mps [options]
 
   node        the agent of one node: publishes its GPUs, prepares claims
   controller  the cluster's controller: chooses GPUs for pods
+  mps         one node's MPS control daemons, for shares of GPUs with limits
 
-python -m dradriver node --help and python -m dradriver controller --help list the options."""
+python -m dradriver node --help, for one, lists the options."""
 
 
 def main(argv: list[str]) -> int:
@@ -27,6 +28,10 @@ def main(argv: list[str]) -> int:
         from dradriver.controller.main import main as controller
 
         return controller(argv[1:])
+    if argv[:1] == ["mps"]:
+        from dradriver.node.mps.main import main as mps
+
+        return mps(argv[1:])
     asked = argv[:1] in (["-h"], ["--help"])
     print(_USAGE, file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2

@@ -11,7 +11,21 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.topology.check import is_identity
 
+_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z][a-z.]{0,15})*")
+_MOST_START = 63
 _NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
+
+
+class Mig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which MIG instances a request gets of GPUs whose instances are made on demand.
+
+    Attributes:
+        profile: ``1g.10gb``, as ``nvidia-smi mig -lgip`` has it.
+        starts: By the GPU's uuid, the instance's first memory slice; on a GPU without one the node agent chooses.
+    """
+
+    profile: str
+    starts: dict[str, int] = {}
 
 
 class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -23,6 +37,7 @@ class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
         keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
         nccl: What NCCL is told: ``auto``, ``file``, ``env`` or ``off``.
+        mig: For each request of MIG instances that are made on demand, which.
     """
 
     api_version: str
@@ -30,9 +45,15 @@ class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     order: dict[str, list[str]] = {}
     keep_env: list[str] = []
     nccl: str = values.NCCL_AUTO
+    mig: dict[str, Mig] = {}
 
 
-def make(order: dict[str, list[str]], keep_env: list[str], nccl: str = values.NCCL_AUTO) -> dict[str, object]:
+def make(
+    order: dict[str, list[str]],
+    keep_env: list[str],
+    nccl: str = values.NCCL_AUTO,
+    mig: dict[str, Mig] | None = None,
+) -> dict[str, object]:
     """Return the configuration as it stands in ``opaque.parameters``, with all keys sorted.
 
     Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
@@ -44,8 +65,15 @@ def make(order: dict[str, list[str]], keep_env: list[str], nccl: str = values.NC
         "kind": names.CONFIG_KIND,
         "order": dict(sorted(order.items())),
     }
-    # An agent of before this field takes no claim that has it.
-    return built if nccl == values.NCCL_AUTO else dict(sorted((built | {"nccl": nccl}).items()))
+    # An agent of before these fields takes no claim that has them.
+    if nccl != values.NCCL_AUTO:
+        built["nccl"] = nccl
+    if mig:
+        built["mig"] = {
+            request: {"profile": one.profile} | ({"starts": dict(sorted(one.starts.items()))} if one.starts else {})
+            for request, one in sorted(mig.items())
+        }
+    return dict(sorted(built.items()))
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
@@ -73,5 +101,15 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
             if not is_identity(uuid) or _NUMBER.fullmatch(uuid):
                 raise WordError(
                     f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
+                )
+    for request, one in config.mig.items():
+        where = f"opaque parameters: mig[{request!r}]"
+        if not _PROFILE.fullmatch(one.profile):
+            raise WordError(f"{where}: profile {shown(one.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb")
+        for uuid, start in one.starts.items():
+            if not is_identity(uuid) or _NUMBER.fullmatch(uuid) or not 0 <= start <= _MOST_START:
+                raise WordError(
+                    f"{where}: starts has {shown(uuid)}: {start}; write a GPU's uuid attribute (GPU-…) and the "
+                    f"placement's first memory slice, 0 to {_MOST_START}"
                 )
     return config

@@ -114,6 +114,14 @@ def device_name(uuid: str) -> str:
     return uuid.lower()
 
 
+def part_name(uuid: str, profile: int, start: int) -> str:
+    """Return the device name of a MIG instance at a placement: its GPU's, the profile's id and its first slice.
+
+    It is never the instance's own uuid, which is born when the instance is made.
+    """
+    return f"{device_name(uuid)}-{profile}-{start}"
+
+
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     """Return the machine that a node's current slices describe, or None where none of them carries one.
 

@@ -8,6 +8,7 @@ publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared
 devices     kinds of devices, and making them
+mps         MPS control daemons, in a process of their own
 records     a ledger on disk
 edits       what a container is given
 files       files that are all there or not at all

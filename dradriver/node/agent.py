@@ -28,9 +28,9 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
-from dradriver.node.devices import workshop
+from dradriver.node.devices import assemble
 from dradriver.node.devices.made import BOOT_ID, boot_id
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
@@ -45,6 +45,7 @@ from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
+from dradriver.node.mps.files import MpsFolder
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Machine
@@ -75,6 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rediscover_s: float = 10.0
     beside_device_plugin: bool = False
     policies: Path | None = None
+    mps: bool = False
     kubeconfig: Path | None = None
 
 
@@ -102,7 +104,11 @@ async def run(
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
     policies = PoliciesFile(options.policies)
-    discovery = _discovery(options, lambda: release.reason(publisher.labels))
+
+    def released() -> str | None:
+        return release.reason(publisher.labels)
+
+    discovery = _discovery(options, released)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -190,7 +196,7 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery),
+        workshop=_workshop(options, discovery, lambda: machines.machine, released),
         boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
@@ -267,8 +273,23 @@ def _boot(options: Options) -> str:
     return boot_id(own if options.discovery == "simulated" and own.exists() else BOOT_ID)
 
 
-def _workshop(options: Options, discovery: Discovery) -> Workshop:
-    kinds = [Whole(discovery.edits)]
+def _workshop(
+    options: Options,
+    discovery: Discovery,
+    machine: Callable[[], Machine | None],
+    released: Callable[[], str | None],
+) -> Workshop:
+    mps = MpsFolder(options.state_dir / "mps", boot=_boot(options))
+    by = Sharing(by="mps" if options.mps else "time-slicing")
     if options.discovery == "simulated":
-        return workshop.simulated(kinds, _simulated_dir(options))
-    return Workshop(kinds)
+        folder = _simulated_dir(options)
+        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by)
+    return assemble.real(
+        discovery.edits,
+        cdi_root=options.cdi_root,
+        host_root=options.host_root,
+        driver_root=options.driver_root,
+        released=released,
+        mps=mps,
+        sharing=lambda _: by,
+    )

@@ -12,11 +12,12 @@ class DeviceNode(msgspec.Struct, frozen=True):
     host_path: str
 
 
-class Mount(msgspec.Struct, frozen=True):
-    """A file of the host that the container can read, at a path of the container's."""
+class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file or folder of the host that the container can read, at a path of the container's; seldom one to write."""
 
     host_path: str
     path: str
+    writable: bool = False
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +25,7 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         nodes: Device nodes.
-        mounts: Files, all of them read-only.
+        mounts: Files and folders.
         env: Variables, ``KEY=value``. They replace those of the same name that the pod's author set.
         cdi: Ids of devices in others' CDI specifications, which bring edits of their own.
     """

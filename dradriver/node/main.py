@@ -26,6 +26,7 @@ class Options(options.Common):
     state_dir: Path | None
     pod_uid: str | None
     beside_device_plugin: bool
+    mps: bool
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
+    add("--mps", action="store_true", help="serve shares of GPUs by MPS, whose daemons python -m dradriver mps runs")
     return made
 
 
@@ -122,6 +124,7 @@ def main(argv: list[str]) -> int:
         rediscover_s=args.rediscover,
         beside_device_plugin=args.beside_device_plugin,
         policies=args.policies,
+        mps=args.mps,
         kubeconfig=args.kubeconfig,
     )
     return process.start(agent.run(wanted), args)

@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "webhook.configurationAnnotations.a/b=c",
         "networkPolicy.enabled=false",
     ),
+    "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (
         "node.priorityClassName=",
         "controller.priorityClassName=",
@@ -78,7 +79,7 @@ def objects(*settings: str, kubernetes: str = "1.36.3") -> dict[tuple[str, str],
 
 
 def workload(part: str, *settings: str) -> dict[str, Any]:
-    kind = "DaemonSet" if part == "node" else "Deployment"
+    kind = "DaemonSet" if part in ("node", "mps") else "Deployment"
     return objects(*settings)[kind, f"gpu-topology-{part}"]
 
 

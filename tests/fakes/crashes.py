@@ -21,35 +21,75 @@ from unittest import mock
 
 import msgspec
 
+from dradriver.api import names
 from dradriver.api.objects import ResourceClaim
 from dradriver.node import files
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
+from dradriver.node.devices import assemble
+from dradriver.node.devices.capabilities import SimulatedCapabilities
+from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.devices.whole import Whole
-from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import DeviceBusyError
+from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
-from tests.fakes.node import NODE, claim, device, edits, machine, result, typed, uuid
-from tests.fakes.parts import Halves, half
+from tests.fakes.node import NODE, claim, device, edits, machine, parameters, result, typed, uuid
 from tests.paths import REPO
 
 T = TypeVar("T")
 
-# Whole GPUs by number, halves of GPUs 4 and 5 by number and start.
-CLAIMS: dict[str, tuple[int | tuple[int, int], ...]] = {
+
+class Part(NamedTuple):
+    """A part of a GPU.
+
+    Attributes:
+        gpu: The GPU's number.
+        slices: The memory slices that it surely takes of a GPU with MIG instances.
+        device: What follows the GPU's name in the device's.
+        consumed: What it has of a device that others have too.
+        mig: What the controller says of it.
+        share: Tells it from others of one device.
+    """
+
+    gpu: int
+    slices: tuple[int, ...] = ()
+    device: str = ""
+    consumed: tuple[tuple[str, str], ...] = ()
+    mig: tuple[str, int] | None = None
+    share: str | None = None
+
+
+def _slices(memory: int, compute: int) -> tuple[tuple[str, str], ...]:
+    return ((names.CAPACITY_MEMORY_SLICES, str(memory)), (names.CAPACITY_COMPUTE_SLICES, str(compute)))
+
+
+def _share(cores: int) -> tuple[tuple[str, str], ...]:
+    return ((names.CAPACITY_CORES, str(cores)), (names.CAPACITY_MEMORY, "4Gi"))
+
+
+MIG, MPS, SLICED = (4, 5), 6, 7  # GPUs that have MIG instances, that are shared by MPS, and by time-slicing
+# Whole GPUs by number, and parts of GPUs.
+CLAIMS: dict[str, tuple[int | Part, ...]] = {
     "a": (0,),
     "b": (1,),
     "c": (0, 1),
     "d": (1, 2),
     "e": (2,),
     "f": (3, 0),
-    "g": ((4, 0),),
-    "h": ((4, 4), (5, 0)),
-    "i": ((5, 0), (5, 4), 3),
+    "g": (Part(4, (0, 1, 2, 3), "-9-0"),),
+    "h": (Part(4, (4, 5, 6, 7), "-9-4"), Part(5, (0, 1), "-14-0")),
+    "i": (Part(5, share="i0", consumed=_slices(1, 1)), Part(5, share="i1", consumed=_slices(1, 1)), 3),
     "j": (5,),
+    "k": (Part(4, (4, 5), share="k", consumed=_slices(2, 1), mig=("1g.20gb", 4)),),
+    "l": (Part(MPS, share="l", consumed=_share(25)),),
+    "m": (Part(MPS, share="m", consumed=_share(50)), Part(SLICED, share="m", consumed=_share(50))),
+    "n": (MPS,),
+    "o": (Part(SLICED, share="o", consumed=_share(10)), 2),
+    "p": (SLICED,),
 }
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 _CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "records.py", "files.py"))
@@ -146,9 +186,6 @@ class Node:
         self.boots = 1
         self.kills = 0
         self.gpus = SimulatedGpu(self.folder / "hardware.json")
-        for gpu in (4, 5):
-            with self.gpus.state(uuid(gpu)) as state:
-                state.mig = True
         self.instances = [self._instance(), self._instance()]
         self.restart(0)
         self.restart(1)
@@ -158,7 +195,13 @@ class Node:
         shutil.rmtree(self.folder)
 
     def prepare(self, which: int, name: str, kill: Kill | None, again: Kill | None) -> None:
-        taken = {part for other in self.there if other != name for part in _wholes(CLAIMS[other])}
+        others = [other for other in self.there if other != name]
+        taken = {part for other in others for part in _parts(CLAIMS[other])}
+        # A reboot took the instances of a claim that was prepared before it: who has its slices now the API knows.
+        there = self.whole
+        sure = {
+            part if other in there else part._replace(slices=()) for other in others for part in _parts(CLAIMS[other])
+        }
         answer = self._run(self.instances[which].prepare("default", name, f"uid-{name}"), kill)
         if isinstance(answer, Killed):
             if name not in self.told:
@@ -167,9 +210,9 @@ class Node:
         elif isinstance(answer, DeviceBusyError):
             assert _overlap(taken, CLAIMS[name])
         else:
-            assert not _overlap(taken, CLAIMS[name])
-            assert [one.uuid for one in answer.devices] == [uuid(gpu) for gpu, _ in _wholes(CLAIMS[name])]
-            assert _bootless({name: self.told.get(name, answer)}) == _bootless({name: answer})
+            assert not _overlap(sure, CLAIMS[name])
+            assert [one.uuid for one in answer.devices] == [uuid(part.gpu) for part in _parts(CLAIMS[name])]
+            assert _lasting({name: self.told.get(name, answer)}) == _lasting({name: answer})
             self.told[name] = answer
             self.unsure.discard(name)
             assert name in self.whole
@@ -222,27 +265,39 @@ class Node:
         """Hold everything on the node against what must be there."""
         there, made = self.there, self.made
         # Nothing lost: what the kubelet was told holds.
-        assert _bootless(self.told).items() <= _bootless(there).items()  # one prepared anew may have been cut off
+        assert _lasting(self.told).items() <= _lasting(there).items()  # one prepared anew may have been cut off
         assert there.keys() <= self.told.keys() | self.unsure
         # Nothing double.
-        owned = [(d.uuid, d.device) for one in there.values() for d in one.devices]
+        owned = [(d.uuid, d.part, d.device, d.share_id) for one in there.values() for d in one.devices]
         assert len(owned) == len(set(owned))
-        for gpu, name in owned:
-            assert name.startswith(gpu.lower())
-            assert name != gpu.lower() or sum(other == gpu for other, _ in owned) == 1
+        for identity, part, name, _ in owned:
+            assert name.startswith(identity.lower())
+            assert part or sum(other[0] == identity for other in owned) == 1
         # Nothing left: specs, files and instances are those of the claims that are there, and no other.
         specs = [msgspec.json.decode(path.read_bytes()) for path in sorted((self.folder / "cdi").glob("*"))]
         assert specs == [cdi.spec(one) for _, one in sorted(self.whole.items())]
         assert {path.suffix for path in (self.folder / "state").rglob("*") if path.is_file()} <= {".json", ".lock"}
         mounted = {str(path) for path in (self.folder / "state" / "files").glob("*/*")}
-        assert mounted == {mount.host_path for one in there.values() for d in one.devices for mount in d.edits.mounts}
+        mounts = [mount for one in there.values() for d in one.devices for mount in d.edits.mounts]
+        assert mounted == {mount.host_path for mount in mounts if not mount.writable}
         assert {path.name for path in (self.folder / "state" / "files").glob("*")} == {
             one.uid for one in there.values()
         }
         assert made.keys() <= {d.made for one in there.values() for d in one.devices}
-        instances = {(gpu, start) for gpu in (4, 5) for _, start in self.gpus.gpu_instances(uuid(gpu)).values()}
-        noted = {key: (4 if one.uuid == uuid(4) else 5, int(one.device[-1])) for key, one in made.items()}
-        assert {noted[key] for key, one in made.items() if one.done is not None} <= instances <= set(noted.values())
+        instances = {(uuid(gpu), *placed) for gpu in MIG for placed in self.gpus.gpu_instances(uuid(gpu)).values()}
+        noted = {
+            key: (one.uuid, one.wanted["profile"], one.wanted["start"])
+            for key, one in made.items()
+            if one.kind == "mig"
+        }
+        assert {noted[key] for key in noted if made[key].done is not None} <= instances <= set(noted.values())
+        for gpu in MIG:
+            assert not self.gpus.mig_mode(uuid(gpu)) or any(one.uuid == uuid(gpu) for one in made.values())
+        served = [one for one in made.values() if one.kind == "mps"]
+        with self.gpus.state(uuid(MPS)) as state:
+            assert served or (state.server, state.mode) == (None, DEFAULT)
+            if any(one.done is not None for one in served):
+                assert (state.server, state.mode) == (Server(), EXCLUSIVE_PROCESS)
 
     def end(self) -> None:
         """Give everything back and see that nothing is left."""
@@ -262,7 +317,16 @@ class Node:
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
             machine=machine,
-            workshop=Workshop([Whole(edits), Halves()], self.gpus, thread=Inline()),
+            workshop=assemble.of(
+                edits,
+                self.gpus,
+                SimulatedCapabilities(),
+                parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+                common=Edits,
+                mps=MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"),
+                sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
+                thread=Inline(),
+            ),
             boot=f"boot-{self.boots}",
             budget_s=0.0,
         )
@@ -280,6 +344,12 @@ class Node:
                 return await work
             except (Killed, DeviceBusyError) as error:
                 return error
+            finally:
+                if mortal.dead:  # and with the process all that it still had to do
+                    others = asyncio.all_tasks() - {asyncio.current_task()}
+                    for task in others:
+                        task.cancel()
+                    await asyncio.gather(*others, return_exceptions=True)
 
         mortal = _Mortal(kill)
         with mortal.living():
@@ -290,21 +360,41 @@ class Node:
 
 def allocated(name: str) -> dict[str, Any]:
     """The claim of this name as the scheduler left it."""
-    names = (device(part) if isinstance(part, int) else half(uuid(part[0]), part[1]) for part in CLAIMS[name])
-    return claim(name, results=[result("gpu", one) for one in names])
+    results, config = [], []
+    for number, part in enumerate(_parts(CLAIMS[name])):
+        more: dict[str, Any] = {"consumedCapacity": dict(part.consumed)} if part.consumed else {}
+        more |= {"shareID": part.share} if part.share else {}
+        results.append(result(f"gpu-{number}", device(part.gpu) + part.device, **more))
+        if part.mig is not None:
+            profile, start = part.mig
+            config.append(parameters(mig={f"gpu-{number}": {"profile": profile, "starts": {uuid(part.gpu): start}}}))
+    return claim(name, results=results, config=config)
 
 
-def _bootless(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
-    return {name: msgspec.structs.replace(one, boot="") for name, one in claims.items()}
+def _lasting(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
+    """The claims without what another boot makes otherwise."""
+    return {
+        name: msgspec.structs.replace(
+            one,
+            boot="",
+            devices=tuple(msgspec.structs.replace(d, edits=Edits()) if d.made else d for d in one.devices),
+        )
+        for name, one in claims.items()
+    }
 
 
-def _wholes(parts: tuple[int | tuple[int, int], ...]) -> list[tuple[int, int | None]]:
-    return [(part, None) if isinstance(part, int) else part for part in parts]
+def _parts(parts: tuple[int | Part, ...]) -> list[Part]:
+    return [Part(part) if isinstance(part, int) else part for part in parts]
 
 
-def _overlap(taken: set[tuple[int, int | None]], wanted: tuple[int | tuple[int, int], ...]) -> bool:
+def _overlap(taken: set[Part], wanted: tuple[int | Part, ...]) -> bool:
     return any(
-        gpu == other and (None in (start, place) or start == place)
-        for gpu, start in _wholes(wanted)
-        for other, place in taken
+        one.gpu == other.gpu
+        and (not _is_part(one) or not _is_part(other) or one == other or bool(set(one.slices) & set(other.slices)))
+        for one in _parts(wanted)
+        for other in taken
     )
+
+
+def _is_part(part: Part) -> bool:
+    return part != Part(part.gpu)

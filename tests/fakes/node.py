@@ -20,6 +20,7 @@ from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.telling import Teller
+from dradriver.node.devices.share import Sharing, TimeSliced
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.edits import DeviceNode, Edits
@@ -41,8 +42,8 @@ def edits(gpu: Gpu) -> Edits:
 
 
 def workshop() -> Workshop:
-    """The kinds of devices of a node with whole GPUs alone."""
-    return Workshop([Whole(edits)])
+    """The kinds of devices of a node on which nothing has to be made."""
+    return Workshop([TimeSliced(edits, lambda _: Sharing()), Whole(edits)])
 
 
 def teller(profile: str = "") -> Teller:
@@ -107,6 +108,7 @@ def parameters(
     *,
     source: str = "FromClaim",
     nccl: str | None = None,
+    mig: Object | None = None,
     **more: Any,
 ) -> Object:
     """An entry of ``allocation.devices.config`` with our opaque configuration."""
@@ -116,7 +118,7 @@ def parameters(
         "order": order or {},
         "keepEnv": list(keep_env),
     }
-    opaque |= {} if nccl is None else {"nccl": nccl}
+    opaque |= ({} if nccl is None else {"nccl": nccl}) | ({} if mig is None else {"mig": mig})
     return {"source": source, "opaque": {"driver": names.DRIVER, "parameters": opaque}, **more}
 
 

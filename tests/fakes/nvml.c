@@ -7,7 +7,9 @@
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
  * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries.
  * "device=PATH": without that file there is no driver. What is not in the table is not supported. Compiled with -DOLD,
- * it lacks what old drivers lack.
+ * it lacks what old drivers lack. Answers with " then " between them are given one after the other; the last one stays.
+ *
+ * Calls that change hardware are in nvml_calls.c.
  *
  * Types and values: nvml.h, as far as nvidia-ml-py uses them.
  */
@@ -78,8 +80,15 @@ static int order_key(const void *key, const void *line)
 
 static const char *look_up(const char *key)
 {
+    static char now[4096];
     char **line = bsearch(key, lines, count, sizeof *lines, order_key);
-    return line ? *line + strlen(key) + 1 : NULL;
+    char *all = line ? *line + strlen(key) + 1 : NULL;
+    char *next = all ? strstr(all, " then ") : NULL;
+    if (!next)
+        return all;
+    snprintf(now, sizeof now, "%.*s", (int)(next - all), all);
+    memmove(all, next + 6, strlen(next + 6) + 1);
+    return now;
 }
 
 static void refresh(void);
@@ -238,18 +247,19 @@ static int load(void) /* what was there before is left: another thread may be re
     return 1;
 }
 
-static int same(const struct stat *now)
+/* Whether the file is another one than was read. */
+static int changed(void)
 {
-    return text && now->st_ino == seen.st_ino && now->st_mtim.tv_sec == seen.st_mtim.tv_sec &&
-           now->st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+    struct stat now;
+    return !text || stat(at, &now) || now.st_ino != seen.st_ino || now.st_mtim.tv_sec != seen.st_mtim.tv_sec ||
+           now.st_mtim.tv_nsec != seen.st_mtim.tv_nsec;
 }
 
 static void refresh(void)
 {
-    struct stat now;
     size_t i;
     pthread_mutex_lock(&one);
-    if (!stat(at, &now) && !same(&now) && load())
+    if (!access(at, R_OK) && changed() && load())
         for (i = 0; i < known; i++)
             if (devices[i].left)
                 devices[i].left = left_of(devices[i].name);
@@ -261,9 +271,8 @@ static int begin(void)
     const char *value;
     char log[4112];
     FILE *sessions;
-    struct stat now;
     size_t i;
-    if (!table() || stat(at, &now) || !(same(&now) || load()))
+    if (!table() || (changed() && !load()))
         return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
     snprintf(log, sizeof log, "%s.sessions", at);
     if ((sessions = fopen(log, "a"))) {
@@ -501,5 +510,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *wan
     }
     return *wanted > room ? 7 : OK; /* NVML_ERROR_INSUFFICIENT_SIZE */
 }
+
+#include "nvml_calls.c"
 
 #endif

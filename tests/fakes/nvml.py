@@ -7,11 +7,12 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pynvml
 
+from dradriver.node.devices.control import Profile
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
 from tests import needs
@@ -93,6 +94,49 @@ def table(machine: Machine) -> Table:
                 answers[f"nvmlDeviceGetTopologyCommonAncestor {at} {other.index}"] = str(_LEVELS[machine.paths[i][j]])
                 answers[f"nvmlDeviceGetP2PStatus 2 {at} {other.index}"] = "0" if machine.links[i][j] else "5"
     return answers
+
+
+def mig_table(gpu: int, uuid: str, profiles: Sequence[Profile], enumerated: Mapping[int, int]) -> Table:
+    """What NVML says of a GPU whose MIG mode is on, with no instance: profiles by NVML's enumeration, which has gaps.
+
+    Args:
+        gpu: The GPU's index.
+        uuid: Its uuid.
+        profiles: Its profiles.
+        enumerated: NVML's number of each profile, by the profile's id.
+    """
+    answers = {f"nvmlDeviceGetHandleByUUID {uuid}": str(gpu), f"nvmlDeviceGetMigMode {gpu}": "1 1"}
+    for one in profiles:
+        about = f"{one.id} {one.compute} {one.most} {one.memory_mib} MIG {one.name}"
+        answers[f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} {enumerated[one.id]}"] = about
+        spans = " ".join(f"{start}:{one.size}" for start in one.starts)
+        answers[f"nvmlDeviceGetGpuInstancePossiblePlacements_v2 {gpu} {one.id}"] = spans
+    return answers
+
+
+def instance_table(name: str, profile: Profile, start: int, compute: Mapping[int, int]) -> Table:
+    """What it says of a GPU instance, ``0/gi5``: where it is, and the slices of each profile of compute instances."""
+    gpu, _, number = name.partition("/gi")
+    answers = {
+        f"nvmlDeviceGetGpuInstances {gpu} {profile.id}": number,
+        f"nvmlDeviceGetGpuInstanceById {gpu} {number}": "",
+        f"nvmlGpuInstanceGetInfo {name}": f"{profile.id} {start} {profile.size}",
+    }
+    for enumerated, slices in compute.items():
+        answers[f"nvmlGpuInstanceGetComputeInstanceProfileInfoV {name} {enumerated}"] = f"{enumerated} {slices} 7"
+    return answers
+
+
+def compute_table(name: str, profile: int, mig: str, uuid: str) -> Table:
+    """What it says of a compute instance, ``0/gi5/ci0``, and of its MIG device, ``0/0``."""
+    instance, _, number = name.partition("/ci")
+    return {
+        f"nvmlGpuInstanceGetComputeInstances {instance} {profile}": number,
+        f"nvmlGpuInstanceGetComputeInstanceById {instance} {number}": "",
+        f"nvmlComputeInstanceGetInfo_v2 {name}": f"{profile} 0 1 {mig}",
+        f"nvmlDeviceGetUUID {mig}": uuid,
+        f"nvmlDeviceGetHandleByUUID {uuid}": mig,
+    }
 
 
 def link_words(gbps: float) -> tuple[str, int]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from dradriver.api import slices
-from dradriver.node.devices.control import NOT_FOUND, Control
+from dradriver.node.devices import parts
+from dradriver.node.devices.control import Control
+from dradriver.node.devices.kinds import Found, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
-from dradriver.node.errors import HardwareError
 from dradriver.topology.machine import Gpu, Machine
 
-PROFILE = "3g.40gb"
+PROFILES = {profile.name: profile for profile in parts.profiles(parts.H100)}
+PROFILE = PROFILES["3g.40gb"]
 STARTS = (0, 4)
 
 
@@ -21,22 +23,25 @@ class Halves:
 
     name = "half"
     makes = True
+    part = True
 
-    def publish(self, machine: Machine) -> Mapping[str, Gpu]:
-        return {half(gpu.uuid, start): gpu for gpu in machine.gpus for start in STARTS}
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        known = {half(gpu.uuid, start): gpu for gpu in machine.gpus for start in STARTS}
+        return Found(known[wish.device], {}) if wish.device in known else None
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
+        return [intent.wanted for intent in intents]
 
     def make(self, control: Control, made: Made) -> dict[str, Any]:
         instance = control.create_gpu_instance(made.uuid, PROFILE, _start(made))
-        return {"instance": instance, "mig": control.create_compute_instance(made.uuid, instance)}
+        compute = control.create_compute_instance(made.uuid, instance)
+        return {"instance": instance, "mig": control.compute_instances(made.uuid, instance)[compute]}
 
-    def undo(self, control: Control, made: Made) -> None:
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         for number, placed in control.gpu_instances(made.uuid).items():
-            if placed == (PROFILE, _start(made)):
-                try:
-                    control.destroy_compute_instance(made.uuid, number)
-                except HardwareError as error:
-                    if error.code != NOT_FOUND:
-                        raise
+            if placed == (PROFILE.id, _start(made)):
+                for compute in control.compute_instances(made.uuid, number):
+                    control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:

@@ -81,11 +81,13 @@ def test_an_older_kubernetes_is_refused() -> None:
     assert "chart requires kubeVersion" in done.stderr
 
 
-@pytest.mark.parametrize("part", ["node", "controller", "webhook"])
+@pytest.mark.parametrize("part", ["node", "controller", "webhook", "mps"])
 def test_each_process_knows_its_flags(part: str) -> None:
     """The chart and the code agree: every flag that any variant of the chart writes is in the process's help."""
     flags = set()
-    for settings in VARIANTS.values():
+    for variant, settings in VARIANTS.items():
+        if part == "mps" and variant != "mps":
+            continue
         name, *rest = container(part, *settings)["args"]
         rest = rest if part == "webhook" else rest[1:]
         assert name == ("webhook" if part == "webhook" else "dradriver")
@@ -206,6 +208,32 @@ def test_selectors_hold_nothing_that_a_version_changes() -> None:
         spec = workload(part)["spec"]
         assert set(spec["selector"]["matchLabels"]) == keys
         assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+def test_mps_is_off_until_it_is_asked_for() -> None:
+    assert [name for _, name in objects() if name.endswith("-mps")] == []
+    assert "--mps" not in container("node")["args"]
+    simulated = objects(*SIMULATED, "mps.enabled=true")  # nothing runs there, and the agent's hardware is a file
+    assert [name for _, name in simulated if name.endswith("-mps")] == []
+    assert "--mps" in container("node", *SIMULATED, "mps.enabled=true")["args"]
+
+
+def test_an_upgrade_leaves_the_daemons_of_shares_alone() -> None:
+    only, spec = container("mps", *VARIANTS["mps"]), workload("mps", *VARIANTS["mps"])["spec"]
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    pod = spec["template"]["spec"]
+    assert (pod["automountServiceAccountToken"], pod["hostPID"]) == (False, True)
+    assert not {"hostNetwork", "hostIPC"} & set(pod)
+    assert "limits" not in only["resources"]
+    plugin = "/data/kubelet/plugins/gpu.topology"
+    assert {f"--state-dir={plugin}", "--driver-root=/host/run/nvidia/driver"} <= set(only["args"])
+    mounts = {mount["name"]: mount for mount in only["volumeMounts"]}
+    assert (mounts["plugin"]["mountPath"], mounts["plugin"]["mountPropagation"]) == (plugin, "Bidirectional")
+    assert mounts["host"]["readOnly"]
+    rendered = objects(*VARIANTS["mps"])
+    assert [name for kind, name in rendered if "Role" in kind and "mps" in name] == []
+    (rule,) = rendered["NetworkPolicy", "gpu-topology-mps"]["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [port["containerPort"] for port in only["ports"]]
 
 
 def test_simulated_machines_are_told_to_the_agent_in_order() -> None:

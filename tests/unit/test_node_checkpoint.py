@@ -19,9 +19,11 @@ from dradriver.node.errors import ClaimError
 EDITS = Edits(nodes=(DeviceNode("/dev/nvidia0", "/dev/null"),), env=("A=1",))
 
 
-def prepared(uid: str = "u-1", gpu: str = "GPU-a", share: str | None = None, *, admin: bool = False) -> PreparedClaim:
+def prepared(
+    uid: str = "u-1", gpu: str = "GPU-a", share: str | None = None, *, part: str = "", admin: bool = False
+) -> PreparedClaim:
     device = PreparedDevice(
-        request="r", pool="n", device=gpu.lower(), uuid=gpu, edits=EDITS, share_id=share, admin=admin
+        request="r", pool="n", device=gpu.lower(), uuid=gpu, edits=EDITS, part=part, share_id=share, admin=admin
     )
     return PreparedClaim(uid=uid, namespace="ns", name="c", devices=(device,))
 
@@ -164,15 +166,19 @@ def test_sweep_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["u-1.json"]
 
 
-def test_one_gpu_has_one_owner_unless_both_hold_shares_or_one_only_looks_on() -> None:
+def test_one_gpu_has_one_owner_unless_both_hold_parts_of_a_kind_or_one_only_looks_on() -> None:
     def excludes(a: PreparedClaim, b: PreparedClaim) -> bool:
         assert a.devices[0].excludes(b.devices[0]) == b.devices[0].excludes(a.devices[0])
         return a.devices[0].excludes(b.devices[0])
 
     assert excludes(prepared(), prepared())
     assert not excludes(prepared(), prepared(gpu="GPU-b"))
-    assert excludes(prepared(share="s"), prepared())
-    assert not excludes(prepared(share="s"), prepared(share="t"))
+    part = prepared(share="s", part="share")
+    assert excludes(part, prepared())
+    assert excludes(part, prepared(share="t"))  # all of a GPU that could be shared
+    assert excludes(part, prepared(share="t", part="mps"))
+    assert excludes(part, part)
+    assert not excludes(part, prepared(share="t", part="share"))
     assert not excludes(prepared(admin=True), prepared())
 
 

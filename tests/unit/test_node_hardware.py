@@ -216,7 +216,8 @@ async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_the_base_s
         asked = node.put_claim(claim("c", results=[result("gpu", device)]))
         (prepared,) = (await node.kubelet.prepare(asked))[asked[2]].devices
         assert {device["name"] for device in node.specs["gpu.topology-gpu.json"]["devices"]} == {
-            gpu.uuid for gpu in dgx1.machine.gpus
+            "driver",
+            *(gpu.uuid for gpu in dgx1.machine.gpus),
         }
         (ours,) = node.specs["gpu.topology-claim_uid-c.json"]["devices"]
         assert list(prepared.cdi_device_ids) == [

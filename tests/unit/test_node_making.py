@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.node.claims.prepare import Preparer
+from dradriver.node.devices.control import Profile
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
@@ -19,7 +20,7 @@ from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
 from dradriver.node.threads import Thread
 from tests.fakes.node import claim, edits, eventually, result, uuid
-from tests.fakes.parts import PROFILE, Halves, half
+from tests.fakes.parts import PROFILE, PROFILES, Halves, half
 from tests.fakes.preparing import World
 
 Asked = tuple[str, str, str]
@@ -34,7 +35,7 @@ class Gpus(SimulatedGpu):
         self.go_on.set()
         self.working = threading.Event()
 
-    def create_gpu_instance(self, gpu: str, profile: str, start: int) -> int:
+    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
         self.working.set()
         self.go_on.wait(timeout=30)
         return super().create_gpu_instance(gpu, profile, start)
@@ -49,7 +50,7 @@ class Sliced(World):
         for i in range(4):
             with self.gpus.state(uuid(i)) as state:
                 state.mig = True
-        self.workshop = Workshop([Whole(edits), Halves()], self.gpus)
+        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
 
     def halves(self, name: str, *parts: tuple[int, int]) -> Asked:
         results = [result("gpu", half(uuid(gpu), start)) for gpu, start in parts]
@@ -136,7 +137,7 @@ async def test_a_claim_that_is_given_back_while_it_is_made_is_undone_after_it(wo
 
 
 async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) -> None:
-    world.gpus.create_gpu_instance(uuid(1), "7g.80gb", 0)  # somebody's own
+    world.gpus.create_gpu_instance(uuid(1), PROFILES["7g.80gb"], 0)  # somebody's own
     with pytest.raises(HardwareError, match="Insufficient Resources"):
         await patient(world).prepare(*world.halves("c", (0, 0), (0, 4), (1, 0)))
     assert world.instances == {1: [0]}
@@ -207,6 +208,8 @@ async def test_after_a_reboot_what_was_made_is_forgotten_and_made_anew(world: Sl
     await world.preparer().prepare(*world.put(claim("whole", [5])))
     await world.preparer().prepare(*asked)
     world.gpus.reboot()
+    with world.gpus.state(uuid(0)) as state:
+        state.mig = True
     world.boot = "boot-2"
     preparer = world.preparer()
     await preparer.recover()

@@ -12,11 +12,12 @@ import pytest
 from dradriver.node.claims.occupied import Processes
 from dradriver.node.claims.prepare import BUDGET_S
 from dradriver.node.claims.reconcile import Reconciler
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.kinds import Found, Wish
+from dradriver.node.devices.whole import Whole, named
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery.nvml import NvmlError
 from dradriver.node.errors import DeviceBusyError, NotYetError, OccupiedError, SetupError
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
 
@@ -91,18 +92,29 @@ async def test_so_may_one_whose_entry_was_damaged(world: World) -> None:
     assert await world.preparer().prepare(*asked) == before
 
 
-@pytest.mark.parametrize("more", [{"shareID": "a"}, {"adminAccess": True}])
+PART = {"shareID": "a", "consumedCapacity": {"cores": "25", "memory": "4Gi"}}
+
+
+@pytest.mark.parametrize("more", [PART, {"adminAccess": True}])
 async def test_who_shares_a_gpu_or_looks_on_has_others_beside_him(world: World, more: dict[str, object]) -> None:
     world.processes = {uuid(0): [4711]}
     await world.preparer().prepare(*world.put(claim("c", results=[result("gpu", device(0), **more)])))
     assert now() < 1
 
 
+async def test_who_has_all_of_a_gpu_that_may_be_shared_has_nobody_beside_him(world: World) -> None:
+    world.processes = {uuid(0): [4711]}
+    everything = {"shareID": "a", "consumedCapacity": {"cores": "100", "memory": "64Gi"}}
+    with pytest.raises(OccupiedError, match="4711"):
+        await world.preparer().prepare(*world.put(claim("c", results=[result("gpu", device(0), **everything)])))
+
+
 class Instances(Whole):
     """MIG instances that exist: one for each GPU, of its name."""
 
-    def publish(self, machine: Machine) -> Mapping[str, Gpu]:
-        return {device(gpu.index): gpu for gpu in machine.gpus}
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        found = named(machine, wish.device)
+        return None if found is None else Found(found, {})
 
 
 async def test_a_gpu_in_mig_mode_has_processes_of_its_other_instances(world: World) -> None:

@@ -205,7 +205,8 @@ async def test_claims_of_different_gpus_do_not_wait_for_each_other(world: World)
 async def test_shares_and_lookers_on_are_prepared_beside_an_owner(world: World) -> None:
     preparer = world.preparer()
     for number in range(2):
-        one = claim(f"s{number}", results=[result("gpu", device(0), shareID=f"share-{number}")])
+        share = {"shareID": f"share-{number}", "consumedCapacity": {"cores": "25", "memory": "4Gi"}}
+        one = claim(f"s{number}", results=[result("gpu", device(0), **share)])
         await preparer.prepare(*world.put(one))
     with pytest.raises(DeviceBusyError):
         await preparer.prepare(*world.put(claim("whole", [0])))

@@ -19,7 +19,7 @@ from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.nvml import NvmlError
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import DeviceBusyError, SetupError
-from tests.fakes.node import NODE, claim, device, machine, result, uuid
+from tests.fakes.node import NODE, claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 
 pytestmark = pytest.mark.looptime
@@ -241,6 +241,27 @@ async def test_on_real_hardware_nvidias_ids_are_rebuilt_too(tmp_path: Path) -> N
     newer(world)
     await passes(reconciler(world), 1)
     assert (await world.preparer().prepared())["uid-c"].value == before
+
+
+async def test_a_newer_claim_whose_configuration_has_words_of_later_keeps_its_gpu(world: World) -> None:
+    before = (await world.preparer().prepared())["uid-c"].value
+    asked = claim("c", [0, 1])
+    asked["status"]["allocation"]["devices"]["config"] = [parameters(mig={"gpu": {"laterWord": 1}})]
+    world.put(asked)
+    newer(world)
+    await passes(reconciler(world), 1)
+    assert (await world.preparer().prepared())["uid-c"].value == before
+
+
+async def test_parts_are_given_back_although_others_use_their_gpu(world: World) -> None:
+    """Whose process is on a shared GPU nobody can say; one on a MIG device keeps it from being destroyed."""
+    share = {"shareID": "s", "consumedCapacity": {"cores": "25", "memory": "4Gi"}}
+    preparer = world.preparer()
+    await preparer.prepare(*world.put(claim("part", results=[result("gpu", device(5), **share)])))
+    world.processes = {uuid(5): [7]}
+    del world.claims["part"]
+    await passes(reconciler(world), 2)
+    assert "uid-part" not in await preparer.prepared()
 
 
 async def test_a_newer_claim_whose_gpu_is_lost_now_keeps_its_gpu(world: World) -> None:

@@ -6,19 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.devices.control import IN_USE, INSUFFICIENT_RESOURCES, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED
+from dradriver.node.devices import parts
+from dradriver.node.devices.control import (
+    DEFAULT,
+    EXCLUSIVE_PROCESS,
+    IN_USE,
+    INSUFFICIENT_RESOURCES,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+)
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import HardwareError
+from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.topology.machine import Gpu
 
 GPU = "GPU-a"
+H100 = {profile.name: profile for profile in parts.profiles(parts.H100)}
+
+
+def simulated(path: Path, product: str, *, mig: bool = True) -> SimulatedGpu:
+    gpu = SimulatedGpu(path / "hardware.json", lambda uuid: Gpu(index=0, uuid=uuid, minor=7, pci="", product=product))
+    with gpu.state(GPU) as state:
+        state.mig = mig
+    return gpu
 
 
 @pytest.fixture
 def sliced(tmp_path: Path) -> SimulatedGpu:
-    gpu = SimulatedGpu(tmp_path / "hardware.json")
-    with gpu.state(GPU) as state:
-        state.mig = True
-    return gpu
+    return simulated(tmp_path, parts.H100)
 
 
 def refused(code: int) -> pytest.RaisesExc[HardwareError]:
@@ -28,93 +45,187 @@ def refused(code: int) -> pytest.RaisesExc[HardwareError]:
 def test_instances_are_made_where_there_is_room_and_another_object_sees_them(
     sliced: SimulatedGpu, tmp_path: Path
 ) -> None:
-    first = sliced.create_gpu_instance(GPU, "3g.40gb", 4)
-    second = sliced.create_gpu_instance(GPU, "1g.10gb", 0)
-    assert SimulatedGpu(tmp_path / "hardware.json").gpu_instances(GPU) == {
-        first: ("3g.40gb", 4),
-        second: ("1g.10gb", 0),
-    }
+    first = sliced.create_gpu_instance(GPU, H100["3g.40gb"], 4)
+    second = sliced.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+    assert SimulatedGpu(tmp_path / "hardware.json").gpu_instances(GPU) == {first: (9, 4), second: (19, 0)}
 
 
 @pytest.mark.parametrize(
     ("profile", "start", "code"),
     [
         ("1g.10gb", 4, INSUFFICIENT_RESOURCES),  # 3g at 4 takes the memory slices 4 to 7
+        ("1g.20gb", 6, INSUFFICIENT_RESOURCES),
+        ("1g.20gb", 2, None),
         ("4g.40gb", 0, None),
         ("7g.80gb", 0, INSUFFICIENT_RESOURCES),
         ("2g.20gb", 1, INVALID_ARGUMENT),
-        ("9g.90gb", 0, INVALID_ARGUMENT),
+        ("1g.20gb", 1, INVALID_ARGUMENT),
     ],
 )
 def test_a_placement_that_is_taken_or_none_is_refused(
     sliced: SimulatedGpu, profile: str, start: int, code: int | None
 ) -> None:
-    sliced.create_gpu_instance(GPU, "3g.40gb", 4)
+    sliced.create_gpu_instance(GPU, H100["3g.40gb"], 4)
     if code is None:
-        sliced.create_gpu_instance(GPU, profile, start)
+        sliced.create_gpu_instance(GPU, H100[profile], start)
         return
     before = sliced.gpu_instances(GPU)
     with refused(code):
-        sliced.create_gpu_instance(GPU, profile, start)
+        sliced.create_gpu_instance(GPU, H100[profile], start)
     assert sliced.gpu_instances(GPU) == before
 
 
-def test_a_gpu_has_seven_compute_slices_though_it_has_eight_of_memory(sliced: SimulatedGpu) -> None:
-    sliced.create_gpu_instance(GPU, "4g.40gb", 0)
-    sliced.create_gpu_instance(GPU, "2g.20gb", 4)
-    sliced.create_gpu_instance(GPU, "1g.10gb", 6)
+def test_a_profile_of_another_product_is_none(sliced: SimulatedGpu) -> None:
     with refused(INVALID_ARGUMENT):
-        sliced.create_gpu_instance(GPU, "1g.10gb", 7)
+        sliced.create_gpu_instance(GPU, parts.profiles("NVIDIA A30")[1], 0)
+
+
+def test_a_gpu_has_seven_compute_slices_though_it_has_eight_of_memory(sliced: SimulatedGpu) -> None:
+    sliced.create_gpu_instance(GPU, H100["4g.40gb"], 0)
+    sliced.create_gpu_instance(GPU, H100["2g.20gb"], 4)
+    sliced.create_gpu_instance(GPU, H100["1g.10gb"], 6)
+    with refused(INVALID_ARGUMENT):
+        sliced.create_gpu_instance(GPU, H100["1g.10gb"], 7)
+    with refused(INSUFFICIENT_RESOURCES):
+        sliced.create_gpu_instance(GPU, H100["1g.20gb"], 6)
+
+
+def test_only_one_instance_has_the_media_engines(sliced: SimulatedGpu) -> None:
+    sliced.create_gpu_instance(GPU, H100["1g.10gb+me"], 0)
+    with refused(INSUFFICIENT_RESOURCES):
+        sliced.create_gpu_instance(GPU, H100["1g.10gb+me"], 1)
+    sliced.create_gpu_instance(GPU, H100["1g.10gb"], 1)
+
+
+def test_an_a30_has_four_slices(tmp_path: Path) -> None:
+    gpu = simulated(tmp_path, "NVIDIA A30")
+    a30 = {profile.name: profile for profile in gpu.profiles(GPU)}
+    assert [*a30] == ["1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"]
+    for start in (3, 2, 1):
+        gpu.create_gpu_instance(GPU, a30["1g.6gb"], start)
+    with refused(INSUFFICIENT_RESOURCES):
+        gpu.create_gpu_instance(GPU, a30["2g.12gb"], 0)
+    gpu.create_gpu_instance(GPU, a30["1g.6gb+me"], 0)
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "3g.20gb"),
+        ("NVIDIA A100-SXM4-80GB", "3g.40gb"),
+        ("NVIDIA H100 NVL", "3g.47gb"),
+        ("NVIDIA H200", "3g.71gb"),
+        ("NVIDIA GB200", "3g.93gb"),
+        ("NVIDIA L40S", None),
+    ],
+)
+def test_a_product_has_its_own_sizes(product: str, name: str | None, tmp_path: Path) -> None:
+    found = {one.compute: one.name for one in simulated(tmp_path, product).profiles(GPU)}
+    assert found.get(3) == name
 
 
 def test_mig_off_has_no_instances_and_mig_on_no_compute_mode(sliced: SimulatedGpu) -> None:
     with refused(NOT_SUPPORTED):
-        sliced.create_gpu_instance("GPU-b", "1g.10gb", 0)
+        sliced.create_gpu_instance("GPU-b", H100["1g.10gb"], 0)
     with refused(NOT_SUPPORTED):
-        sliced.set_exclusive(GPU, True)
+        sliced.set_compute_mode(GPU, EXCLUSIVE_PROCESS)
+    with refused(NOT_SUPPORTED):
+        sliced.start_mps(GPU, Server())
+
+
+@pytest.mark.parametrize(
+    ("product", "code"),
+    [(parts.H100, None), ("NVIDIA A100-SXM4-40GB", RESET_REQUIRED), ("NVIDIA L40S", NOT_SUPPORTED)],
+)
+def test_mig_mode_changes_at_once_from_hopper_on(product: str, code: int | None, tmp_path: Path) -> None:
+    gpu = simulated(tmp_path, product, mig=False)
+    if code is not None:
+        with refused(code):
+            gpu.set_mig_mode(GPU, True)
+        return
+    gpu.set_mig_mode(GPU, True)
+    number = gpu.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+    gpu.set_mig_mode(GPU, True)
+    with refused(IN_USE):
+        gpu.set_mig_mode(GPU, False)
+    gpu.destroy_gpu_instance(GPU, number)
+    gpu.set_mig_mode(GPU, False)
+    with gpu.state(GPU) as state:
+        state.users = {4711: GPU}
+    with refused(IN_USE):
+        gpu.set_mig_mode(GPU, True)
 
 
 def test_instances_go_from_the_inside_out_and_not_under_a_process(sliced: SimulatedGpu) -> None:
-    number = sliced.create_gpu_instance(GPU, "2g.20gb", 2)
-    device = sliced.create_compute_instance(GPU, number)
+    number = sliced.create_gpu_instance(GPU, H100["2g.20gb"], 2)
+    compute = sliced.create_compute_instance(GPU, number)
+    (device,) = sliced.compute_instances(GPU, number).values()
     with refused(INSUFFICIENT_RESOURCES):
         sliced.create_compute_instance(GPU, number)
     with refused(IN_USE):
         sliced.destroy_gpu_instance(GPU, number)
     with sliced.state(GPU) as state:
         state.users = {4711: device}
+    assert (sliced.processes(device), sliced.processes(GPU)) == (1, 0)
     with refused(IN_USE):
-        sliced.destroy_compute_instance(GPU, number)
+        sliced.destroy_compute_instance(GPU, number, compute)
     with sliced.state(GPU) as state:
         state.users = {}
-    sliced.destroy_compute_instance(GPU, number)
+    sliced.destroy_compute_instance(GPU, number, compute)
     with refused(NOT_FOUND):
-        sliced.destroy_compute_instance(GPU, number)
+        sliced.destroy_compute_instance(GPU, number, compute)
     sliced.destroy_gpu_instance(GPU, number)
     with refused(NOT_FOUND):
         sliced.destroy_gpu_instance(GPU, number)
-    assert sliced.create_compute_instance(GPU, sliced.create_gpu_instance(GPU, "2g.20gb", 2)) == device
+    again = sliced.create_gpu_instance(GPU, H100["2g.20gb"], 2)
+    sliced.create_compute_instance(GPU, again)
+    assert sliced.compute_instances(GPU, again) == {0: device}
 
 
 def test_one_server_serves_a_gpus_shares(sliced: SimulatedGpu) -> None:
-    sliced.set_exclusive("GPU-b", True)
+    half = Server(memory_mib=40960, thread_percentage=50)
+    sliced.set_compute_mode("GPU-b", EXCLUSIVE_PROCESS)
     for _ in range(2):
-        sliced.start_mps("GPU-b", "/run/a")
+        sliced.start_mps("GPU-b", half)
     with refused(IN_USE):
-        sliced.start_mps("GPU-b", "/run/b")
-    sliced.stop_mps("GPU-b")
-    sliced.stop_mps("GPU-b")
-    sliced.start_mps("GPU-b", "/run/b")
+        sliced.start_mps("GPU-b", Server())
+    for _ in range(2):
+        sliced.stop_mps("GPU-b")
+    sliced.start_mps("GPU-b", Server())
+    assert sliced.compute_mode("GPU-b") == EXCLUSIVE_PROCESS
 
 
-def test_a_reboot_leaves_mig_mode_alone(sliced: SimulatedGpu) -> None:
-    sliced.create_compute_instance(GPU, sliced.create_gpu_instance(GPU, "1g.10gb", 0))
-    sliced.set_exclusive("GPU-b", True)
-    sliced.reboot()
-    assert sliced.gpu_instances(GPU) == {}
-    sliced.create_gpu_instance(GPU, "7g.80gb", 0)
-    with sliced.state("GPU-b") as state:
-        assert (state.exclusive, state.mig) == (False, False)
+def test_a_served_gpu_has_the_folders_that_containers_mount(tmp_path: Path) -> None:
+    folder = MpsFolder(tmp_path / "mps", boot="b")
+    gpu = SimulatedGpu(tmp_path / "hardware.json", mps=folder)
+    gpu.start_mps(GPU, Server())
+    assert sorted(path.name for path in folder.of(GPU).iterdir()) == ["pipe", "shm"]
+    for _ in range(2):
+        gpu.stop_mps(GPU)
+    assert list(folder.of(GPU).iterdir()) == []
+
+
+@pytest.mark.parametrize(("product", "mode"), [(parts.H100, False), ("NVIDIA A100-SXM4-40GB", True)])
+def test_a_reboot_leaves_mig_mode_alone_before_hopper(product: str, mode: bool, tmp_path: Path) -> None:
+    gpu = simulated(tmp_path, product)
+    gpu.create_compute_instance(GPU, gpu.create_gpu_instance(GPU, gpu.profiles(GPU)[0], 0))
+    gpu.set_compute_mode("GPU-b", EXCLUSIVE_PROCESS)
+    gpu.start_mps("GPU-b", Server())
+    gpu.reboot()
+    assert (gpu.gpu_instances(GPU), gpu.mig_mode(GPU)) == ({}, mode)
+    with gpu.state("GPU-b") as state:
+        assert (state.mode, state.server) == (DEFAULT, None)
+
+
+def test_another_boot_is_a_reboot_and_the_same_is_none(tmp_path: Path) -> None:
+    first = SimulatedGpu(tmp_path / "hardware.json", boot="one")
+    first.set_mig_mode(GPU, True)
+    first.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+    assert len(SimulatedGpu(tmp_path / "hardware.json", boot="one").gpu_instances(GPU)) == 1
+    later = SimulatedGpu(tmp_path / "hardware.json", boot="two")
+    assert (later.gpu_instances(GPU), later.mig_mode(GPU)) == ({}, False)
+    later.set_compute_mode(GPU, EXCLUSIVE_PROCESS)
+    assert SimulatedGpu(tmp_path / "hardware.json", boot="two").compute_mode(GPU) == EXCLUSIVE_PROCESS
 
 
 def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:

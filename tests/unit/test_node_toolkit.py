@@ -16,6 +16,7 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery import ctk, toolkit
 from dradriver.node.discovery.specification import read_all
 from dradriver.node.discovery.toolkit import BaseSpecification
+from dradriver.node.errors import NotYetError
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine, uuid
 from tests.fakes.toolkit import VERSIONS, Ctk, management, specification
@@ -59,7 +60,8 @@ def host(tmp_path: Path) -> Host:
 
 def nodes(spec: Object) -> dict[str, str]:
     """The GPU's node of each device, on the host."""
-    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in spec["devices"]}
+    devices = [one for one in spec["devices"] if one["name"] != toolkit.DRIVER]
+    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in devices}
     return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
 
 
@@ -123,17 +125,43 @@ def test_it_is_made_again_when_driver_or_gpus_change_and_not_else(host: Host) ->
     assert len(host.ctk.calls) == 3
     (host.cdi / toolkit.FILE).unlink()  # a reboot, or somebody's broom
     assert host.base.keep(newer) == {}
-    assert len(host.made["devices"]) == 8
+    assert len(nodes(host.made)) == 8
+
+
+def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
+    """A GPU in MIG mode is in no toolkit's specification, and what every container needs is in its own edits."""
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    every = in_mig_mode(*range(8))
+    assert host.base.keep(every) == {}
+    (driver,) = host.made["devices"]
+    assert (driver["name"], [node["path"] for node in driver["containerEdits"]["deviceNodes"]]) == (
+        "driver",
+        ["/dev/nvidiactl"],
+    )
+    assert host.made["containerEdits"]["mounts"]
+    assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
+    (host.cdi / toolkit.FILE).unlink()
+    host.base.keep(msgspec.structs.replace(every, driver_version="590.1"))  # another driver's libraries
+    assert not (host.cdi / toolkit.FILE).exists()
+    with pytest.raises(NotYetError, match="cannot be read"):
+        toolkit.driver_id(host.cdi)
+    bare = specification(WHOLE)
+    bare["containerEdits"].pop("deviceNodes")  # nothing to make a device of
+    host.put("etc/cdi/nvidia.yaml", bare)
+    assert host.base.keep(WHOLE) == {}
+    with pytest.raises(NotYetError, match="does not bring the driver's libraries alone"):
+        toolkit.driver_id(host.cdi)
 
 
 def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:
     some = in_mig_mode(2, 3)
     host.ctk = Ctk(host.root, some)
     assert host.base.keep(some) == {}
-    assert len(host.made["devices"]) == 6
+    assert len(nodes(host.made)) == 6
     every = in_mig_mode(*range(8))
     host.ctk.machine = every
     assert host.base.keep(every) == {}
+    assert nodes(host.made) == {}
 
 
 @pytest.mark.parametrize("path", ["var/run/cdi/nvidia.yaml", "etc/cdi/nvidia.yaml", "etc/cdi/nvidia.json"])

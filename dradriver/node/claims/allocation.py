@@ -10,6 +10,7 @@ import msgspec
 from dradriver.api.objects import ResourceClaim
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.telling import Asked, Teller, config_for
+from dradriver.node.devices.kinds import Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceMissingError
@@ -32,13 +33,30 @@ class Plan(NamedTuple):
     files: Mapping[str, bytes]
 
     def complete(self, made: Sequence[Made], workshop: Workshop) -> PreparedClaim:
-        """Return the claim with what the devices bring that were made for it."""
+        """Return the claim with what the devices bring that were made for it.
+
+        Raises:
+            ClaimError: Two devices of a request bring different things at one place, and a container cannot have both.
+            DriverError: What a device brings cannot be known now.
+        """
         by_number = {one.number: one for one in made}
         devices = list(self.claim.devices)
         for number, one in by_number.items():
             own = workshop.edits(one.kind, self.gpus[number], one)
             devices[number] = msgspec.structs.replace(devices[number], edits=own + devices[number].edits)
+        _refuse_clash(devices)
         return msgspec.structs.replace(self.claim, devices=tuple(devices))
+
+
+def _refuse_clash(devices: Sequence[PreparedDevice]) -> None:
+    known: dict[tuple[str, str], str] = {}
+    for device in devices:
+        for mount in device.edits.mounts:
+            if known.setdefault((device.request, mount.path), mount.host_path) != mount.host_path:
+                raise ClaimError(
+                    f"request {device.request}: two of its devices bring {mount.path}, and a container has it once; "
+                    f"write a request for each device, for containers of their own"
+                )
 
 
 def plan(
@@ -71,7 +89,6 @@ def plan(
     """
     if claim.status.allocation is None:
         raise ClaimError("the claim is not allocated")
-    known = workshop.find(machine)
     gpus: list[Gpu] = []
     devices: list[PreparedDevice] = []
     intents: list[Made] = []
@@ -79,18 +96,23 @@ def plan(
     for number, result in enumerate(claim.results):
         if result.pool != node:
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
-        if result.device not in known:
-            raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
-        kind, gpu = known[result.device]
         request = result.request.split("/", 1)[0]
+        asked = by_request.get(request) or Asked((), (), config_for(claim, result))
+        found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, asked.config))
+        if found is None:
+            raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
+        kind, gpu = found.kind, found.gpu
         device = PreparedDevice(
             request=request,
             pool=result.pool,
             device=result.device,
             uuid=gpu.uuid,
+            part=kind.name if kind.part else "",
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )
+        if kind.makes and device.admin:
+            raise ClaimError(f"device {result.device}: admin access is to whole GPUs, not to parts that are made")
         if kind.makes:
             intent = Made(
                 owner=claim.metadata.uid,
@@ -100,6 +122,7 @@ def plan(
                 device=result.device,
                 uuid=gpu.uuid,
                 share_id=result.share_id,
+                wanted=dict(found.wanted),
             )
             intents.append(intent)
             device = msgspec.structs.replace(device, made=intent.key)
@@ -107,7 +130,6 @@ def plan(
             device = msgspec.structs.replace(device, edits=kind.edits(gpu, None))
         gpus.append(gpu)
         devices.append(device)
-        asked = by_request.get(request) or Asked((), (), config_for(claim, result))
         by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, gpu))
     files: dict[str, bytes] = {}
     for request, asked in by_request.items():

@@ -23,6 +23,7 @@ from dradriver.node.edits import DeviceNode, Edits, Mount
 VERSION: Final = "0.5.0"
 KIND: Final = f"{names.DRIVER}/claim"
 _MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "bind"]
+_WRITABLE: Final = ["rw", "nosuid", "nodev", "bind"]
 _PREFIX: Final = f"{names.DRIVER}-claim_"
 
 
@@ -60,7 +61,11 @@ def _printed(edits: Edits) -> dict[str, Any]:
         ]
     if edits.mounts:
         printed["mounts"] = [
-            {"hostPath": mount.host_path, "containerPath": mount.path, "options": _MOUNT_OPTIONS}
+            {
+                "hostPath": mount.host_path,
+                "containerPath": mount.path,
+                "options": _WRITABLE if mount.writable else _MOUNT_OPTIONS,
+            }
             for mount in edits.mounts
         ]
     if edits.env:
@@ -89,7 +94,7 @@ class _ContainerEdits(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     def read(self) -> Edits:
         return Edits(
             nodes=tuple(DeviceNode(one.path, one.host_path or one.path) for one in self.device_nodes),
-            mounts=tuple(Mount(one.host_path, one.container_path) for one in self.mounts),
+            mounts=tuple(Mount(one.host_path, one.container_path, "rw" in one.options) for one in self.mounts),
             env=self.env,
         )
 

@@ -30,7 +30,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         uuid: The GPU's own identity.
         edits: What it brings to a container. What a request brings as a whole is with its first device.
         made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
-        share_id: Tells shares of one device apart; None where the device is not shared.
+        part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
+        share_id: Tells claims of one device apart; None where nobody else can have it.
         admin: True for access beside the owner: such a device has no owner in this claim.
     """
 
@@ -40,16 +41,20 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     uuid: str
     edits: Edits = Edits()
     made: str = ""
+    part: str = ""
     share_id: str | None = None
     admin: bool = False
 
     def excludes(self, other: PreparedDevice) -> bool:
-        """Return whether both cannot be prepared at a time: a GPU has one owner, unless both hold parts or shares."""
+        """Return whether both cannot be prepared at a time: a GPU has one owner, unless both hold parts of one kind.
+
+        Whether two parts fit beside each other is for their kind, and for the hardware.
+        """
         if self.uuid != other.uuid or self.admin or other.admin:
             return False
-        if self.made and other.made and self.device != other.device:
-            return False  # whether two parts fit beside each other the hardware knows
-        return self.share_id is None or other.share_id is None
+        if not self.part or self.part != other.part:
+            return True
+        return (self.device, self.share_id) == (other.device, other.share_id)
 
 
 class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

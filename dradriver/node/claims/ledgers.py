@@ -142,7 +142,7 @@ class Ledgers:
         for made in (entry.value for entry in self.made.read().values()):
             if made.owner != planned.uid and made.owner not in entries:
                 theirs = PreparedDevice(
-                    request="", pool="", device=made.device, uuid=made.uuid, made=made.key, share_id=made.share_id
+                    request="", pool="", device=made.device, uuid=made.uuid, part=made.kind, share_id=made.share_id
                 )
                 _refuse(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
 

@@ -109,17 +109,21 @@ class Making:
             await self._undo(left)
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)
-                for intent in plan.intents:
+                known = self._known()
+            intents = await self._workshop.settle(plan.intents, known)
+            async with locked(self._lock):
+                self._ledgers.refuse_taken(plan.claim)  # nobody waited for the hardware
+                for intent in intents:
                     self._ledgers.made.write(intent)
             try:
-                made = [await self._workshop.make(intent) for intent in plan.intents]
+                made = [await self._workshop.make(intent) for intent in intents]
                 async with locked(self._lock):
                     for one in made:
                         self._ledgers.made.write(one)
                     return self._ledgers.put(plan.complete(made, self._workshop), plan.files)
             except (DriverError, OSError):
                 with contextlib.suppress(NotYetError):  # then the intents stay, and the next try begins with them
-                    await self._undo(plan.intents)
+                    await self._undo(intents)
                 raise
 
     async def _unprepare(self, uid: str, stamp: Stamp | None) -> bool:
@@ -145,9 +149,14 @@ class Making:
     async def _undo(self, made: Iterable[Made]) -> None:
         """Undo all, the last first, and forget each; one that cannot be undone stays noted, as do those before it."""
         for one in reversed(list(made)):
+            async with locked(self._lock):
+                known = self._known()
             try:
-                await self._workshop.undo(one)
+                await self._workshop.undo(one, known)
             except NotYetError as error:
                 raise NotYetError(f"device {one.device} cannot be undone: {error}") from error
             async with locked(self._lock):
                 self._ledgers.made.remove(one.key)
+
+    def _known(self) -> list[Made]:
+        return [entry.value for entry in self._ledgers.made.read().values()]

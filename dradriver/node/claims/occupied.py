@@ -50,7 +50,7 @@ async def occupied(processes: Processes, planned: Plan, *, until: float) -> str 
     own = [
         gpu.uuid
         for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True)
-        if not (device.admin or device.made or device.share_id is not None or gpu.mig is not None)
+        if not (device.admin or device.made or device.part or gpu.mig is not None)
     ]
     if not own:
         return None

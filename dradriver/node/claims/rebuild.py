@@ -7,6 +7,8 @@ and of that the API server decides.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -14,11 +16,16 @@ from typing import Final
 import msgspec
 
 from dradriver.api.objects import ResourceClaim
+from dradriver.errors import DriverError
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.telling import config_for
+from dradriver.node.devices.kinds import Wish
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # of objects, by the API's rule
 
@@ -58,20 +65,29 @@ def rebuilt(
         node: This node's pool.
         boot: Id of this boot.
     """
-    known = workshop.find(machine)
     left = dict(edits)
     meta = claim.metadata
     bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=())
     devices = []
     for result in claim.results:
-        kind, gpu = known.get(result.device, (None, None))
+        request = result.request.split("/", 1)[0]
+        config = None
+        with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
+            config = config_for(claim, result)
+        try:
+            found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, config))
+        except DriverError as error:
+            logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
+            return None
+        kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
         if result.pool != node or (kind is not None and kind.makes):
             return None
         device = PreparedDevice(
-            request=result.request.split("/", 1)[0],
+            request=request,
             pool=result.pool,
             device=result.device,
             uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
+            part=kind.name if kind is not None and kind.part else "",
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )

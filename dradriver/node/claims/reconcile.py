@@ -126,7 +126,8 @@ class Reconciler:
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
         """Return why GPUs of a claim cannot be given to anybody else now, by uuid."""
-        owned = [device.uuid for device in prepared.devices if not device.admin]
+        # On a part's GPU are others' processes; a MIG device refuses to go while one is on it.
+        owned = [device.uuid for device in prepared.devices if not device.admin and not device.part]
         what = f"claim {prepared.namespace}/{prepared.name}"
         try:
             found = await self._processes(owned)

@@ -2,39 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from dradriver.node.mps.files import Server
 
 # Why a call is refused (nvml.h, nvmlReturn_t).
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
+TIMEOUT: Final = 10
+RESET_REQUIRED: Final = 16
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23
+
+# Compute modes (nvml.h, nvmlComputeMode_t).
+DEFAULT: Final = 0
+PROHIBITED: Final = 2
+EXCLUSIVE_PROCESS: Final = 3
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """One size that a GPU's instances can have, as NVML says it of the GPU.
+
+    Attributes:
+        id: What NVML and ``nvidia-smi mig -lgip`` call it; tells profiles of one GPU apart.
+        name: ``1g.10gb``, ``1g.10gb+me``.
+        compute: Compute slices.
+        memory_mib: Memory in MiB.
+        most: How many there can be at a time.
+        starts: First memory slice of each placement that it may have.
+        size: Memory slices.
+    """
+
+    id: int
+    name: str
+    compute: int
+    memory_mib: int
+    most: int
+    starts: tuple[int, ...]
+    size: int
+
+
+class Placed(NamedTuple):
+    """Where a GPU instance is: its profile's id and its first memory slice."""
+
+    profile: int
+    start: int
 
 
 class Control(Protocol):
     """Every method may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
 
-    def create_gpu_instance(self, gpu: str, profile: str, start: int) -> int:
+    def minor(self, gpu: str) -> int:
+        """Return N of ``/dev/nvidiaN``, which a change of MIG mode may change."""
+
+    def mig_mode(self, gpu: str) -> bool:
+        """Return whether MIG mode is on."""
+
+    def set_mig_mode(self, gpu: str, on: bool) -> None:
+        """Turn MIG mode on or off now.
+
+        ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` where only a reset would do it.
+        """
+
+    def profiles(self, gpu: str) -> tuple[Profile, ...]:
+        """Return the profiles of instances that are as large as their compute; the same all the time."""
+
+    def gpu_instances(self, gpu: str) -> dict[int, Placed]:
+        """Return where each GPU instance is, by its number; none with MIG mode off."""
+
+    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
         """Make a GPU instance at a placement and return its number; ``INSUFFICIENT_RESOURCES`` where it is taken."""
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
         """Take a GPU instance away; ``IN_USE`` while it has compute instances, ``NOT_FOUND`` where there is none."""
 
-    def gpu_instances(self, gpu: str) -> dict[int, tuple[str, int]]:
-        """Return profile and start of each GPU instance by its number."""
+    def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
+        """Return the MIG device's uuid of each compute instance of a GPU instance, by its number there."""
 
-    def create_compute_instance(self, gpu: str, instance: int) -> str:
-        """Make the compute instance that takes all of a GPU instance, and return the MIG device's uuid."""
+    def create_compute_instance(self, gpu: str, instance: int) -> int:
+        """Make the compute instance that takes all of a GPU instance, and return its number there."""
 
-    def destroy_compute_instance(self, gpu: str, instance: int) -> None:
+    def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
         """Take it away; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
 
-    def set_exclusive(self, gpu: str, exclusive: bool) -> None:
-        """Have the GPU take one process alone, as MPS wants it, or any number; it stays so until the next boot."""
+    def processes(self, device: str) -> int:
+        """Return how many processes compute on a GPU or a MIG device."""
 
-    def start_mps(self, gpu: str, pipe: str) -> None:
-        """Serve shares of the GPU through the pipe directory; one that is served there already is fine."""
+    def compute_mode(self, gpu: str) -> int:
+        """Return who may use the GPU: one of the compute modes above."""
+
+    def set_compute_mode(self, gpu: str, mode: int) -> None:
+        """Say who may use the GPU; it stays so until the next boot."""
+
+    def start_mps(self, gpu: str, server: Server) -> None:
+        """Return when shares of the GPU are served so; ``IN_USE`` where they are served with other limits."""
 
     def stop_mps(self, gpu: str) -> None:
-        """Serve no shares of the GPU any more; its clients end. None served is fine."""
+        """Return when no shares of the GPU are served any more; its clients end. None served is fine."""

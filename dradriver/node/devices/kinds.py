@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from dradriver.api.config import ClaimConfig
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Gpu, Machine
+
+
+class Wish(NamedTuple):
+    """One allocated device, as a claim has it.
+
+    Attributes:
+        device: Its published name.
+        request: The request that it is for, without its subrequest.
+        consumed: How much of each of its capacities the claim has; empty where the device is not shared.
+        config: The request's configuration.
+    """
+
+    device: str
+    request: str = ""
+    consumed: Mapping[str, str] = {}
+    config: ClaimConfig | None = None
+
+
+class Found(NamedTuple):
+    """The GPU that a device is, or is a part of, and what the kind has to know to make it: JSON."""
+
+    gpu: Gpu
+    wanted: dict[str, Any]
 
 
 class Kind(Protocol):
@@ -17,16 +41,36 @@ class Kind(Protocol):
     Attributes:
         name: Stands in the ledger: an agent that starts later finds the kind by it.
         makes: Whether a device has to be made before it can be used.
+        part: Whether a device leaves room on its GPU for others of its kind.
     """
 
     name: str
     makes: bool
+    part: bool
 
-    def publish(self, machine: Machine) -> Mapping[str, Gpu]:
-        """Return the GPU of each device of this kind that the machine has, by the name it is published under."""
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        """Return what the device is on this machine; None where it is not of this kind, or not there.
+
+        Raises:
+            DriverError: What the claim says of it cannot be understood, or not now.
+        """
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
+        """Return each intent's ``wanted`` with all that is left open decided; nothing is changed.
+
+        It is called before the intents are written, so that ``undo`` knows what to look for whatever happens then.
+
+        Args:
+            control: The hardware.
+            intents: What is to be made for one claim on one GPU.
+            beside: The ledger's other entries of the same GPU.
+
+        Raises:
+            DriverError: It cannot be made, or not now.
+        """
 
     def make(self, control: Control, made: Made) -> dict[str, Any]:
-        """Make the device and return what edits and ``undo`` need to know of it: JSON.
+        """Make the device and return what ``edits`` needs to know of it: JSON.
 
         What half is there at a failure is undone by ``undo``.
 
@@ -34,12 +78,21 @@ class Kind(Protocol):
             HardwareError: The hardware refused.
         """
 
-    def undo(self, control: Control, made: Made) -> None:
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Make what was made, wholly or in part, be gone. Nothing there is fine: it is called until it succeeds.
+
+        Args:
+            control: The hardware.
+            made: What was made.
+            beside: The ledger's other entries of the same GPU.
 
         Raises:
             HardwareError: The hardware refused; something may be gone already.
         """
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:
-        """Return what the device brings to a container; ``made`` is None for a kind that makes nothing."""
+        """Return what the device brings to a container; ``made`` is None for a kind that makes nothing.
+
+        Raises:
+            DriverError: It cannot be known now.
+        """

@@ -28,7 +28,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kind: The kind of device.
         device: The device's name, as it was allocated.
         uuid: Identity of the GPU that is changed.
-        share_id: Of a share, what tells it from others.
+        share_id: What tells it from others of the same device; None where nobody else can have that.
+        wanted: What the kind has to know to make it, and to find what it made.
         done: What the kind noted of the change; None as long as it is an intent.
     """
 
@@ -39,6 +40,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: str
     uuid: str
     share_id: str | None = None
+    wanted: dict[str, Any] = {}
     done: dict[str, Any] | None = None
 
     @property

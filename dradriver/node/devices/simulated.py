@@ -1,14 +1,15 @@
-"""Hardware that can be changed, in a file: MIG instances, compute mode and MPS of simulated GPUs.
+"""Hardware that can be changed, in a file: MIG mode and instances, compute mode and MPS of simulated GPUs.
 
 It refuses what a GPU refuses, in the same words and order (NVML's MIG functions, nvml.h; MPS documentation): an
 occupied placement is INSUFFICIENT_RESOURCES, a GPU instance with a compute instance and a compute instance with a
-process are IN_USE, what is not there is NOT_FOUND. Like a GPU it forgets all at a reboot.
+process are IN_USE, what is not there is NOT_FOUND, MIG mode before Hopper waits for a reset. Like a GPU it forgets all
+at a reboot, but for the MIG mode before Hopper.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,41 +17,52 @@ from typing import Final
 import msgspec
 
 from dradriver.node import files
+from dradriver.node.devices import control, parts
 from dradriver.node.devices.control import (
     IN_USE,
     INSUFFICIENT_RESOURCES,
     INVALID_ARGUMENT,
     NOT_FOUND,
     NOT_SUPPORTED,
+    RESET_REQUIRED,
+    Placed,
+    Profile,
 )
 from dradriver.node.errors import HardwareError
+from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.topology.machine import Gpu
 
-# Where profiles of seven-slice parts may start, and how many of the eight memory slices each takes: real
-# ``nvidia-smi mig -lgipp`` of A100, H100, H200 and B200. Sizes in gigabytes differ, slices do not.
-_PLACEMENTS: Final[dict[str, tuple[tuple[int, ...], int]]] = {
-    "1g": ((0, 1, 2, 3, 4, 5, 6), 1),
-    "2g": ((0, 2, 4), 2),
-    "3g": ((0, 4), 4),
-    "4g": ((0,), 4),
-    "7g": ((0,), 8),
+_SAID: Final = {
+    IN_USE: "In use by another client",
+    INSUFFICIENT_RESOURCES: "Insufficient Resources",
+    INVALID_ARGUMENT: "Invalid Argument",
+    NOT_FOUND: "Not Found",
+    NOT_SUPPORTED: "Not Supported",
+    RESET_REQUIRED: "GPU requires reset",
 }
-_MOST_COMPUTE: Final = 7
+_H100: Final = Gpu(index=0, uuid="", minor=0, pci="", product=parts.H100)
 
 
 class Instance(msgspec.Struct):
-    """One GPU instance; ``device`` is the MIG device's uuid once it has its compute instance."""
+    """One GPU instance: what it takes, and the uuid of each compute instance in it."""
 
-    profile: str
+    profile: int
     start: int
-    device: str = ""
+    size: int
+    compute: int
+    devices: dict[int, str] = {}
 
 
 class State(msgspec.Struct):
-    """One GPU. ``users`` are processes on it, or on MIG devices of it, by pid; the empty uuid is the GPU itself."""
+    """One GPU in one boot.
 
+    ``users`` are the devices that processes are on, by pid: the GPU's own uuid, or a MIG device's.
+    """
+
+    boot: str = ""
     mig: bool = False
-    exclusive: bool = False
-    pipe: str = ""
+    mode: int = control.DEFAULT
+    server: Server | None = None
     instances: dict[int, Instance] = {}
     users: dict[int, str] = {}
 
@@ -58,9 +70,26 @@ class State(msgspec.Struct):
 class SimulatedGpu:
     """``Control`` of all GPUs of a simulated node; one whose uuid the file does not name is as it left the factory."""
 
-    def __init__(self, path: Path) -> None:
-        """Keep the file's path; it is read for every call, so that tests and other instances may write it."""
+    def __init__(
+        self,
+        path: Path,
+        gpus: Callable[[str], Gpu | None] = lambda _: None,
+        *,
+        boot: str = "",
+        mps: MpsFolder | None = None,
+    ) -> None:
+        """Keep the file's path; it is read for every call, so that tests and other instances may write it.
+
+        Args:
+            path: The file.
+            gpus: Gives what a GPU is, by uuid; one that it does not know is an H100.
+            boot: Id of this boot: the state of another one is what a reboot leaves of it.
+            mps: Where a daemon's folders are, which containers mount; None for none.
+        """
         self._path = path
+        self._boot = boot
+        self._mps = mps
+        self._gpus = gpus
 
     @contextmanager
     def state(self, gpu: str) -> Iterator[State]:
@@ -70,108 +99,163 @@ class SimulatedGpu:
             OSError: The file cannot be written.
         """
         all_of = self._read()
-        one = all_of.setdefault(gpu, State())
+        one = all_of.setdefault(gpu, State(boot=self._boot))
         yield one
         self._path.parent.mkdir(parents=True, exist_ok=True)
         files.write(self._path, msgspec.json.encode(all_of))
 
     def reboot(self) -> None:
-        """Forget what no reboot leaves; MIG mode stays (it is in the GPU's own memory before Hopper)."""
-        files.write(self._path, msgspec.json.encode({gpu: State(mig=one.mig) for gpu, one in self._read().items()}))
+        """Forget what no reboot leaves."""
+        kept = {gpu: self._rebooted(gpu, one) for gpu, one in self._read().items()}
+        files.write(self._path, msgspec.json.encode(kept))
 
-    def create_gpu_instance(self, gpu: str, profile: str, start: int) -> int:
+    def minor(self, gpu: str) -> int:
+        """Return N of ``/dev/nvidiaN``."""
+        return self._gpu(gpu).minor
+
+    def mig_mode(self, gpu: str) -> bool:
+        """Return whether MIG mode is on."""
+        return self._read().get(gpu, State()).mig
+
+    def set_mig_mode(self, gpu: str, on: bool) -> None:
+        """Turn MIG mode on or off."""
+        call = "nvmlDeviceSetMigMode"
+        if not self.profiles(gpu):
+            raise _refused(call, NOT_SUPPORTED)
+        with self.state(gpu) as state:
+            if state.mig == on:
+                return
+            if not self._resetless(gpu):
+                raise _refused(call, RESET_REQUIRED)
+            if state.instances or state.users or state.server is not None:
+                raise _refused(call, IN_USE)
+            state.mig, state.mode = on, control.DEFAULT
+
+    def profiles(self, gpu: str) -> tuple[Profile, ...]:
+        """Return the product's profiles."""
+        return parts.of(self._gpu(gpu))
+
+    def gpu_instances(self, gpu: str) -> dict[int, Placed]:
+        """Return where each GPU instance is, by its number."""
+        state = self._read().get(gpu, State())
+        return {number: Placed(one.profile, one.start) for number, one in state.instances.items()}
+
+    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
         """Make a GPU instance at a placement and return its number."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
-        starts, size = _placement(call, profile)
+        every = self.profiles(gpu)
+        known = next((one for one in every if one.id == profile.id), None)
         with self.state(gpu) as state:
             if not state.mig:
-                raise HardwareError(call, NOT_SUPPORTED, "Not Supported")
-            if start not in starts:
-                raise HardwareError(call, INVALID_ARGUMENT, "Invalid Argument")
-            taken = {n for one in state.instances.values() for n in _span(one.profile, one.start)}
-            compute = sum(int(one.profile[0]) for one in state.instances.values())
-            if taken & set(range(start, start + size)) or compute + int(profile[0]) > _MOST_COMPUTE:
-                raise HardwareError(call, INSUFFICIENT_RESOURCES, "Insufficient Resources")
+                raise _refused(call, NOT_SUPPORTED)
+            if known is None or start not in known.starts:
+                raise _refused(call, INVALID_ARGUMENT)
+            there = list(state.instances.values())
+            full = {n for one in there for n in range(one.start, one.start + one.size)}
+            if (
+                full & set(range(start, start + known.size))
+                or sum(one.compute for one in there) + known.compute > max(one.compute for one in every)
+                or sum(one.profile == known.id for one in there) >= known.most
+            ):
+                raise _refused(call, INSUFFICIENT_RESOURCES)
             number = next(n for n in range(1, 16) if n not in state.instances)
-            state.instances[number] = Instance(profile, start)
+            state.instances[number] = Instance(known.id, start, known.size, known.compute)
         return number
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
         """Take a GPU instance away."""
         call = "nvmlGpuInstanceDestroy"
         with self.state(gpu) as state:
-            if _instance(call, state, instance).device:
-                raise HardwareError(call, IN_USE, "In use by another client")
+            if _instance(call, state, instance).devices:
+                raise _refused(call, IN_USE)
             del state.instances[instance]
 
-    def gpu_instances(self, gpu: str) -> dict[int, tuple[str, int]]:
-        """Return profile and start of each GPU instance by its number."""
-        state = self._read().get(gpu, State())
-        return {number: (one.profile, one.start) for number, one in state.instances.items()}
+    def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
+        """Return the MIG device's uuid of each compute instance, by its number."""
+        with self.state(gpu) as state:
+            return dict(_instance("nvmlDeviceGetGpuInstanceById", state, instance).devices)
 
-    def create_compute_instance(self, gpu: str, instance: int) -> str:
-        """Make a GPU instance's compute instance and return the MIG device's uuid."""
+    def create_compute_instance(self, gpu: str, instance: int) -> int:
+        """Make a GPU instance's compute instance and return its number."""
         call = "nvmlGpuInstanceCreateComputeInstance"
         with self.state(gpu) as state:
             one = _instance(call, state, instance)
-            if one.device:
-                raise HardwareError(call, INSUFFICIENT_RESOURCES, "Insufficient Resources")
+            if one.devices:
+                raise _refused(call, INSUFFICIENT_RESOURCES)
             # The same placement has the same uuid as long as the machine runs (NVIDIA MIG user guide).
-            one.device = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu} {one.profile} {one.start}')}"
-            return one.device
+            one.devices[0] = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu} {one.profile} {one.start}')}"
+            return 0
 
-    def destroy_compute_instance(self, gpu: str, instance: int) -> None:
+    def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
         """Take it away."""
         call = "nvmlComputeInstanceDestroy"
         with self.state(gpu) as state:
             one = _instance(call, state, instance)
-            if not one.device:
-                raise HardwareError(call, NOT_FOUND, "Not Found")
-            if one.device in state.users.values():
-                raise HardwareError(call, IN_USE, "In use by another client")
-            one.device = ""
+            if compute not in one.devices:
+                raise _refused(call, NOT_FOUND)
+            if one.devices[compute] in state.users.values():
+                raise _refused(call, IN_USE)
+            del one.devices[compute]
 
-    def set_exclusive(self, gpu: str, exclusive: bool) -> None:
-        """Have the GPU take one process alone, or any number."""
+    def processes(self, device: str) -> int:
+        """Return how many processes are on a GPU or a MIG device."""
+        return sum(on == device for one in self._read().values() for on in one.users.values())
+
+    def compute_mode(self, gpu: str) -> int:
+        """Return who may use the GPU."""
+        return self._read().get(gpu, State()).mode
+
+    def set_compute_mode(self, gpu: str, mode: int) -> None:
+        """Say who may use the GPU."""
         with self.state(gpu) as state:
             if state.mig:
-                raise HardwareError("nvmlDeviceSetComputeMode", NOT_SUPPORTED, "Not Supported")
-            state.exclusive = exclusive
+                raise _refused("nvmlDeviceSetComputeMode", NOT_SUPPORTED)
+            state.mode = mode
 
-    def start_mps(self, gpu: str, pipe: str) -> None:
-        """Serve shares of the GPU through the pipe directory."""
+    def start_mps(self, gpu: str, server: Server) -> None:
+        """Serve shares of the GPU so."""
         with self.state(gpu) as state:
-            if state.pipe and state.pipe != pipe:
-                raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"a server is at {state.pipe}")
-            state.pipe = pipe
+            if state.mig:
+                raise _refused("nvidia-cuda-mps-control", NOT_SUPPORTED)
+            if state.server not in (None, server):
+                raise _refused("nvidia-cuda-mps-control", IN_USE)
+            state.server = server
+        if self._mps is not None:
+            for name in ("pipe", "shm"):
+                (self._mps.of(gpu) / name).mkdir(parents=True, exist_ok=True)
 
     def stop_mps(self, gpu: str) -> None:
         """Serve no shares of the GPU any more."""
         with self.state(gpu) as state:
-            state.pipe = ""
+            state.server = None
+        if self._mps is not None:
+            self._mps.forget(gpu)
+
+    def _gpu(self, gpu: str) -> Gpu:
+        return self._gpus(gpu) or _H100
+
+    def _resetless(self, gpu: str) -> bool:
+        return parts.resetless(self._gpu(gpu).product)
 
     def _read(self) -> dict[str, State]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
+            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as error:
             raise HardwareError(str(self._path), INVALID_ARGUMENT, f"{error}; remove this file") from error
+        return {gpu: one if one.boot == self._boot else self._rebooted(gpu, one) for gpu, one in found.items()}
+
+    def _rebooted(self, gpu: str, one: State) -> State:
+        return State(boot=self._boot, mig=one.mig and not self._resetless(gpu))
 
 
-def _placement(call: str, profile: str) -> tuple[tuple[int, ...], int]:
-    found = _PLACEMENTS.get(profile.split(".", 1)[0])
-    if found is None:
-        raise HardwareError(call, INVALID_ARGUMENT, "Invalid Argument")
-    return found
-
-
-def _span(profile: str, start: int) -> range:
-    return range(start, start + _PLACEMENTS[profile.split(".", 1)[0]][1])
+def _refused(call: str, code: int) -> HardwareError:
+    return HardwareError(call, code, _SAID[code])
 
 
 def _instance(call: str, state: State, number: int) -> Instance:
     found = state.instances.get(number)
     if found is None:
-        raise HardwareError(call, NOT_FOUND, "Not Found")
+        raise _refused(call, NOT_FOUND)
     return found

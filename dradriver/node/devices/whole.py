@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dradriver.api import slices
 from dradriver.node.devices.control import Control
+from dradriver.node.devices.kinds import Found, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Gpu, Machine
@@ -17,22 +18,33 @@ class Whole:
 
     name = "gpu"
     makes = False
+    part = False
 
     def __init__(self, edits: Callable[[Gpu], Edits]) -> None:
         """Keep what says how a container is given a GPU, which is for the way it was discovered to know."""
         self._edits = edits
 
-    def publish(self, machine: Machine) -> Mapping[str, Gpu]:
-        """Return the GPUs that are not in MIG mode, by name."""
-        return {slices.device_name(gpu.uuid): gpu for gpu in machine.gpus if gpu.mig is None}
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        """Return the GPU of this name unless it is in MIG mode. Kinds of parts were asked before."""
+        gpu = named(machine, wish.device)
+        return None if gpu is None or gpu.mig is not None else Found(gpu, {})
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Decide nothing."""
+        return [intent.wanted for intent in intents]
 
     def make(self, control: Control, made: Made) -> dict[str, Any]:  # noqa: ARG002  # the kinds' signature
         """Make nothing."""
         return {}
 
-    def undo(self, control: Control, made: Made) -> None:
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Undo nothing."""
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002
         """Return what the GPU brings to a container."""
         return self._edits(gpu)
+
+
+def named(machine: Machine, device: str) -> Gpu | None:
+    """Return the GPU whose own device has this name."""
+    return next((gpu for gpu in machine.gpus if slices.device_name(gpu.uuid) == device), None)

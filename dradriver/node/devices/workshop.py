@@ -3,71 +3,146 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.node.devices.control import Control
-from dradriver.node.devices.kinds import Kind
+from dradriver.api import names, slices
+from dradriver.api.objects import AllocationResult
+from dradriver.node.devices.control import IN_USE, Control, Profile
+from dradriver.node.devices.kinds import Kind, Wish
 from dradriver.node.devices.made import Made
-from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.edits import Edits
-from dradriver.node.errors import NotYetError
+from dradriver.node.errors import HardwareError, NotYetError
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
 
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0  # making a MIG instance takes a second
+IN_USE_S: Final = 3.0  # a process that was killed lets go of its GPU a moment later
+_AGAIN_S: Final = 0.2
+
+
+class Device(NamedTuple):
+    """A device that a claim has: its kind, its GPU, and what the kind wants to know of it."""
+
+    kind: Kind
+    gpu: Gpu
+    wanted: Mapping[str, object]
 
 
 class Workshop:
     """All kinds of devices of this node."""
 
-    def __init__(self, kinds: Sequence[Kind], control: Control | None = None, *, thread: Thread | None = None) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        control: Control | None = None,
+        *,
+        profiles: dict[str, tuple[Profile, ...]] | None = None,
+        thread: Thread | None = None,
+        in_use_s: float = IN_USE_S,
+    ) -> None:
         """Keep what is needed.
 
         Args:
-            kinds: A device's kind is the first that publishes its name.
+            kinds: A device's kind is the first that finds it: kinds of parts before whole GPUs.
             control: What changes hardware; None where nothing can be made.
-            thread: Where it does; one of its own by default.
+            profiles: Where to keep GPUs' MIG profiles, for kinds that have to know them.
+            thread: Where hardware is changed; one of its own by default.
+            in_use_s: How long to wait for a device that is in use while it is undone.
         """
         self._kinds = {kind.name: kind for kind in kinds}
         self._control = control
+        self._profiles = {} if profiles is None else profiles
         self._thread = thread or Thread("hardware")
+        self._in_use_s = in_use_s
 
-    def find(self, machine: Machine) -> Mapping[str, tuple[Kind, Gpu]]:
-        """Return kind and GPU of every device that the machine has, by its published name."""
-        found: dict[str, tuple[Kind, Gpu]] = {}
+    async def learn(self, machine: Machine, results: Iterable[AllocationResult]) -> None:
+        """Ask for the MIG profiles that have to be known before ``find``, once for each GPU.
+
+        Raises:
+            NotYetError: The hardware refused or did not answer.
+        """
+        sliced = {result.device for result in results if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity}
+        for gpu in machine.gpus if sliced and self._control is not None else ():
+            if slices.device_name(gpu.uuid) in sliced and gpu.uuid not in self._profiles:
+                control, uuid = self._control, gpu.uuid
+                assert control is not None
+                self._profiles[uuid] = await self._answer(lambda: control.profiles(uuid), uuid)  # noqa: B023  # awaited
+
+    def find(self, machine: Machine, wish: Wish) -> Device | None:
+        """Return what a device is on this machine; None where it is not there now.
+
+        Raises:
+            DriverError: What the claim says of it cannot be understood, or not now.
+        """
         for kind in self._kinds.values():
-            for name, gpu in kind.publish(machine).items():
-                found.setdefault(name, (kind, gpu))
-        return found
+            if (found := kind.find(machine, wish)) is not None:
+                return Device(kind, found.gpu, found.wanted)
+        return None
 
     def edits(self, kind: str, gpu: Gpu, made: Made | None) -> Edits:
-        """Return what a device of a kind brings to a container."""
+        """Return what a device of a kind brings to a container.
+
+        Raises:
+            DriverError: It cannot be known now.
+        """
         return self._kinds[kind].edits(gpu, made)
+
+    async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
+        """Return the intents of one claim with all decided that was left open, in the same order.
+
+        Args:
+            intents: What is to be made.
+            ledger: All that was made, or may have been.
+
+        Raises:
+            DriverError: It cannot be made, or not now.
+        """
+        settled = {intent.key: intent for intent in intents}
+        for kind_name, uuid in dict.fromkeys((intent.kind, intent.uuid) for intent in intents):
+            group = [one for one in intents if (one.kind, one.uuid) == (kind_name, uuid)]
+            kind, control = self._of(group[0])
+            beside = [one for one in ledger if one.uuid == uuid and one.key not in settled]
+            wanted = await self._answer(lambda: kind.settle(control, group, beside), group[0].device)  # noqa: B023
+            for one, found in zip(group, wanted, strict=True):
+                settled[one.key] = msgspec.structs.replace(one, wanted=found)
+        return list(settled.values())
 
     async def make(self, intent: Made) -> Made:
         """Make the device and return the entry that says so.
 
         Raises:
-            NotYetError: The hardware refused or did not answer; ``undo`` is wanted.
+            DriverError: The hardware refused or did not answer; ``undo`` is wanted.
         """
         kind, control = self._of(intent)
-        done = await self._answer(lambda: kind.make(control, intent), intent)
+        done = await self._answer(lambda: kind.make(control, intent), intent.device)
         return msgspec.structs.replace(intent, done=done)
 
-    async def undo(self, made: Made) -> None:
-        """Make what was made be gone; nothing there is fine.
+    async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
+        """Make what was made be gone; nothing there is fine. One that is in use is waited for a little.
+
+        Args:
+            made: What was made, or may have been.
+            ledger: All that was made, or may have been.
 
         Raises:
             NotYetError: The hardware refused or did not answer.
         """
         kind, control = self._of(made)
-        await self._answer(lambda: kind.undo(control, made), made)
+        beside = [one for one in ledger if one.uuid == made.uuid and one.key != made.key]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._in_use_s
+        while True:
+            try:
+                return await self._answer(lambda: kind.undo(control, made, beside), made.device)
+            except HardwareError as error:
+                if error.code != IN_USE or loop.time() >= until:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     def _of(self, made: Made) -> tuple[Kind, Control]:
         kind = self._kinds.get(made.kind)
@@ -75,16 +150,11 @@ class Workshop:
             raise NotYetError(f"device {made.device}: this agent knows no devices of kind {made.kind[:64]!r}")
         return kind, self._control
 
-    async def _answer(self, work: Callable[[], T], made: Made) -> T:
+    async def _answer(self, work: Callable[[], T], device: str) -> T:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._thread.run(work)
         except TimeoutError as error:
-            raise NotYetError(f"device {made.device}: the driver has not answered for {PATIENCE_S:.0f} s") from error
+            raise NotYetError(f"device {device}: the driver has not answered for {PATIENCE_S:.0f} s") from error
         except OSError as error:
-            raise NotYetError(f"device {made.device}: {error}") from error
-
-
-def simulated(kinds: Sequence[Kind], folder: Path) -> Workshop:
-    """Return a workshop whose hardware is a file in the folder."""
-    return Workshop(kinds, SimulatedGpu(folder / "hardware.json"))
+            raise NotYetError(f"device {device}: {error}") from error

@@ -109,6 +109,22 @@ class Specification:
                 found[gpu.uuid] = raw
         return found, wrong
 
+    def driver(self, name: str, driver_version: str) -> dict[str, Any] | None:
+        """Return a device that brings no GPU, but all that every container needs, as the specification's own edits do.
+
+        A device must edit something, so it has one of these edits once more. None where they are another driver's, or
+        have no device node.
+
+        Args:
+            name: The device's name.
+            driver_version: The running driver's; empty where not known.
+        """
+        nodes = (self.raw.get("containerEdits") or {}).get("deviceNodes") or []
+        if not nodes or self._stale(driver_version):
+            return None
+        own = next((one for one in nodes if one["path"].endswith("/nvidiactl")), nodes[0])
+        return {"name": name, "containerEdits": {"deviceNodes": [own]}}
+
     def _stale(self, driver_version: str) -> str:
         """Return the version of the driver whose libraries it mounts; empty where that is the running one's."""
         for mount in self._typed.container_edits.mounts or []:

@@ -21,13 +21,14 @@ from dradriver.node import files
 from dradriver.node.discovery import ctk
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
-from dradriver.node.errors import SetupError
+from dradriver.node.errors import NotYetError, SetupError
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
 
 KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
 FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
+DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
 ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
 
@@ -37,6 +38,30 @@ _Stamp = tuple[object, ...]
 def cdi_id(uuid: str) -> str:
     """Return the fully qualified CDI id of a GPU, which brings its device node and the driver's libraries."""
     return f"{KIND}={uuid}"
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Names(msgspec.Struct):
+    devices: list[_Name]
+
+
+def driver_id(cdi_root: Path) -> str:
+    """Return the fully qualified CDI id of the device that brings no GPU but the rest.
+
+    Raises:
+        NotYetError: The base specification does not have it: a container with it could not start.
+    """
+    path = cdi_root / FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Names)
+    except (OSError, msgspec.DecodeError, UnicodeError) as error:
+        raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
+    if all(device.name != DRIVER for device in found.devices):
+        raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
+    return cdi_id(DRIVER)
 
 
 class BaseSpecification:
@@ -63,7 +88,7 @@ class BaseSpecification:
         self._path = cdi_root / FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
-        self._driver_root = _below(host_root, driver_root)
+        self._driver_root = below(host_root, driver_root)
         self._run = run
         self._clock = clock
         self._made: _Stamp | None = None
@@ -74,38 +99,42 @@ class BaseSpecification:
     def keep(self, machine: Machine) -> dict[str, str]:
         """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
 
-        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs. What it holds
-        already, and what is true of the machine still, stands for a while without anybody who would make it again.
+        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
+        the device ``driver`` alone. What the file holds already, and what is true of the machine still, stands for a
+        while without anybody who would make it again.
         """
         whole = [gpu for gpu in machine.gpus if gpu.mig is None]
-        asked = (machine.driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole))
+        asked = (machine.driver_version, bool(machine.gpus), tuple((gpu.uuid, gpu.minor) for gpu in whole))
         now = self._clock()
         due = (bool(self._missing) or self._alone_s is not None) and now - self._made_s >= AGAIN_S
         if self._made != (asked, self._stamps()) or due:
             try:
-                self._missing = self._make(whole, machine.driver_version) if whole else {}
+                self._missing = self._make(whole, machine.driver_version) if machine.gpus else {}
             except OSError as error:
                 self._missing = {gpu.uuid: f"{self._path} cannot be written: {error}" for gpu in whole}
             self._made, self._made_s = (asked, self._stamps()), now
         return self._missing
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
-        best: tuple[Specification, dict[str, dict[str, Any]]] | None = None
+        best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
         for one in self._sources(wrong):
             found, reasons = one.devices(gpus, driver_version)
+            common = one.driver(DRIVER, driver_version)
             wrong = reasons | wrong
-            if best is None or len(found) > len(best[1]):
-                best = one, found
-            if len(found) == len(gpus):
+            if best is None or (len(found), common is not None) > (len(best[1]), best[2] is not None):
+                best = one, found, common
+            if len(found) == len(gpus) and common is not None:
                 break
         have = best[1] if best is not None else {}
-        if best is not None and have and best[0].source == str(self._path):
+        some = bool(have) or (best is not None and best[2] is not None)
+        if best is not None and some and best[0].source == str(self._path):
             self._alone(wrong)
         elif len(have) == len(gpus):
             self._alone_s = None
-        if best is not None and have:
-            made = best[0].raw | {"kind": KIND, "devices": [have[uuid] for uuid in sorted(have)]}
+        if best is not None and some:
+            devices = [have[uuid] for uuid in sorted(have)] + ([best[2]] if best[2] is not None else [])
+            made = best[0].raw | {"kind": KIND, "devices": devices}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +181,12 @@ class BaseSpecification:
         return (found, *map(_stamp, (self._path, *others)))
 
 
-def _below(host_root: Path, driver_root: Path | None) -> str | None:
+def on_host(host_root: Path, driver_root: Path | None) -> str:
+    """Return the driver's root as a path of the host's, empty for ``/``; it may not be below the host's file system."""
+    return (below(host_root, driver_root) or str(driver_root)).rstrip("/")
+
+
+def below(host_root: Path, driver_root: Path | None) -> str | None:
     """Return the driver's root as a path of the host's; None where it is not below the host's file system."""
     if driver_root is None:
         return "/"

@@ -57,13 +57,13 @@ fsGroup: 65532
 {{- end }}
 {{- end }}
 
-{{/* The start of a part's pod: what all three have in common. Arguments: root, part, the part's values. */}}
+{{/* The start of a part's pod: what all parts have in common. Arguments: root, part, the part's values. */}}
 {{- define "podStart" -}}
 {{- $root := index . 0 -}}
 {{- $part := index . 1 -}}
 {{- $values := index . 2 -}}
 serviceAccountName: {{ include "name" (list $root $part) }}
-automountServiceAccountToken: {{ not (and (eq $part "webhook") (eq $root.Values.webhook.certificates.mode "mounted")) }}
+automountServiceAccountToken: {{ not (or (eq $part "mps") (and (eq $part "webhook") (eq $root.Values.webhook.certificates.mode "mounted"))) }}
 enableServiceLinks: false
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}

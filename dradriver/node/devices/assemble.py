@@ -1,0 +1,111 @@
+"""Which kinds of devices a node has, and what changes its hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dradriver.node.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
+from dradriver.node.devices.control import Control, Profile
+from dradriver.node.devices.mig import Mig
+from dradriver.node.devices.nvml import NvmlControl
+from dradriver.node.devices.share import Mps, Sharing, TimeSliced
+from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.discovery import toolkit
+from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.mps.files import MpsFolder
+from dradriver.node.threads import Thread
+from dradriver.topology.machine import Gpu, Machine
+
+_TIME_SLICING: Final = Sharing()
+
+
+def simulated(
+    edits: Callable[[Gpu], Edits],
+    folder: Path,
+    machine: Callable[[], Machine | None],
+    *,
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+) -> Workshop:
+    """Return a workshop whose hardware is a file in the folder.
+
+    Args:
+        edits: Says how a container is given a whole GPU.
+        folder: Where the file is.
+        machine: Gives the machine as it is now.
+        mps: Where GPUs' control daemons would have their files.
+        sharing: Says how a GPU is shared.
+    """
+
+    def known(uuid: str) -> Gpu | None:
+        found = machine()
+        return next((gpu for gpu in found.gpus if gpu.uuid == uuid), None) if found is not None else None
+
+    return of(
+        edits,
+        SimulatedGpu(folder / "hardware.json", known, boot=mps.boot, mps=mps),
+        SimulatedCapabilities(),
+        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+        common=Edits,
+        mps=mps,
+        sharing=sharing,
+    )
+
+
+def real(
+    edits: Callable[[Gpu], Edits],
+    *,
+    cdi_root: Path,
+    host_root: Path,
+    driver_root: Path | None,
+    released: Callable[[], str | None],
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+) -> Workshop:
+    """Return a workshop whose hardware is this node's own.
+
+    Args:
+        edits: Says how a container is given a whole GPU.
+        cdi_root: The runtime's folder for specifications, which has the base specification.
+        host_root: Where the host's file system is.
+        driver_root: Root of the file system that holds the driver; None for the host's own.
+        released: Gives the reason why nobody may hold the driver now; None where there is none.
+        mps: Where GPUs' control daemons have their files.
+        sharing: Says how a GPU is shared.
+    """
+    on_host = toolkit.on_host(host_root, driver_root)
+    return of(
+        edits,
+        NvmlControl(driver_root=driver_root, mps=mps, released=released),
+        DriverCapabilities(host_root=host_root, driver_root=driver_root),
+        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", f"{on_host}/dev/nvidia{minor}"),
+        common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
+        mps=mps,
+        sharing=sharing,
+    )
+
+
+def of(
+    edits: Callable[[Gpu], Edits],
+    control: Control,
+    capabilities: Capabilities,
+    *,
+    parent: Callable[[int], DeviceNode],
+    common: Callable[[], Edits],
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing],
+    thread: Thread | None = None,
+) -> Workshop:
+    """Return a workshop with every kind of device; the arguments are those of the kinds."""
+    profiles: dict[str, tuple[Profile, ...]] = {}
+    kinds = (
+        Mig(capabilities, parent=parent, common=common, profiles=lambda uuid: profiles.get(uuid, ())),
+        Mps(edits, sharing, mps.of),
+        TimeSliced(edits, sharing),
+        Whole(edits),
+    )
+    return Workshop(kinds, control, profiles=profiles, thread=thread)

@@ -1,0 +1,167 @@
+"""Shares of a GPU: several containers with the same GPU, by time-slicing or by MPS.
+
+*Time-slicing* is what a GPU does anyway with several processes: nothing has to be made, and nothing is limited. How
+much memory and time each takes is a promise among friends.
+
+*MPS* runs the processes side by side, with limits. A control daemon of the GPU's own starts with the first share and
+ends after the last; meanwhile the GPU is in mode EXCLUSIVE_PROCESS, so that nobody uses it beside the daemon. Equal
+shares are the daemon's defaults, which bind every client; unequal ones are variables of the container, which a program
+can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dradriver.api import names, quantity
+from dradriver.node.devices import control as modes
+from dradriver.node.devices.control import Control
+from dradriver.node.devices.kinds import Found, Wish
+from dradriver.node.devices.made import Made
+from dradriver.node.devices.whole import named
+from dradriver.node.edits import Edits, Mount
+from dradriver.node.errors import HardwareError
+from dradriver.node.mps.files import Server
+from dradriver.topology.machine import Gpu, Machine
+
+PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
+SHM: Final = "/dev/shm"  # noqa: S108
+_ALL_CORES: Final = 100
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU is shared.
+
+    Attributes:
+        by: By what.
+        equal: The number of equal shares that it is divided into, whose limits bind; 0 where each share says its own.
+    """
+
+    by: Literal["time-slicing", "mps"] = "time-slicing"
+    equal: int = 0
+
+
+class TimeSliced:
+    """Shares by time-slicing."""
+
+    name = "share"
+    makes = False
+    part = True
+
+    def __init__(self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing]) -> None:
+        """Keep what says how a container is given a GPU, and how a GPU is shared."""
+        self._edits = edits
+        self._sharing = sharing
+
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        """Return the GPU that the claim has a share of, where it is shared so."""
+        found = _share(machine, wish)
+        return found if found is not None and self._sharing(found.gpu).by == "time-slicing" else None
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Decide nothing."""
+        return [intent.wanted for intent in intents]
+
+    def make(self, control: Control, made: Made) -> dict[str, Any]:  # noqa: ARG002  # the kinds' signature
+        """Make nothing."""
+        return {}
+
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
+        """Undo nothing."""
+
+    def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002
+        """Return what the whole GPU brings to a container."""
+        return self._edits(gpu)
+
+
+class Mps:
+    """Shares by MPS."""
+
+    name = "mps"
+    makes = True
+    part = True
+
+    def __init__(
+        self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing], folder: Callable[[str], Path]
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            edits: Says how a container is given a GPU.
+            sharing: Says how a GPU is shared.
+            folder: Gives the folder on the host of a GPU's control daemon, by uuid; ``pipe`` and ``shm`` are in it.
+        """
+        self._edits = edits
+        self._sharing = sharing
+        self._folder = folder
+
+    def find(self, machine: Machine, wish: Wish) -> Found | None:
+        """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
+        found = _share(machine, wish)
+        if found is None or (sharing := self._sharing(found.gpu)).by != "mps":
+            return None
+        if not sharing.equal:
+            return found
+        memory, threads = found.gpu.memory_mib // sharing.equal, _ALL_CORES // sharing.equal
+        return Found(found.gpu, {"equal": {"memory_mib": memory, "thread_percentage": threads}})
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
+        """Decide nothing, but see that nobody else has the GPU in a mode of his own.
+
+        Raises:
+            HardwareError: Somebody has.
+        """
+        mode = control.compute_mode(intents[0].uuid)
+        if not beside and mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
+            said = f"GPU {intents[0].uuid} is in mode {mode}; set it back by nvidia-smi -c DEFAULT"
+            raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
+        return [intent.wanted for intent in intents]
+
+    def make(self, control: Control, made: Made) -> dict[str, Any]:
+        """Have the GPU's daemon run; a later share finds it running."""
+        control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
+        control.start_mps(made.uuid, msgspec.convert(made.wanted.get("equal", {}), Server))
+        return {}
+
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
+        """After the last share end the daemon and give the GPU back to everybody."""
+        if any(one.kind == self.name for one in beside):
+            return
+        control.stop_mps(made.uuid)
+        control.set_compute_mode(made.uuid, modes.DEFAULT)
+
+    def edits(self, gpu: Gpu, made: Made | None) -> Edits:
+        """Return what the whole GPU brings, and the way to its daemon; limits of a share's own are variables."""
+        assert made is not None
+        folder = self._folder(gpu.uuid)
+        mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))
+        env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE}"]
+        if "memory_mib" in made.wanted:
+            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={made.wanted['memory_mib']}M")
+        if "thread_percentage" in made.wanted:
+            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={made.wanted['thread_percentage']}")
+        return self._edits(gpu) + Edits(mounts=mounts, env=tuple(env))
+
+
+def _share(machine: Machine, wish: Wish) -> Found | None:
+    """Return the GPU that the claim has less than all of, and how much; None where that is not so.
+
+    Raises:
+        WordError: An amount is none.
+    """
+    gpu = named(machine, wish.device)
+    if gpu is None or gpu.mig is not None or not {names.CAPACITY_CORES, names.CAPACITY_MEMORY} & wish.consumed.keys():
+        return None
+    cores = _amount(wish.consumed, names.CAPACITY_CORES, _ALL_CORES)
+    memory_mib = _amount(wish.consumed, names.CAPACITY_MEMORY, gpu.memory_mib << 20) >> 20
+    if cores >= _ALL_CORES and memory_mib >= gpu.memory_mib:
+        return None
+    return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
+
+
+def _amount(consumed: Mapping[str, str], name: str, all_of_it: int) -> int:
+    return min(all_of_it, quantity.whole(consumed[name])) if name in consumed else all_of_it

@@ -1,0 +1,8 @@
+"""MPS control daemons, in a process and a DaemonSet of their own: an agent's upgrade must not end their clients.
+
+main        the command line
+supervisor  keeps the daemons that are wanted
+daemon      the daemon of one GPU
+enter       running it in the driver's own file system
+files       what the agent and this process tell each other
+"""

@@ -1,0 +1,204 @@
+"""The MPS control daemon of one GPU: NVIDIA's ``nvidia-cuda-mps-control``, which is asked by running it once more.
+
+What it is asked is a line of text, and so is what it answers; a line that it refuses is an answer like any other, with
+exit status 0, so what was set is read back. ``-d`` returns before the daemon listens, and also where it then cannot.
+Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dradriver.node import files
+from dradriver.node.errors import SetupError
+from dradriver.node.mps import enter
+from dradriver.node.mps.files import Server
+
+logger = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
+_NAME: Final = "nvidia-cuda-mps"  # of daemon and servers, as the kernel cuts it off
+_CALL_S: Final = 10.0
+_START_S: Final = 5.0
+_QUIT_S: Final = 5  # the servers' clients have so long; their claims are gone
+_LOOK_S: Final = 0.05
+_AMOUNT: Final = re.compile(r"([0-9]+)([MG])B?")
+
+
+class Daemon:
+    """The daemon of one GPU, whoever started it.
+
+    Attributes:
+        folder: Has its ``pipe``, ``log`` and ``shm``.
+    """
+
+    def __init__(self, gpu: str, folder: Path, *, root: Path | None, path: str, quit_s: int = _QUIT_S) -> None:
+        """Keep what is needed; nothing is started.
+
+        Args:
+            gpu: The GPU's uuid.
+            folder: The daemon's folder, at the host's own path.
+            root: Root of the file system that has the driver's programs; None for this process's own, in which nothing
+                is mounted either.
+            path: Where programs are looked for.
+            quit_s: How long clients have when it ends.
+        """
+        self._gpu = gpu
+        self.folder = folder
+        self._root = root
+        self._path = path
+        self._quit_s = quit_s
+
+    def start(self, server: Server) -> None:
+        """Have it run with these limits; one that runs already gets them.
+
+        Raises:
+            SetupError: It does not run, or does not take the limits.
+            OSError: A folder cannot be made or mounted.
+        """
+        if not self.alive():
+            self._clear()
+            for name in ("pipe", "log", "shm"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            (self.folder / "shm").chmod(0o1777)
+            if self._root is not None:
+                enter.mount_shm(self.folder / "shm")
+            self._run(["-d", "-M"])  # -M: else users wait for each other's servers to end
+            self._until(self.alive, _START_S, "has not started")
+            self._until(lambda: not self.alive() or self._answers("get_server_list"), _START_S, "does not answer")
+            if not self.alive():
+                raise SetupError(f"MPS of GPU {self._gpu} started and died at once: {self.folder / 'log'}")
+        self._set(server)
+
+    def alive(self) -> bool:
+        """Return whether it runs."""
+        pid = self._pid()
+        return pid is not None and _is_mps(pid)
+
+    def stop(self) -> None:
+        """End it, and its servers with it, and leave nothing of it; none running is fine.
+
+        Raises:
+            SetupError: It goes on.
+            OSError: Something of it is still there.
+        """
+        servers: list[int] = []
+        with contextlib.suppress(SetupError):
+            if self.alive():
+                servers = [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
+                self.ask(f"quit -t {self._quit_s}")
+                self._until(lambda: not self.alive(), 2 * self._quit_s, "goes on")
+        daemon = self._pid()
+        for pid in (daemon, *servers):
+            if pid is not None and _is_mps(pid):
+                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._until(lambda: not self.alive(), _QUIT_S, "cannot be killed")
+        enter.unmount(self.folder / "shm")
+        self._clear()
+
+    def ask(self, line: str) -> str:
+        """Return what it answers to a line.
+
+        Raises:
+            SetupError: There is no daemon, or it does not answer.
+        """
+        return self._run([], f"{line}\n").strip()
+
+    def _set(self, server: Server) -> None:
+        if server.memory_mib is not None:
+            self.ask(f"set_default_device_pinned_mem_limit {self._gpu} {server.memory_mib}M")
+            said = self.ask(f"get_default_device_pinned_mem_limit {self._gpu}")
+            found = _AMOUNT.search(said)
+            # From 1 GiB on some drivers show whole GiB alone.
+            shown = (server.memory_mib, "M"), (server.memory_mib >> 10, "G")
+            if found is None or (int(found[1]), found[2]) not in shown:
+                raise SetupError(f"{PROGRAM} did not take a limit of {server.memory_mib}M: {said[:200]!r}")
+        if server.thread_percentage is not None:
+            self.ask(f"set_default_active_thread_percentage {server.thread_percentage}")
+            said = self.ask("get_default_active_thread_percentage")
+            with contextlib.suppress(ValueError):
+                if float(said.split()[-1] if said else "") == server.thread_percentage:
+                    return
+            raise SetupError(f"{PROGRAM} did not take {server.thread_percentage} % of the threads: {said[:200]!r}")
+
+    def _answers(self, line: str) -> bool:
+        try:
+            self.ask(line)
+        except SetupError:
+            return False
+        return True
+
+    def _pid(self) -> int | None:
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.folder / "pipe" / _PID_FILE).read_text())
+        return None
+
+    def _clear(self) -> None:
+        """Remove what a daemon left that is gone: a new one would take it for its own."""
+        for name in ("pipe", "shm"):
+            for path in (self.folder / name).glob("*"):
+                if not path.is_dir():
+                    files.remove(path, durable=False)
+
+    def _run(self, words: Sequence[str], text: str = "") -> str:
+        """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
+        pipe, log = (enter.PIPE, enter.LOG) if self._root is not None else (self.folder / "pipe", self.folder / "log")
+        env = {
+            "PATH": self._path,
+            "CUDA_VISIBLE_DEVICES": self._gpu,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(log),
+        }
+        prefix: list[str] = []
+        if self._root is not None:
+            prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
+        with tempfile.TemporaryFile() as output:
+            command = [*prefix, PROGRAM, *words]
+            try:
+                process = subprocess.Popen(  # noqa: S603  # the driver's own program, with words of ours
+                    command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=env
+                )
+            except OSError as error:
+                raise SetupError(f"{PROGRAM} cannot be run: {error}; it comes with the NVIDIA driver") from error
+            try:
+                process.communicate(text.encode(), timeout=_CALL_S)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                process.communicate()
+                raise SetupError(f"{PROGRAM} has not answered for {_CALL_S:.0f} s") from error
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
+        if process.returncode:
+            last = said.strip().splitlines()[-1:] or ["no word"]
+            raise SetupError(f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0]}")
+        return said
+
+    def _until(self, holds: Callable[[], bool], patience_s: float, said: str) -> None:
+        until = time.monotonic() + patience_s
+        while not holds():
+            if time.monotonic() >= until:
+                raise SetupError(f"MPS of GPU {self._gpu} {said}: {self.folder / 'log'}")
+            time.sleep(_LOOK_S)
+
+
+def _is_mps(pid: int) -> bool:
+    """Return whether a process is one of MPS: its number may be another's by now."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        name, _, rest = status.partition("(")[2].rpartition(")")
+        return name.startswith(_NAME) and rest.split()[0] not in ("Z", "X")
+    return False

@@ -1,0 +1,91 @@
+"""Running a program of the driver's own file system, with the folders of one control daemon at their usual places.
+
+``python -I enter.py ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
+``/dev/shm`` and its ``pipe`` and ``log`` below an empty ``/tmp``, makes ROOT its root and becomes the program. So what
+the program opens has the same short paths on every host, whose length a socket's name limits, and the libraries are
+those that fit it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+_TMP: Final = "/tmp"  # noqa: S108  # of mounts that nobody else has
+_SHM: Final = "/dev/shm"  # noqa: S108
+PIPE: Final = f"{_TMP}/nvidia-mps"
+LOG: Final = f"{_TMP}/nvidia-log"
+
+# sched.h and sys/mount.h of Linux
+_NEW_MOUNTS: Final = 0x20000
+_NOSUID: Final = 2
+_NODEV: Final = 4
+_NOEXEC: Final = 8
+_BIND: Final = 4096
+_RECURSIVE: Final = 16384
+_SLAVE: Final = 1 << 19
+_DETACH: Final = 2
+
+
+def mount_shm(target: Path) -> None:
+    """Mount an empty file system in memory, half of the machine's at most, as containers have one at ``/dev/shm``.
+
+    One that is there stays.
+
+    Raises:
+        OSError: It cannot be mounted.
+    """
+    if not os.path.ismount(target):
+        _mount("shm", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC)
+
+
+def unmount(target: Path) -> None:
+    """Take a mount away; none there is fine. Who has it open keeps it until the end.
+
+    Raises:
+        OSError: It is still there.
+    """
+    while os.path.ismount(target):
+        _check(_libc().umount2(os.fsencode(target), _DETACH), target)
+
+
+def main(argv: list[str]) -> None:
+    """Become the program."""
+    root, folder, *words = argv
+    _check(_libc().unshare(_NEW_MOUNTS), Path("/"))
+    _mount("", Path("/"), "", _RECURSIVE | _SLAVE)
+    own = {name: os.open(f"{folder}/{name}", os.O_PATH | os.O_CLOEXEC) for name in ("shm", "pipe", "log")}
+    _bind(own["shm"], root + _SHM)
+    _mount("mps", Path(root + _TMP), "tmpfs", _NOSUID | _NODEV)  # which may hide the folder
+    for name, place in (("pipe", PIPE), ("log", LOG)):
+        os.mkdir(root + place)
+        _bind(own[name], root + place)
+    os.chroot(root)
+    os.chdir("/")
+    os.execvp(words[0], words)  # noqa: S606  # the driver's own program, with words of ours
+
+
+def _mount(source: str, target: Path, kind: str, flags: int) -> None:
+    names = (os.fsencode(source), os.fsencode(target), os.fsencode(kind))
+    _check(_libc().mount(*names, ctypes.c_ulong(flags), None), target)
+
+
+def _bind(folder: int, target: str) -> None:
+    _mount(f"/proc/self/fd/{folder}", Path(target), "", _BIND)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(returned: int, path: Path) -> None:
+    if returned:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

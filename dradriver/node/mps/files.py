@@ -1,0 +1,154 @@
+"""What the agent and the MPS process tell each other of a GPU, in files of one folder.
+
+The agent writes ``wanted.json`` while a share of the GPU is prepared, and removes it after the last; the process that
+runs control daemons answers with ``ready.json`` while the daemon serves as wanted, and without it once it is gone. So
+either can be restarted without the other, and the daemon, whose end would be its clients', belongs to neither upgrade.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dradriver.node import files
+
+_WANTED: Final = "wanted.json"
+_READY: Final = "ready.json"
+STALE_S: Final = 60.0  # an answer so old is nobody's: the process that gave it is gone, and its daemons with it
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an MPS server gives each of its clients at most; None is all.
+
+    Attributes:
+        memory_mib: Device memory in MiB.
+        thread_percentage: Share of the GPU's threads, 1 to 100.
+    """
+
+    memory_mib: int | None = None
+    thread_percentage: int | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A daemon that is wanted, or that serves.
+
+    Attributes:
+        gpu: The GPU's uuid.
+        boot: Id of the boot in which it is wanted: no daemon outlives one.
+        server: What its clients get at most.
+        trouble: In an answer, why it does not serve; empty where it does.
+    """
+
+    gpu: str
+    boot: str
+    server: Server
+    trouble: str = ""
+
+
+class MpsFolder:
+    """The folder of all GPUs' folders, at the same path on the host and in every container that works with it."""
+
+    def __init__(self, path: Path, *, boot: str) -> None:
+        self.path = path
+        self.boot = boot
+
+    def of(self, gpu: str) -> Path:
+        """Return the folder of a GPU's daemon."""
+        return self.path / gpu.lower()
+
+    def want(self, gpu: str, server: Server) -> None:
+        """Have a daemon run.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        self.of(gpu).mkdir(parents=True, exist_ok=True)
+        _write(self.of(gpu) / _WANTED, Wanted(gpu=gpu, boot=self.boot, server=server))
+
+    def want_none(self, gpu: str) -> None:
+        """Have it end; none wanted is fine.
+
+        Raises:
+            OSError: The file is still there.
+        """
+        files.remove(self.of(gpu) / _WANTED)
+
+    def wanted(self, gpu: str) -> Wanted | None:
+        """Return what is wanted of a GPU in this boot.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return self._read(self.of(gpu) / _WANTED)
+
+    def every(self) -> dict[str, Wanted | None]:
+        """Return what is wanted of each GPU that has a folder, by the folder's name.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        return {path.name: self._read(path / _WANTED) for path in sorted(self.path.glob("gpu-*")) if path.is_dir()}
+
+    def answer(self, wanted: Wanted) -> None:
+        """Say that a daemon serves as wanted, or what keeps it from that.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        _write(self.of(wanted.gpu) / _READY, wanted)
+
+    def answer_none(self, gpu: str) -> None:
+        """Say that there is none.
+
+        Raises:
+            OSError: The file is still there.
+        """
+        files.remove(self.of(gpu) / _READY)
+
+    def forget(self, gpu: str) -> None:
+        """Remove what a daemon leaves that has ended, but for its log, and the answer last.
+
+        Raises:
+            OSError: Something is still there.
+        """
+        for name in ("pipe", "shm"):
+            with contextlib.suppress(FileNotFoundError):
+                (self.of(gpu) / name).rmdir()
+        self.answer_none(gpu)
+
+    def keep_answer(self, gpu: str) -> None:
+        """Say that the answer still holds.
+
+        Raises:
+            OSError: There is none, or it cannot be changed.
+        """
+        files.touch(self.of(gpu) / _READY)
+
+    def ready(self, gpu: str) -> Wanted | None:
+        """Return the answer; None where there is no daemon in this boot, or nobody who would know.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        path = self.of(gpu) / _READY
+        found = self._read(path)
+        try:
+            fresh = time.time() - path.stat().st_mtime < STALE_S
+        except FileNotFoundError:
+            return None
+        return found if fresh else None
+
+    def _read(self, path: Path) -> Wanted | None:
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=Wanted)
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeError):
+            return None
+        return found if found.boot == self.boot else None
+
+
+def _write(path: Path, value: Wanted) -> None:
+    files.write(path, msgspec.json.encode(value))

@@ -1,0 +1,98 @@
+"""``python -m dradriver mps``: the command line of the process that runs MPS control daemons."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from dradriver.kube import options
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.2
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin:/opt/bin"
+HANGS_S: Final = 120.0  # longer than eight daemons take to start, one after the other
+
+
+class Options(options.Common):
+    """What the command line says."""
+
+    state_dir: Path
+    driver_root: Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of its options."""
+    made = options.parser(
+        "python -m dradriver mps",
+        "Runs the MPS control daemons of one node, as its agent wants them. Its end is the end of their clients.",
+        health_port=8084,
+    )
+    made.add_argument(
+        "--state-dir",
+        type=Path,
+        default=Path("/var/lib/kubelet/plugins/gpu.topology"),
+        help="the agent's; default: %(default)s",
+    )
+    made.add_argument(
+        "--driver-root",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="root of the file system that holds the NVIDIA driver and its programs",
+    )
+    return made
+
+
+def main(argv: list[str]) -> int:
+    """Run daemons until a signal ends this and return the process's exit status."""
+    args = parser().parse_args(argv, namespace=Options())
+    from dradriver.kube import process  # --help costs nothing
+
+    return process.start(run(args.state_dir, args.driver_root, health_port=args.health_port), args)
+
+
+async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
+    """Keep the daemons that are wanted until cancelled.
+
+    Args:
+        state_dir: The agent's folder.
+        driver_root: Root of the file system with the driver's programs; None for this process's own.
+        health_port: Where health is served.
+        path: Where programs are looked for.
+
+    Raises:
+        OSError: The health port is taken, or the kernel does not say which boot this is.
+    """
+    from dradriver.kube.serve import serve_health
+    from dradriver.node.devices.made import boot_id
+    from dradriver.node.mps.daemon import Daemon
+    from dradriver.node.mps.files import MpsFolder
+    from dradriver.node.mps.supervisor import Supervisor
+    from dradriver.node.threads import Thread
+
+    supervisor = Supervisor(
+        MpsFolder(state_dir / "mps", boot=boot_id()),
+        lambda gpu, folder: Daemon(gpu, folder, root=driver_root, path=path),
+    )
+    thread = Thread("mps")
+    looked_s = time.monotonic()
+
+    def alive() -> bool:
+        return time.monotonic() - looked_s < HANGS_S
+
+    async with serve_health(health_port, ready=alive, alive=alive):
+        try:
+            while True:
+                try:
+                    await thread.run(supervisor.look)
+                except OSError as error:
+                    logger.error("what is wanted cannot be read: %s", error)
+                looked_s = time.monotonic()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            supervisor.leave()

@@ -1,0 +1,114 @@
+"""Keeps the control daemons that are wanted, and no others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dradriver.node.errors import SetupError
+from dradriver.node.mps.daemon import Daemon
+from dradriver.node.mps.files import MpsFolder, Wanted
+
+logger = logging.getLogger(__name__)
+
+KEEP_S: Final = 10.0  # between two words that an answer still holds
+_LATEST_S: Final = 30.0  # between two tries to start a daemon
+
+DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's folder
+
+
+class _Kept(msgspec.Struct):
+    """A daemon that is kept: what it serves, when that was last said, and when it is tried again."""
+
+    wanted: Wanted
+    daemon: Daemon
+    serves: bool = False
+    said_s: float = 0.0
+    again_s: float = 0.0
+    wait_s: float = 1.0
+
+
+class Supervisor:
+    """Looks at what is wanted, again and again, in one thread; what it knows of daemons is what it finds of them."""
+
+    def __init__(self, folder: MpsFolder, daemon: DaemonOf, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep what is needed.
+
+        Args:
+            folder: Where it stands what is wanted.
+            daemon: Gives the daemon of a GPU.
+            clock: Seconds that only grow.
+        """
+        self._folder = folder
+        self._daemon = daemon
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+        self._said: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Start what is wanted and does not run, and end what runs and is not wanted; trouble of one GPU is its own.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        for name, wanted in self._folder.every().items():
+            try:
+                if wanted is None or wanted.gpu.lower() != name:
+                    self._end(name)
+                else:
+                    self._keep(name, wanted)
+            except (SetupError, OSError) as error:
+                if self._said.get(name) != str(error):
+                    self._said[name] = str(error)
+                    logger.error("MPS of %s: %s", name, error)
+
+    def leave(self) -> None:
+        """Say that no daemon serves any more: they end with this process."""
+        for name in list(self._kept):
+            self._folder.answer_none(name)
+
+    def _keep(self, name: str, wanted: Wanted) -> None:
+        kept = self._kept.get(name)
+        if kept is None or kept.wanted != wanted:
+            if kept is None:
+                self._folder.answer_none(name)  # of a process before this one
+            kept = self._kept[name] = _Kept(wanted, self._daemon(wanted.gpu, self._folder.of(wanted.gpu)))
+        now = self._clock()
+        if kept.serves and kept.daemon.alive():
+            if now - kept.said_s >= KEEP_S:
+                self._folder.keep_answer(name)
+                kept.said_s = now
+            return
+        if kept.serves:
+            logger.error("MPS of GPU %s died, and its clients with it; it is started again", wanted.gpu)
+            kept.serves = False
+            self._folder.answer_none(name)
+        if now < kept.again_s:
+            return
+        try:
+            kept.daemon.start(wanted.server)
+        except (SetupError, OSError) as error:
+            kept.again_s, kept.wait_s = now + kept.wait_s, min(2 * kept.wait_s, _LATEST_S)
+            self._folder.answer(msgspec.structs.replace(wanted, trouble=str(error)))
+            raise
+        kept.serves, kept.said_s, kept.wait_s = True, now, 1.0
+        self._folder.answer(wanted)
+        self._said.pop(name, None)
+        logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
+
+    def _end(self, name: str) -> None:
+        kept = self._kept.get(name)
+        if kept is None and self._folder.ready(name) is None and not self._folder.of(name).joinpath("pipe").exists():
+            return
+        daemon = kept.daemon if kept is not None else self._daemon(name, self._folder.of(name))
+        daemon.stop()
+        self._folder.forget(name)
+        self._said.pop(name, None)
+        if kept is not None:
+            del self._kept[name]
+            logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)

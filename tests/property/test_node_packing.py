@@ -1,0 +1,121 @@
+"""Where MIG instances go, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dradriver.node.devices import parts
+from dradriver.node.devices.control import Placed, Profile
+from dradriver.node.devices.packing import Room, is_plain, left, pack, taken
+
+H100 = parts.profiles(parts.H100)
+A30 = parts.profiles("NVIDIA A30")
+PRODUCTS = st.sampled_from([H100, A30])
+
+
+def slices(profile: Profile, start: int) -> set[int]:
+    return set(range(start, start + profile.size))
+
+
+def allowed(profiles: Sequence[Profile], placed: Sequence[tuple[Profile, int]]) -> bool:
+    """Whether a GPU can have these instances at a time."""
+    used = [one for profile, start in placed for one in slices(profile, start)]
+    most = max(profile.compute for profile in profiles)
+    return (
+        len(used) == len(set(used))
+        and sum(profile.compute for profile, _ in placed) <= most
+        and all(sum(p.id == one.id for p, _ in placed) <= one.most for one in profiles)
+        and all(start in profile.starts for profile, start in placed)
+    )
+
+
+def ways(profiles: Sequence[Profile], wanted: Sequence[Profile]) -> Iterator[tuple[int, ...]]:
+    """Every way to place them on an empty GPU."""
+    for starts in itertools.product(*(profile.starts for profile in wanted)):
+        if allowed(profiles, list(zip(wanted, starts, strict=True))):
+            yield starts
+
+
+def fits_by_counts(profiles: Sequence[Profile], wanted: Sequence[Profile]) -> bool:
+    return (
+        sum(one.size for one in wanted) <= max(one.size for one in profiles)
+        and sum(one.compute for one in wanted) <= max(one.compute for one in profiles)
+        and all(sum(w.id == one.id for w in wanted) <= one.most for one in profiles)
+    )
+
+
+def multisets(profiles: Sequence[Profile]) -> list[tuple[Profile, ...]]:
+    """Every multiset of profiles that fits by counts."""
+    return [
+        wanted
+        for n in range(1, 8)
+        for wanted in itertools.combinations_with_replacement(profiles, n)
+        if fits_by_counts(profiles, wanted)
+    ]
+
+
+@pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
+def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[Profile, ...]) -> None:
+    for wanted in multisets(profiles):
+        starts = pack(profiles, Room(), wanted)
+        feasible = next(ways(profiles, wanted), None) is not None
+        assert (starts is not None) == feasible, [one.name for one in wanted]
+        if starts is not None:
+            assert allowed(profiles, list(zip(wanted, starts, strict=True)))
+
+
+@pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
+def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[Profile, ...]) -> None:
+    plain = [wanted for wanted in multisets(profiles) if all(map(is_plain, wanted))]
+    assert all(pack(profiles, Room(), wanted) is not None for wanted in plain)
+    assert len(plain) > 8
+
+
+@given(profiles=PRODUCTS, draw=st.data())
+@settings(max_examples=150, deadline=None)
+def test_of_all_ways_the_one_is_taken_that_leaves_the_most(profiles: tuple[Profile, ...], draw: st.DataObject) -> None:
+    there: list[tuple[Profile, int]] = []
+    for one in draw.draw(st.lists(st.sampled_from(profiles), max_size=3)):
+        start = draw.draw(st.sampled_from(one.starts))
+        if allowed(profiles, [*there, (one, start)]):
+            there.append((one, start))
+    wanted = draw.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=3))
+    room = taken(profiles, [Placed(one.id, start) for one, start in there])
+    every = [
+        starts
+        for starts in itertools.product(*(profile.starts for profile in wanted))
+        if allowed(profiles, [*there, *zip(wanted, starts, strict=True)])
+    ]
+    found = pack(profiles, room, wanted)
+    if not every:
+        assert found is None
+        return
+    assert found is not None
+    assert tuple(found) in every
+
+    def after(starts: Sequence[int]) -> list[int]:
+        placed = [*there, *zip(wanted, starts, strict=True)]
+        plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute))
+        return [most(profiles, placed, profile) for profile in plain]
+
+    assert after(found) == max(map(after, every))
+
+
+def most(profiles: Sequence[Profile], placed: list[tuple[Profile, int]], profile: Profile) -> int:
+    """How many more of a profile there can be, by trying all."""
+    for count in range(profile.most, 0, -1):
+        for starts in itertools.combinations(profile.starts, count):
+            if allowed(profiles, [*placed, *((profile, start) for start in starts)]):
+                return count
+    return 0
+
+
+def test_an_instance_of_no_known_profile_leaves_no_room() -> None:
+    room = taken(H100, [Placed(99, 0)])
+    assert set(left(H100, room)) == {0}
+    assert pack(H100, room, [H100[0]]) is None

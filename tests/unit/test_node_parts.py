@@ -1,0 +1,59 @@
+"""A whole agent, beside a fake kubelet, that hands out parts of simulated GPUs."""
+
+from __future__ import annotations
+
+from dradriver.api import config, slices
+from dradriver.node.devices import parts
+from dradriver.node.devices.made import boot_id
+from dradriver.node.devices.simulated import SimulatedGpu
+from tests.fakes.node import a_node, claim, eventually, machine, parameters, result
+
+PROFILE = "dgx-h100"
+GPUS = machine(profile=PROFILE).gpus
+H100 = {profile.name: profile for profile in parts.of(GPUS[0])}
+
+
+def some(gpu: int, share: str, **consumed: str) -> dict[str, object]:
+    return result("gpu", slices.device_name(GPUS[gpu].uuid), shareID=share, consumedCapacity=consumed)
+
+
+async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back() -> None:
+    pinned = parameters(mig={"gpu": {"profile": "2g.20gb", "starts": {GPUS[1].uuid: 2}}})
+    asked = [
+        claim("placed", results=[result("gpu", slices.part_name(GPUS[0].uuid, H100["3g.40gb"].id, 4))]),
+        claim("pinned", results=[some(1, "p", memorySlices="2", computeSlices="2")], config=[pinned]),
+        claim("packed", results=[some(1, "q", memorySlices="1", computeSlices="1")]),
+        claim("shared", results=[some(2, "r", cores="25", memory="10Gi")]),
+        claim("whole", results=[some(3, "s", memorySlices="8", computeSlices="7")]),
+    ]
+    async with a_node() as node:
+        hardware = SimulatedGpu(node.state / "simulated/hardware.json", boot=boot_id())
+        async with node.agent(simulated_default=PROFILE, mps=True):
+            await node.published()
+            for obj in asked:
+                known = node.put_claim(obj)
+                answer = (await node.kubelet.prepare(known))[known[2]]
+                assert not answer.error
+                assert len(answer.devices) == 1
+            assert hardware.gpu_instances(GPUS[0].uuid) == {1: (H100["3g.40gb"].id, 4)}
+            assert set(hardware.gpu_instances(GPUS[1].uuid).values()) == {(14, 2), (19, 1)}
+            assert (node.state / "mps" / GPUS[2].uuid.lower() / "pipe").is_dir()
+            assert len(node.specs) == len(asked)
+        async with node.agent("pod-2", simulated_default=PROFILE, mps=True):
+            await eventually(lambda: any("pod-2" in info.endpoint for info in node.kubelet.seen.values()))
+            for obj in asked:
+                stored = obj["metadata"]
+                await node.kubelet.unprepare((stored["namespace"], stored["name"], stored["uid"]))
+            assert (node.specs, node.checkpoint) == ({}, [])
+            assert not any(hardware.gpu_instances(gpu.uuid) or hardware.mig_mode(gpu.uuid) for gpu in GPUS)
+            with hardware.state(GPUS[2].uuid) as state:
+                assert (state.server, state.mode) == (None, 0)
+
+
+def test_a_controllers_pin_is_read_as_it_was_written() -> None:
+    pin = config.Mig(profile="1g.10gb+me", starts={GPUS[0].uuid: 3})
+    plain = config.Mig(profile="3g.40gb")
+    written = config.make({}, [], mig={"b": pin, "a": plain})
+    assert list(written) == sorted(written)
+    assert config.read(written).mig == {"a": plain, "b": pin}
+    assert "mig" not in config.make({}, [])

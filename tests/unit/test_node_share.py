@@ -1,0 +1,175 @@
+"""Shares of GPUs, from the allocation to the hardware and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.devices import assemble
+from dradriver.node.devices.capabilities import SimulatedCapabilities
+from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
+from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.devices.share import Sharing
+from dradriver.node.devices.simulated import SimulatedGpu, State
+from dradriver.node.edits import DeviceNode, Edits, Mount
+from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
+from dradriver.node.mps.files import MpsFolder, Server
+from tests.fakes.node import claim, device, edits, machine, result, uuid
+from tests.fakes.preparing import World
+
+FRIENDS, EQUAL, OWN = 1, 2, 3  # by time-slicing, by MPS in four equal shares, by MPS with limits of each share's own
+SHARING = {
+    uuid(EQUAL): Sharing(by="mps", equal=4),
+    uuid(OWN): Sharing(by="mps"),
+    uuid(4): Sharing(by="mps"),
+}
+
+
+class Shared(World):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gpus = SimulatedGpu(folder / "hardware.json")
+        self.sharing = dict(SHARING)
+        self.workshop = assemble.of(
+            edits,
+            self.gpus,
+            SimulatedCapabilities(),
+            parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+            common=Edits,
+            mps=MpsFolder(folder / "mps", boot=self.boot),
+            sharing=lambda gpu: self.sharing.get(gpu.uuid, Sharing()),
+        )
+
+    async def prepare(self, name: str, *results: Any) -> PreparedClaim:
+        preparer = self.preparer()
+        preparer._budget_s = 0.0
+        return await preparer.prepare(*self.put(claim(name, results=list(results))))
+
+    def state(self, gpu: int) -> State:
+        with self.gpus.state(uuid(gpu)) as state:
+            return state
+
+    @property
+    def made(self) -> dict[str, Made]:
+        return {k: entry.value for k, entry in MadeLedger(self.folder / "state" / "made").read().items()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Shared:
+    return Shared(tmp_path)
+
+
+def share(gpu: int, cores: str | None, memory: str | None, share_id: str, request: str = "gpu") -> Any:
+    consumed = {names.CAPACITY_CORES: cores, names.CAPACITY_MEMORY: memory}
+    consumed = {key: value for key, value in consumed.items() if value is not None}
+    return result(request, device(gpu), shareID=share_id, consumedCapacity=consumed)
+
+
+async def test_a_time_sliced_share_is_the_gpu_and_nothing_is_made(world: Shared) -> None:
+    for n in range(3):
+        done = await world.prepare(f"c{n}", share(FRIENDS, "25", "4Gi", f"s{n}"))
+        (one,) = done.devices
+        assert (one.part, one.made, one.edits.nodes) == ("share", "", edits(machine().gpus[FRIENDS]).nodes)
+        assert not [word for word in one.edits.env if "MPS" in word]
+    assert (world.made, world.state(FRIENDS)) == ({}, State())
+
+
+async def test_a_claim_of_all_of_a_gpu_that_can_be_shared_is_a_whole_gpu(world: Shared) -> None:
+    everything = f"{machine().gpus[OWN].memory_mib}Mi"
+    done = await world.prepare("whole", share(OWN, "100", everything, "w"))
+    assert (done.devices[0].part, world.made, world.state(OWN).server) == ("", {}, None)
+    with pytest.raises(DeviceBusyError, match="still held by claim default/whole"):
+        await world.prepare("part", share(OWN, "25", "4Gi", "s"))
+    await world.prepare("friend", share(FRIENDS, "25", "4Gi", "s"))
+    with pytest.raises(DeviceBusyError, match="still held by claim default/friend"):
+        await world.prepare("plain", result("gpu", device(FRIENDS)))
+
+
+@pytest.mark.parametrize(("cores", "memory"), [("25", None), (None, "4Gi"), ("100", "4Gi")])
+async def test_less_than_all_of_one_capacity_is_a_share(world: Shared, cores: str | None, memory: str | None) -> None:
+    done = await world.prepare("c", share(FRIENDS, cores, memory, "s"))
+    assert done.devices[0].part == "share"
+
+
+async def test_mps_starts_with_the_first_share_and_ends_after_the_last(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
+    await world.prepare("b", share(OWN, "50", "6Gi", "b"))
+    await world.preparer().unprepare("uid-a")
+    assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
+    await world.preparer().unprepare("uid-b")
+    assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
+
+
+async def test_a_share_finds_its_daemon_and_has_its_limits_as_variables(world: Shared) -> None:
+    (one,) = (await world.prepare("a", share(OWN, "25", "4Gi", "a"))).devices
+    folder = world.folder / "mps" / uuid(OWN).lower()
+    assert [mount for mount in one.edits.mounts if mount.writable] == [
+        Mount(str(folder / "pipe"), "/tmp/nvidia-mps", writable=True),
+        Mount(str(folder / "shm"), "/dev/shm", writable=True),
+    ]
+    assert [word for word in one.edits.env if "MPS" in word] == [
+        "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
+    ]
+    (spec,) = world.specs.values()
+    options = {one["containerPath"]: one["options"] for one in spec["devices"][0]["containerEdits"]["mounts"]}
+    assert options.pop("/tmp/nvidia-mps") == options.pop("/dev/shm") == ["rw", "nosuid", "nodev", "bind"]
+    assert all("ro" in others for others in options.values())
+
+
+async def test_equal_shares_have_the_daemons_limits_which_no_program_can_unset(world: Shared) -> None:
+    (one,) = (await world.prepare("a", share(EQUAL, "25", "4Gi", "a"))).devices
+    assert [word for word in one.edits.env if "MPS" in word] == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
+    limits = Server(memory_mib=machine().gpus[EQUAL].memory_mib // 4, thread_percentage=25)
+    assert world.state(EQUAL).server == limits
+    world.sharing[uuid(EQUAL)] = Sharing(by="mps", equal=2)  # counts once the last share of before is gone
+    with pytest.raises(HardwareError, match="In use"):
+        await world.prepare("b", share(EQUAL, "50", "8Gi", "b"))
+    assert (world.state(EQUAL).server, sorted(world.made)) == (limits, ["uid-a.0"])
+    await world.preparer().unprepare("uid-a")
+    await world.prepare("b", share(EQUAL, "50", "8Gi", "b"))
+
+
+async def test_shares_of_a_gpu_that_is_shared_otherwise_now_wait_for_those_of_before(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    world.sharing[uuid(OWN)] = Sharing()
+    with pytest.raises(DeviceBusyError, match="still held by claim default/a"):
+        await world.prepare("b", share(OWN, "25", "4Gi", "b"))
+    await world.preparer().unprepare("uid-a")
+    assert world.state(OWN) == State()
+
+
+async def test_a_gpu_that_somebody_closed_is_left_so(world: Shared) -> None:
+    world.gpus.set_compute_mode(uuid(OWN), PROHIBITED)
+    with pytest.raises(HardwareError, match="nvidia-smi -c DEFAULT"):
+        await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    assert (world.state(OWN).mode, world.made) == (PROHIBITED, {})
+
+
+async def test_two_shares_in_one_claim_are_two(world: Shared) -> None:
+    await world.prepare("c", share(OWN, "25", "4Gi", "a", "x"), share(OWN, "25", "4Gi", "b", "y"))
+    assert sorted(world.made) == ["uid-c.0", "uid-c.1"]
+    await world.preparer().unprepare("uid-c")
+    assert (world.state(OWN), world.made) == (State(), {})
+
+
+async def test_a_container_cannot_reach_two_daemons(world: Shared) -> None:
+    with pytest.raises(ClaimError, match=r"request gpu.*two of its devices bring /tmp/nvidia-mps"):
+        await world.prepare("c", share(OWN, "25", "4Gi", "a"), share(4, "25", "4Gi", "b"))
+    assert (world.state(OWN), world.state(4), world.made, world.checkpoint) == (State(), State(), {}, [])
+
+
+async def test_after_a_reboot_the_daemon_is_started_for_the_same_claim(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    await world.preparer().recover()
+    assert (world.made, world.state(OWN).mode) == ({}, DEFAULT)
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
