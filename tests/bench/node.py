@@ -166,7 +166,11 @@ async def _plain(agent: Agent, rounds: int) -> dict[str, Any]:
     found["cpu_ms"] = {"a prepare": round(cpu[0] / rounds, 2), "an unprepare": round(cpu[1] / rounds, 2)}
     found["prepare_again_ms"] = _percentiles(found.pop("again"))
     found[f"rss_after_{rounds}_mib"] = agent.rss_mib()
-    many = [agent.put(f"s{number}", [number % 8], shareID=f"share-{number}") for number in range(100)]
+    consumed = {"cores": "5", "memory": "1Gi"}
+    many = [
+        agent.put(f"s{number}", [number % 8], shareID=f"share-{number}", consumedCapacity=consumed)
+        for number in range(100)
+    ]
     began = time.perf_counter()
     each = await asyncio.gather(*map(agent.prepare, many))
     found["100_at_once_ms"] = {"all": round((time.perf_counter() - began) * 1000), **_percentiles(list(each))}
