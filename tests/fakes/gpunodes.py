@@ -24,9 +24,14 @@ def machine(node: str, profile: str = "dgx1-v100") -> Machine:
     return profiles.load(profile, seed=node)
 
 
+def pieces(node: str, profile: str = "dgx1-v100") -> list[Object]:
+    """A node's slices."""
+    return slices.build(machine(node, profile), node=node, node_uid=f"uid-{node}")
+
+
 def piece(node: str, profile: str = "dgx1-v100", *, generation: int = 1, text: str | None = None) -> Object:
-    """A node's slice; ``text`` replaces the machine in its annotation."""
-    (built,) = slices.build(machine(node, profile), node=node, node_uid=f"uid-{node}")
+    """A node's only slice; ``text`` replaces the machine in its annotation."""
+    (built,) = pieces(node, profile)
     built["spec"]["pool"]["generation"] = generation
     if text is not None:
         built["metadata"]["annotations"][names.MACHINE] = text

@@ -15,7 +15,7 @@ from dradriver.cli.cluster.model import Hold, Holder, NodeView
 from dradriver.cli.cluster.views import views
 from dradriver.topology import codec
 from dradriver.topology.natural import natural
-from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claims, read_slices
+from tests.fakes.gpunodes import allocated, machine, piece, pieces, promised, read_claims, read_slices
 
 Object = dict[str, Any]
 
@@ -190,7 +190,7 @@ def test_the_largest_set_is_what_the_allocator_would_give() -> None:
     assert full["a"].nvlink_set is None
     pcie, _ = shown([piece("a", "rtx4090-x8")])
     assert pcie["a"].nvlink_set is None
-    rack, _ = shown([piece("a", "gb200-nvl72-rack")])
+    rack, _ = shown(pieces("a", "gb200-nvl72-rack"))
     assert (len(rack["a"].free), rack["a"].nvlink_set) == (72, None)
     assert nvlink_set(rack["a"]) == "not known above 16 GPUs"
     assert nvlink_set(pcie["a"]) == "none"

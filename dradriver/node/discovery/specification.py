@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 << 20  # one of eight GPUs with all MIG devices has 200 K
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 _OURS: Final = f"{names.DRIVER}-"
 _KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
-_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]+)")
+_NODE: Final = re.compile(r"/(?:.*/)?dev/nvidia([0-9]+)")  # on the host perhaps below the driver's root
 _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 
 
