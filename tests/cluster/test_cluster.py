@@ -182,6 +182,20 @@ def test_kubelet_can_be_restarted(cluster: Cluster) -> None:
     wait_for("node Ready again", cluster.is_up, seconds=60)
 
 
+def test_a_node_can_lose_power(cluster: Cluster) -> None:
+    node = cluster.nodes["node-b"]
+    serve(cluster, "node-b")
+    plugged_in = os.readlink(f"/proc/{node.sandbox.first_process}/ns/net")
+    before = {path.name for path in node.folder.glob("containerd/*")}
+    node.power_off()
+    assert not list(node.cdi_dir.iterdir())
+    assert {path.name for path in node.folder.glob("containerd/*")} == before  # images stay
+    node.power_on()
+    assert os.readlink(f"/proc/{node.sandbox.first_process}/ns/net") == plugged_in
+    wait_for("the pod runs again", lambda: bool(node.ctr("tasks", "list", "--quiet").stdout), seconds=60)
+    wait_for("node Ready again", cluster.is_up, seconds=60)
+
+
 @pytest.mark.parametrize("victim", ["kubelet", "namespaces"])
 def test_up_recovers_from_killed_processes(cluster: Cluster, victim: str) -> None:
     node = cluster.nodes["node-a"]

@@ -88,17 +88,6 @@ def test_controller_killed_in_mid_placement(namespace: Namespace) -> None:
     assert sorted(len(namespace.devices(name)) for name in wishes) == sorted(wishes.values())
 
 
-def test_kubelet_restarted(namespace: Namespace) -> None:
-    namespace.apply(pod("steady", gpus=4, words=NVLINK, node="node-b"))
-    namespace.wait_running("steady")
-    namespace.cluster.nodes["node-b"].restart_kubelet()
-    namespace.apply(pod("later", gpus=4, words=NVLINK, node="node-b"))
-    namespace.wait_running("later", timeout_s=150)
-
-    assert restarts(namespace, "steady") == 0
-    assert no_gpu_is_owned_twice(namespace.cluster)
-
-
 def test_upgrade(namespace: Namespace) -> None:
     """Every part is replaced while pods run: they stay, and the API server still trusts the webhook."""
     namespace.apply(pod("steady", gpus=4, words=NVLINK, node="node-a"))
