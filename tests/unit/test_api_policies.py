@@ -185,6 +185,34 @@ def test_what_is_no_policies_file_at_all_is_refused(text: bytes) -> None:
         read(text, source="policies.yaml")
 
 
+@pytest.mark.parametrize(
+    "text", [r'gpus: "\uD800"', r'gpus: "\U00110000"', r'{"\UFFFFFFFF": 1}', r'weights: {a: "\uDFFF"}']
+)
+def test_an_escape_that_is_no_character_is_refused(text: str) -> None:
+    assert said(text).startswith("policies.yaml:1: ")
+
+
+@pytest.mark.parametrize("one", ["[", "{", "{a: ", "- ", "? "])
+def test_a_text_of_brackets_is_not_read_to_its_end(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = 0
+    compose = yaml.BaseLoader.compose_node
+
+    def count(self: Any, *arguments: Any) -> Any:
+        nonlocal composed
+        composed += 1
+        return compose(self, *arguments)
+
+    monkeypatch.setattr(yaml.BaseLoader, "compose_node", count)
+    assert "nested deeper than any policies file" in said(one * (MOST_BYTES // len(one)))
+    assert 0 < composed < 20
+
+
+def test_the_dots_of_a_label_are_no_nesting() -> None:
+    label = "gpu.team-a.eu-1.cloud.corp.example.com/a.b.c"
+    (rule,) = policies(f"gpus: [{{nodeSelector: {{{label}: x}}}}]").gpus
+    assert rule.node_selector == {label: "x"}
+
+
 def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:
     found = policies(
         "gpus: [{mig: false}]\npolicies: {a: {nccl: false}}\n"

@@ -61,7 +61,7 @@ def test_a_change_comes_into_force_without_a_restart(volume: Volume) -> None:
     assert metric("digest") == file.in_force.digest != first
 
 
-@pytest.mark.parametrize("bad", [BAD, "\0", None, "x: " + "y" * 70_000])
+@pytest.mark.parametrize("bad", [BAD, "\0", None, "x: " + "y" * 70_000, r'"\UFFFFFFFF"', r'"\uD800"'])
 def test_the_last_good_one_stays_while_a_bad_one_is_there(volume: Volume, bad: str | None) -> None:
     volume.put(ONE)
     file = PoliciesFile(volume.file)
