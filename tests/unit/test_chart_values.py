@@ -53,7 +53,7 @@ def test_defaults_satisfy_the_schema() -> None:
 
 def test_the_schema_knows_exactly_the_values_there_are() -> None:
     def keys(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
-        known = set(schema["properties"]) - ({"global"} if not path else set())
+        known = set(schema["properties"]) - ({"global", "nccl"} if not path else set())  # Helm's; one that moved
         assert set(values) == known, path
         for key, value in values.items():
             inner = schema["properties"][key]
@@ -173,7 +173,8 @@ def test_the_schema_of_policies_has_the_words_that_are_read() -> None:
 def test_the_example_satisfies_both() -> None:
     assert errors(VALUES | {"policies": yaml.safe_load(example())}) == []
     assert notes(read(example().encode(), source="values.yaml")) == [
-        "policies.gpu-share-small: share, memory is not available yet: pods that ask for it are refused"
+        "gpus: is checked and not in force yet: GPUs are handed out whole",
+        "policies.gpu-share-small: share is not available yet: pods that ask for it are refused",
     ]
 
 
