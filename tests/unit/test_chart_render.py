@@ -64,6 +64,7 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
         (("deviceClass.extendedResourceName=nvidia.com/gpu",), "x", "leave it empty"),
         (("controller.leaderElection.renewDeadline=15",), "x", "15, 10 and 2 are good"),
         (("nccl.tuning=auto",), "x", "write policies.nccl with the same servers and tuning"),
+        (("nccl.server=x",), "x", "write policies.nccl with the same servers and tuning"),
         (("nccl.servers.p5=hgx-h100",), "x", "write policies.nccl with the same servers and tuning"),
         (("disovery=simulated",), "x", "'disovery' not allowed"),
         (("node.privileged=true",), "x", "'privileged' not allowed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
@@ -10,6 +11,7 @@ from prometheus_client import REGISTRY
 from dradriver.node.discovery.simulated import without
 from dradriver.node.health import faults
 from dradriver.node.health.faults import Fault, Kind
+from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import CALM_S, MOST_S, Record
 from dradriver.node.health.watch import HealthWatch, of_all
 from dradriver.topology.machine import Machine
@@ -164,3 +166,19 @@ def test_a_gpu_that_is_read_and_cannot_be_handed_out_is_not_lost() -> None:
     assert faults(left, read=machine()) == []  # no specification names it
     assert faults(left, read=left) == ["lost"]
     assert faults(machine(), read=machine()) == []
+
+
+def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path) -> None:
+    gpu = machine().gpus[2]
+    (path := tmp_path / "kmsg").write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 79, fallen off the bus")
+    now, discovery = [100.0], Hanging()
+    record = Record(on_change=lambda: None, clock=lambda: now[0])
+    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    discovery.sound = frozenset({uuid(3)})
+    for now[0] in (100.0, 10_000.0):
+        watch.looked(machine(), None)
+        assert record.standing().keys() == {gpu.uuid}
+    discovery.sound = frozenset({uuid(2)})
+    for now[0] in (10_001.0, 10_100.0):
+        watch.looked(machine(), None)
+    assert record.standing() == {}
