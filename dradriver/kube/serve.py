@@ -20,6 +20,7 @@ from aiohttp.web_server import Server
 
 Answer = Callable[[], Response]
 
+MOST: Final = 64  # connections: the kubelet has one for a moment, and each Prometheus one
 _END_S: Final = 1.0  # an answer takes milliseconds
 
 
@@ -40,6 +41,9 @@ async def serve_health(
 
     ``/healthz`` and ``/readyz`` answer 200 or 503; ``/metrics`` is the default registry as Prometheus text.
 
+    Whoever reaches the port may hold connections and ask for nothing, until no file can be opened any more: of too many
+    the oldest is closed.
+
     Args:
         port: TCP port.
         ready: Whether the process does its work now.
@@ -51,12 +55,23 @@ async def serve_health(
     """
     answers = {"/healthz": _check(alive), "/readyz": _check(ready), "/metrics": _metrics}
     server = Server(_handler(answers), access_log=None)
-    listener = await asyncio.get_running_loop().create_server(server, host, port)
+    listener = await asyncio.get_running_loop().create_server(_bounded(server), host, port)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:
         listener.close()
         await server.shutdown(_END_S)
+
+
+def _bounded(server: Server) -> Callable[[], asyncio.Protocol]:
+    def connection() -> asyncio.Protocol:
+        held = server.connections
+        for oldest in held[: max(len(held) + 1 - MOST, 0)]:
+            if oldest.transport is not None:
+                oldest.transport.abort()  # what is still to be sent to it would hold it open
+        return server()
+
+    return connection
 
 
 def _handler(answers: Mapping[str, Answer]) -> Callable[[BaseRequest], Awaitable[Response]]:

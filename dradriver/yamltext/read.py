@@ -16,6 +16,7 @@ from dradriver.errors import DriverError
 from dradriver.yamltext.cures import cure
 
 _ROOT: Final = "$"
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 T = TypeVar("T")
 
@@ -91,18 +92,36 @@ def read(text: str, form: Form, *, source: str) -> Text:
         DriverError: The form's: no YAML, or of another form; with the line.
     """
     try:
-        node = yaml.compose(text, Loader=yaml.BaseLoader)
+        node = _Composing(text, form, source).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = mark.line + 1 if mark else 1
         raise form.error(f"{source}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of "\UFFFFFFFF", which is no character
         raise form.error(f"{source}:1: not YAML: {error}") from error
     if node is None and form.start:
         raise form.error(f"{source}:1: empty; {form.start}")
     lines: dict[str, int] = {}
     data = {} if node is None else _Reading(form, source, lines).plain(node, _ROOT)
     return Text(data, lines, form, source)
+
+
+class _Composing(yaml.BaseLoader):
+    """A loader that stops where a text is nested too deeply: it takes a second for 64 kB of ``[``."""
+
+    def __init__(self, text: str, form: Form, source: str) -> None:
+        super().__init__(text)
+        self._form = form
+        self._source = source
+        self._depth = -1
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > self._form.deepest:
+            raise _too_deep(self._form, self._source, self.line + 1)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Reading:
@@ -112,19 +131,21 @@ class _Reading:
         self._lines = lines
         self._values = 0
 
-    def plain(self, node: yaml.Node, at: str) -> object:
+    def plain(self, node: yaml.Node, at: str, depth: int = 0) -> object:
         """Return the node as dicts, lists and strings, and note the line of every place on the way."""
         form, line = self._form, node.start_mark.line + 1
         self._lines.setdefault(at, line)
         self._values += 1
         if self._values > form.most:
             raise self._refusal(line, f"more than {form.most} values, those behind aliases counted")
-        if at.count(".") + at.count("[") > form.deepest:
-            raise self._refusal(line, f"nested deeper than any {form.whole}, or an alias of itself")
+        if depth > form.deepest:  # by aliases; ``_Composing`` saw those without
+            raise _too_deep(form, self._source, line)
         if isinstance(node, yaml.ScalarNode):
+            if _SURROGATE.search(node.value):  # "\uD800" is one to the scanner
+                raise self._refusal(line, "half of a character (a surrogate); write the whole one")
             return str(node.value)
         if isinstance(node, yaml.SequenceNode):
-            return [self.plain(value, f"{at}[{i}]") for i, value in enumerate(node.value)]
+            return [self.plain(value, f"{at}[{i}]", depth + 1) for i, value in enumerate(node.value)]
         plain: dict[str, object] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -133,8 +154,12 @@ class _Reading:
             if key.value in plain:
                 raise self._refusal(line, f"{key.value} is given twice; write it once")
             self._lines[f"{at}.{key.value}"] = line
-            plain[key.value] = self.plain(value, f"{at}.{key.value}")
+            plain[key.value] = self.plain(value, f"{at}.{key.value}", depth + 1)
         return plain
 
     def _refusal(self, line: int, says: str) -> DriverError:
         return self._form.error(f"{self._source}:{line}: {says}")
+
+
+def _too_deep(form: Form, source: str, line: int) -> DriverError:
+    return form.error(f"{source}:{line}: nested deeper than any {form.whole}, or an alias of itself")

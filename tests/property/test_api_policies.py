@@ -147,6 +147,8 @@ def test_any_content_is_taken_or_refused_with_its_line(tree: Any) -> None:
     check(yaml.safe_dump(tree).encode("utf-8", "surrogatepass"))
 
 
-@given(st.binary(max_size=200) | st.text(alphabet="abgpus:{}[]-&*!|>'\"#? \n\t", max_size=120).map(str.encode))
+@given(
+    st.binary(max_size=200) | st.text(alphabet="abgpus:{}[]-&*!|>'\"#? \n\t\\uUxdDfF80", max_size=120).map(str.encode)
+)
 def test_any_bytes_are_taken_or_refused_with_their_line(text: bytes) -> None:
     check(text)

@@ -78,7 +78,10 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert msgspec.structs.astuple(found.preference) == (50, 25, 20, 10, 5)
     assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
     assert found.known
-    assert notes(found) == []
+    assert notes(found) == [
+        "gpus: is checked and not in force yet: GPUs are handed out whole",
+        "policies.gpu-share-small: share is not available yet: pods that ask for it are refused",
+    ]
     assert notes(read(b"policies: {new: {min-driver: '570'}}", source="x")) == [
         "policies.new: min-driver is not available yet: pods that ask for it are refused"
     ]
@@ -183,6 +186,34 @@ def test_a_file_is_bounded() -> None:
 def test_what_is_no_policies_file_at_all_is_refused(text: bytes) -> None:
     with pytest.raises(PoliciesError, match=r"^policies\.yaml:1: "):
         read(text, source="policies.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", [r'gpus: "\uD800"', r'gpus: "\U00110000"', r'{"\UFFFFFFFF": 1}', r'weights: {a: "\uDFFF"}']
+)
+def test_an_escape_that_is_no_character_is_refused(text: str) -> None:
+    assert said(text).startswith("policies.yaml:1: ")
+
+
+@pytest.mark.parametrize("one", ["[", "{", "{a: ", "- ", "? "])
+def test_a_text_of_brackets_is_not_read_to_its_end(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = 0
+    compose = yaml.BaseLoader.compose_node
+
+    def count(self: Any, *arguments: Any) -> Any:
+        nonlocal composed
+        composed += 1
+        return compose(self, *arguments)
+
+    monkeypatch.setattr(yaml.BaseLoader, "compose_node", count)
+    assert "nested deeper than any policies file" in said(one * (MOST_BYTES // len(one)))
+    assert 0 < composed < 20
+
+
+def test_the_dots_of_a_label_are_no_nesting() -> None:
+    label = "gpu.team-a.eu-1.cloud.corp.example.com/a.b.c"
+    (rule,) = policies(f"gpus: [{{nodeSelector: {{{label}: x}}}}]").gpus
+    assert rule.node_selector == {label: "x"}
 
 
 def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:

@@ -63,6 +63,9 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
         (("webhook.certificates.caBundle=YWI=",), "x", "set webhook.certificates.mode to mounted"),
         (("deviceClass.extendedResourceName=nvidia.com/gpu",), "x", "leave it empty"),
         (("controller.leaderElection.renewDeadline=15",), "x", "15, 10 and 2 are good"),
+        (("nccl.tuning=auto",), "x", "write policies.nccl with the same servers and tuning"),
+        (("nccl.server=x",), "x", "write policies.nccl with the same servers and tuning"),
+        (("nccl.servers.p5=hgx-h100",), "x", "write policies.nccl with the same servers and tuning"),
         (("disovery=simulated",), "x", "'disovery' not allowed"),
         (("node.privileged=true",), "x", "'privileged' not allowed"),
     ],
@@ -74,6 +77,11 @@ def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespa
     )
     assert done.returncode != 0
     assert cure in done.stderr
+
+
+def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() -> None:
+    """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
+    assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
 
 
 def test_an_older_kubernetes_is_refused() -> None:

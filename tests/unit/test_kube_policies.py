@@ -61,7 +61,7 @@ def test_a_change_comes_into_force_without_a_restart(volume: Volume) -> None:
     assert metric("digest") == file.in_force.digest != first
 
 
-@pytest.mark.parametrize("bad", [BAD, "\0", None, "x: " + "y" * 70_000])
+@pytest.mark.parametrize("bad", [BAD, "\0", None, "x: " + "y" * 70_000, r'"\UFFFFFFFF"', r'"\uD800"'])
 def test_the_last_good_one_stays_while_a_bad_one_is_there(volume: Volume, bad: str | None) -> None:
     volume.put(ONE)
     file = PoliciesFile(volume.file)
@@ -115,6 +115,26 @@ def test_a_file_that_cannot_be_read_is_as_a_bad_one(tmp_path: Path) -> None:
     assert file.in_force is UNKNOWN
     assert file.trouble is not None
     assert "cannot be read: " in file.trouble
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_lasts_is_logged_once_and_the_same_file_is_good_again(
+    gone: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path := tmp_path / "policies.yaml").write_text(ONE)
+    file = PoliciesFile(path)
+    path.unlink()
+    if not gone:
+        path.mkdir()
+    for _ in range(3):
+        file.step()
+    assert file.trouble is not None
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+    if not gone:
+        path.rmdir()
+    path.write_text(ONE)
+    file.step()
+    assert file.in_force.weights.nvlink == metric("valid") == 1
 
 
 @pytest.mark.looptime

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import aiohttp
 import pytest
 
-from dradriver.kube.serve import serve_health
+from dradriver.kube.serve import MOST, serve_health
 
 
 async def test_health_readiness_and_metrics_answer_while_the_block_runs() -> None:
@@ -42,6 +43,25 @@ async def test_a_connection_that_is_kept_open_does_not_hold_up_the_end() -> None
         writer.close()
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(f"http://127.0.0.1:{port}/readyz")
+
+
+async def test_connections_that_are_held_open_keep_nobody_else_out() -> None:
+    async with serve_health(0, ready=lambda: True, host="127.0.0.1") as port:
+        held = []
+        for asked in (b"", b"GET /readyz HTTP/1.1\r\nX: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"):
+            for _ in range(MOST):
+                held.append(await asyncio.open_connection("127.0.0.1", port))
+                held[-1][1].write(asked)
+                await held[-1][1].drain()
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            assert answer.status == 200
+        for reader, writer in held[: 2 * MOST]:
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(10):
+                    assert await reader.read() == b""
+            writer.close()
+        for _, writer in held[2 * MOST :]:
+            writer.close()
 
 
 async def test_a_port_that_is_taken_is_an_error() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.kube.resources import EVENTS, RESOURCE_SLICES
+from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
@@ -52,6 +52,30 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await lose(node)
         await eventually(lambda: len(events()) == 2)
         assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
+
+
+async def test_who_else_is_named_by_a_claim_or_has_its_name_is_told_nothing() -> None:
+    async with a_node() as node, node.agent():
+        await node.published()
+        for name, gpu in (("mine", 2), ("again", 3)):
+            await node.kubelet.prepare(node.put_claim(claim(name, [gpu])))
+        other = claim("again", [3], uid="another")
+        mine = claim("mine", [2])
+        mine["status"]["reservedFor"].append({"resource": "gangs", "name": "g", "uid": "gang-uid", "apiGroup": "x.io"})
+        node.put_claim(mine)
+        node.api.remove(RESOURCE_CLAIMS, "again", "default")
+        node.put_claim(other)
+        await lose(node, "2\n3")
+        await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 6)
+        await lose(node)
+        await eventually(lambda: told(node, "GPURecovered"))
+        assert told(node, "GPUUnhealthy") == told(node, "GPURecovered") == {("pod-uid", uuid(2))}
+
+
+def told(node: NodeUnderTest, reason: str) -> set[tuple[str, str]]:
+    """Whom events of a reason are about, and which GPU they name."""
+    found = (obj for obj in node.api.objects(EVENTS) if obj["reason"] == reason)
+    return {(obj["involvedObject"]["uid"], obj["message"].split()[1].rstrip(":")) for obj in found}
 
 
 async def test_while_the_driver_hangs_a_new_claim_waits_and_those_that_are_prepared_are_served(

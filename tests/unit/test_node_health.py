@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.node.discovery.simulated import without
 from dradriver.node.health import faults
 from dradriver.node.health.faults import Fault, Kind
-from dradriver.node.health.record import Record
+from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.record import CALM_S, MOST_S, Record
 from dradriver.node.health.watch import HealthWatch, of_all
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging
@@ -62,6 +66,25 @@ def test_one_that_flutters_is_one_fault(clock: Clock) -> None:
     assert (standing.fault.value, standing.since) == ("1", 1_800_000_020)
 
 
+@pytest.mark.parametrize("kind", ["driver", "xid", "fabric", "thermal"])  # as quick or slow as any
+def test_no_rhythm_of_a_fault_writes_slices_all_the_time(kind: str) -> None:
+    """Looked at every ten seconds for three hours: each change is a write that wakes every scheduler of the cluster."""
+    for there, gone in itertools.product((1, 2, 4, 7, 20), (1, 2, 6, 7, 25, 31, 97, 181)):
+        clock = Clock()
+        for look in range(3 * 360):
+            clock.tell(*[Fault(kind, "", "x")] * (look % (there + gone) < there), after_s=10)
+        assert clock.changes <= 24
+
+
+def test_one_that_comes_again_must_be_gone_for_longer_until_it_was_away_for_an_hour(clock: Clock) -> None:
+    for gone_s in (60, 240, 960, MOST_S, MOST_S):
+        assert clock.tell(QUICK, after_s=10) == ["quick 1"]
+        assert clock.tell(after_s=gone_s - 1) == ["quick 1"]
+        assert clock.tell(after_s=1) == []
+    clock.tell(QUICK, after_s=CALM_S)
+    assert clock.tell(after_s=60) == []
+
+
 def test_what_comes_slowly_must_be_seen_all_the_time(clock: Clock) -> None:
     for _ in range(20):
         assert clock.tell(SLOW, after_s=50) == []
@@ -102,6 +125,14 @@ def test_taints_have_the_reason_and_since_when_those_that_block_first(clock: Clo
     }
 
 
+def test_those_that_block_are_published_however_many_only_tell() -> None:
+    record = Record(on_change=lambda: None, clock=itertools.count(0.0, 100.0).__next__)
+    kinds = [kind for kind, one in faults.KINDS.items() if one.effect == "None"] + ["unreadable", "xid"]
+    for _ in range(2):
+        record.tell("s", {"GPU-a": [Fault(kind, "", "x") for kind in kinds]})
+    assert [taint["effect"] for taint in record.taints()["GPU-a"]] == ["NoSchedule"] * 2 + ["None"] * 2
+
+
 def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
     def ill() -> float | None:
         return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
@@ -135,3 +166,19 @@ def test_a_gpu_that_is_read_and_cannot_be_handed_out_is_not_lost() -> None:
     assert faults(left, read=machine()) == []  # no specification names it
     assert faults(left, read=left) == ["lost"]
     assert faults(machine(), read=machine()) == []
+
+
+def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path) -> None:
+    gpu = machine().gpus[2]
+    (path := tmp_path / "kmsg").write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 79, fallen off the bus")
+    now, discovery = [100.0], Hanging()
+    record = Record(on_change=lambda: None, clock=lambda: now[0])
+    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    discovery.sound = frozenset({uuid(3)})
+    for now[0] in (100.0, 10_000.0):
+        watch.looked(machine(), None)
+        assert record.standing().keys() == {gpu.uuid}
+    discovery.sound = frozenset({uuid(2)})
+    for now[0] in (10_001.0, 10_100.0):
+        watch.looked(machine(), None)
+    assert record.standing() == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -135,6 +136,32 @@ def test_records_that_were_overwritten_are_passed_over(kmsg: Kmsg, monkeypatch: 
     monkeypatch.setattr(os, "read", lambda *words: (_ for _ in ()).throw(errors.pop()) if errors else read(*words))
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
     assert kmsg.faults() == {"GPU-a": ["79"]}
+
+
+def test_a_log_that_grows_faster_than_it_is_read_holds_up_nobody(kmsg: Kmsg, monkeypatch: pytest.MonkeyPatch) -> None:
+    busids = [f"{number >> 8:04x}:{number & 255:02x}:00.0" for number in range(5000)]
+    said = 0
+
+    def read(*_: object) -> bytes:
+        nonlocal said
+        said += 1
+        assert said < 50_000
+        return f"4,{said},1,-;NVRM: Xid (PCI:{busids[said % 5000][:-2]}): 79, x".encode()
+
+    monkeypatch.setattr(os, "read", read)
+    kmsg.log.read()
+    assert 0 < len(kmsg.log.faults({busid: busid for busid in busids})) <= 1024
+
+
+def test_a_record_longer_than_any_is_passed_over_in_silence(
+    kmsg: Kmsg, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, errors = os.read, [OSError(errno.EINVAL, "Invalid argument")]
+    monkeypatch.setattr(os, "read", lambda *words: (_ for _ in ()).throw(errors.pop()) if errors else read(*words))
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
+    kmsg.faults()
+    assert kmsg.faults() == {"GPU-a": ["79"]}
+    assert caplog.text == ""
 
 
 def test_a_log_that_may_not_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

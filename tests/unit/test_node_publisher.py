@@ -237,6 +237,16 @@ async def test_nothing_is_published_beside_a_device_plugin_until_it_is_gone(capl
         assert on.publisher.withheld is None
 
 
+async def test_what_it_deleted_itself_is_not_taken_for_a_kubelet_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 3600.0)
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.node(**{"nvidia.com/gpu": "8"})
+        await on.settled(devices=None)
+        on.node(**{"nvidia.com/gpu": "0"})
+        await on.settled(devices=8)
+
+
 async def test_nothing_is_published_beside_another_driver() -> None:
     async with stage() as on:
         await on.settled(devices=8)
@@ -291,6 +301,21 @@ async def test_trouble_with_the_api_server_is_waited_out(monkeypatch: pytest.Mon
         on.publisher.poke()
         await on.settled(devices=7)
         assert on.writes() == ["POST"] + ["PUT"] * 4
+
+
+async def test_a_long_outage_does_not_make_it_wait_ever_longer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(module, "_LAST_RETRY_S", 0.004)
+    async with stage() as on:
+        await on.settled(devices=8)
+        on.api.fail(method="PUT", status=500, times=6)
+        on.machine = without(machine(), {uuid(2)})
+        on.publisher.poke()
+        await on.settled(devices=7)
+    waits = [record.args[0] for record in caplog.records if isinstance(record.args, tuple) and "again in" in record.msg]
+    assert waits == [0.001, 0.002, 0.004, 0.004, 0.004, 0.004]
 
 
 async def test_nothing_is_published_before_the_server_has_said_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ from dradriver.node.health.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)
 
+CALM_S: Final = 3600.0  # after which a fault that comes again is not the same one that flutters
+MOST_S: Final = 1800.0  # that a fault has to be gone, however often it came and went
+_FIRST_S: Final = 15.0
 _MOST_TAINTS: Final = 4  # of a device in Kubernetes 1.34, resource/v1 types.go; 16 from 1.35
 
 
@@ -31,6 +34,7 @@ class _Seen(msgspec.Struct):
     fault: Fault
     first_s: float
     last_s: float
+    leaves_s: float  # how long it must be gone
     since: float | None = None  # when it came into force
 
 
@@ -38,7 +42,7 @@ class Record:
     """The faults of this node's GPUs, from several sources that look independently.
 
     A fault that stands keeps its words and its time, whatever is seen later: a slice is not written again because a
-    number changed.
+    number changed. One that is over and comes again within an hour must be gone four times as long as the last time.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Record:
         self._wall = wall
         self._sources: dict[str, dict[tuple[str, str], Fault]] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}  # by uuid and kind
+        self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
         """Take what a source sees now, all of it: what it saw before and sees no more is over for it.
@@ -74,7 +79,7 @@ class Record:
                 there.setdefault(at, fault)
         changed = False
         for at, fault in there.items():
-            known = self._seen.setdefault(at, _Seen(fault, now, now))
+            known = self._seen.setdefault(at, _Seen(fault, now, now, self._leaves_s(at, now)))
             known.last_s = now
             if known.since is None:
                 known.fault = fault
@@ -82,14 +87,22 @@ class Record:
                     self._comes(at[0], known, wall)
                     changed = True
         for at, known in list(self._seen.items()):
-            if at in there or (known.since is not None and now - known.last_s < KINDS[at[1]].leaves_s):
+            if at in there or (known.since is not None and now - known.last_s < known.leaves_s):
                 continue
             del self._seen[at]
             if known.since is not None:
+                self._over[at] = now, known.leaves_s
                 changed = True
                 logger.info("GPU %s: no more: %s", at[0], known.fault.said)
         if changed:
             self._tell()
+
+    def _leaves_s(self, at: tuple[str, str], now: float) -> float:
+        usual_s = KINDS[at[1]].leaves_s
+        when, before_s = self._over.get(at, (-CALM_S, 0.0))
+        if now - when >= CALM_S:
+            return usual_s
+        return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
         """Have every fault that is seen now in force at once where its taint is published: by an earlier agent.

@@ -40,9 +40,10 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* "true" on OpenShift, else empty. */}}
 {{- define "openshift" -}}
-{{- if eq (toString .Values.openshift.enabled) "auto" -}}
+{{- $enabled := dig "enabled" "auto" (.Values.openshift | default dict) -}}
+{{- if eq (toString $enabled) "auto" -}}
 {{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end -}}
-{{- else if .Values.openshift.enabled }}true{{ end -}}
+{{- else if $enabled }}true{{ end -}}
 {{- end }}
 
 {{/* Nobody's user and group; on OpenShift it gives each namespace its own, and refuses others. Arguments: root, part. */}}
