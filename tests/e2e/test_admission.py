@@ -102,7 +102,7 @@ def test_words_of_a_waiting_pod_are_read_again(namespace: Namespace) -> None:
     assert "at most 256" in refused.stderr
     namespace.kubectl("annotate", "pod", "waiting", "gpu.topology/preferred=same-numa")
     note = json.loads(str(namespace.annotation("waiting", names.REQUEST)))
-    assert (note["containers"], note["request"]["preferred"]) == ({"main": 16}, ["same-numa"])
+    assert (note["request"]["containers"], note["request"]["preferred"]) == ([16], ["same-numa"])
 
 
 def test_bad_opaque_config(namespace: Namespace) -> None:

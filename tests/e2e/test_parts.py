@@ -43,5 +43,10 @@ def test_a_claim_of_a_part_says_all_that_it_takes(
     assert "would take a whole GPU" in done.stderr
 
 
+def test_a_claim_that_asks_for_nothing_is_nobodys_business(namespace: Namespace) -> None:
+    empty = claim("gpu.topology", None) | {"spec": {}}
+    namespace.apply(empty)
+
+
 def test_a_claim_of_a_whole_gpu_needs_no_amounts(namespace: Namespace) -> None:
     namespace.apply(claim("gpu.topology", None))
