@@ -165,3 +165,14 @@ def test_a_machine_of_any_valid_figures_has_tables(machine: Machine, link: float
     assert ((tables.busbw >= 0) & (tables.busbw < 10_000)).all()
     numbers = [gpu.index for gpu in odd.gpus]
     assert choose(odd, numbers, Whole(containers=(len(numbers),))).gpus == tuple(numbers)
+
+
+@FEW
+@given(machines(max_gpus=7, min_gpus=3), st.data())
+def test_a_set_is_worth_what_its_gpus_would_be_on_a_machine_of_their_own(machine: Machine, data: st.DataObject) -> None:
+    shape = shape_of(machine)
+    if any(map(any, shape.links)):  # beside links PCIe of several rates is bounded only roughly
+        shape = msgspec.structs.replace(shape, pcie_gbps=(24.0,) * shape.size)
+    kept = sorted(data.draw(st.sets(st.integers(0, shape.size - 1), min_size=2, max_size=shape.size - 1)))
+    alone, among = Tables(shape.renumbered(kept)), Tables(shape)
+    assert among.busbw[mask(tuple(kept))] == alone.busbw[-1]
