@@ -279,3 +279,10 @@ def test_four_and_six_that_are_all_joined_to_each_other_hold_a_ring_less_than_th
     hoppers = tuple(msgspec.structs.replace(gpu, compute_capability="9.0") for gpu in machine.gpus)
     busbw = tables_of(msgspec.structs.replace(machine, gpus=hoppers, link_gbps=20.6)).busbw
     assert busbw[(1 << count) - 1] == pytest.approx(rings * 20.0)
+
+
+@pytest.mark.parametrize(("links", "gbps"), [(8, 160), (50, 32 * 20), (100, 32 * 40)])
+def test_channels_are_cut_in_two_where_there_may_be_more_of_them(links: int, gbps: int) -> None:
+    # ncclTopoDupChannels (search.cc) stops at 32 channels: of 25 it makes 32 half as fast, and 32 it leaves.
+    paths = machines.nested((range(2),), (PathType.SELF,), across=PathType.PHB)
+    assert tables_of(machines.build("pair", paths=paths, links={(0, 1): links})).busbw[3] == gbps

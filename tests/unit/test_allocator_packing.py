@@ -73,6 +73,16 @@ def test_rings_get_in_each_others_way_where_every_gpu_has_links_enough() -> None
     assert packing.most(channels, 3, {}) == most(channels, {}) == 2
 
 
+@pytest.mark.parametrize("limit", ["_RINGS", "_STEPS"])
+def test_what_bounds_allow_is_given_back_where_a_search_for_fewer_takes_too_long(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = [[int(a != b) for b in range(4)] for a in range(4)]
+    assert packing.most(channels, 3, {}) == 2
+    monkeypatch.setattr(packing, limit, 1)
+    assert packing.most(channels, 3, {}) == 3
+
+
 def test_complete_graphs_of_four_and_six_are_no_sum_of_rings_and_those_of_five_and_seven_are() -> None:
     # Tillson (1980), of directed rings
     found = {n: packing.most([[int(a != b) for b in range(n)] for a in range(n)], n - 1, {}) for n in (3, 4, 5)}
