@@ -185,9 +185,15 @@ class Inventory:
             self._free[row] = len(free)
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
-            self._fleet.remove(name)
-            del self._pools[name]
-            self._nodes.offer(name, False)
+            self._leave_out(name)
+        except Exception:  # a bug in what one machine meets must not stop the other nodes
+            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            self._leave_out(name)
+
+    def _leave_out(self, name: str) -> None:
+        self._fleet.remove(name)
+        del self._pools[name]
+        self._nodes.offer(name, False)
 
     def _with_nccl(self, machine: Machine) -> Machine:
         if machine.nccl_version or not self.nccl_version:

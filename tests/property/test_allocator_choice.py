@@ -15,6 +15,7 @@ from dradriver.allocator.request import Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets.busbw import split
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import Tables, tables_of
+from dradriver.topology.check import check
 from dradriver.topology.machine import Machine, PathType
 from tests.strategies import machines
 
@@ -149,3 +150,29 @@ def test_the_newest_nccl_is_the_default_and_an_older_one_differs_by_its_rules_al
         if not machine.switched and machine.socket_gbps <= 10:
             assert (own.busbw[same] == newest.busbw[same]).all()
         assert split(shape_of(told)).any() <= (minor >= 26)
+
+
+any_gbps = st.sampled_from((0.0, 1e-9, 20.0, 1e12))
+
+
+@FEW
+@given(machines(max_gpus=6, mixed=True), any_gbps, any_gbps, any_gbps)
+def test_a_machine_of_any_valid_figures_has_tables(machine: Machine, link: float, socket: float, pcie: float) -> None:
+    gpus = tuple(msgspec.structs.replace(gpu, pcie_gbps=pcie) if at else gpu for at, gpu in enumerate(machine.gpus))
+    odd = check(msgspec.structs.replace(machine, gpus=gpus, link_gbps=link, socket_gbps=socket))
+    tables = tables_of(odd)
+    assert np.isfinite(tables.worth).all()
+    assert ((tables.busbw >= 0) & (tables.busbw < 10_000)).all()
+    numbers = [gpu.index for gpu in odd.gpus]
+    assert choose(odd, numbers, Whole(containers=(len(numbers),))).gpus == tuple(numbers)
+
+
+@FEW
+@given(machines(max_gpus=7, min_gpus=3), st.data())
+def test_a_set_is_worth_what_its_gpus_would_be_on_a_machine_of_their_own(machine: Machine, data: st.DataObject) -> None:
+    shape = shape_of(machine)
+    if any(map(any, shape.links)):  # beside links PCIe of several rates is bounded only roughly
+        shape = msgspec.structs.replace(shape, pcie_gbps=(24.0,) * shape.size)
+    kept = sorted(data.draw(st.sets(st.integers(0, shape.size - 1), min_size=2, max_size=shape.size - 1)))
+    alone, among = Tables(shape.renumbered(kept)), Tables(shape)
+    assert among.busbw[mask(tuple(kept))] == alone.busbw[-1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -76,9 +78,32 @@ def test_few_sets_of_a_regular_machine_are_left_in_any_numbering(machine: Machin
         assert len(set(alike.first_alike(turned).tolist())) == kinds
 
 
-@pytest.mark.parametrize("machine", [machines.dgx1(), machines.bridge_pairs(), machines.pcie_box(), some(3)])
-def test_alike_sets_are_worth_the_same_when_all_are_computed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Facts(shape_of(machine)).busbw
+def across() -> Machine:
+    """Pairs bridged from one socket to the other, none below a switch: gateways."""
+    return machines.build(
+        "across",
+        paths=machines.nested((machines.HALVES,), (PathType.PHB,), across=PathType.SYS),
+        links={(gpu, gpu + 4): 4 for gpu in range(4)},
+    )
+
+
+def one_other(machine: Machine, **own: Any) -> Shape:
+    """The machine with one GPU that is not as its twin."""
+    first, *others = machine.gpus
+    return shape_of(msgspec.structs.replace(machine, gpus=(msgspec.structs.replace(first, **own), *others)))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *map(shape_of, (machines.dgx1(), machines.bridge_pairs(), machines.pcie_box(), some(3))),
+        one_other(machines.pcie_box(), pcie_gbps=6.0),
+        one_other(machines.dgx_h100(), switch_links=9),
+        msgspec.structs.replace(shape_of(across()), direct=(False, *[True] * 7)),
+    ],
+)
+def test_alike_sets_are_worth_the_same_when_all_are_computed(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Facts(shape).busbw
     monkeypatch.setattr(busbw, "first_alike", lambda shape: np.arange(1 << shape.size))
-    for one, two in zip(shared, Facts(shape_of(machine)).busbw, strict=True):
+    for one, two in zip(shared, Facts(shape).busbw, strict=True):
         assert np.array_equal(one, two)

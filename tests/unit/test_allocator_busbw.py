@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+import numpy as np
 import pytest
 
 from dradriver.allocator.choice.best_set import best_set
@@ -253,3 +255,34 @@ def test_what_first_fit_and_chance_reach_is_what_nccl_says_of_other_machines(
             any_.append(float(inside.mean() / inside.max()))
     assert sum(first) / len(first) == pytest.approx(first_fit, abs=6e-4)
     assert sum(any_) / len(any_) == pytest.approx(chance, abs=6e-4)
+
+
+def test_a_gpu_with_a_slow_link_slows_the_sets_alone_that_it_is_in() -> None:
+    healthy = machines.pcie_box()
+    gpus = tuple(
+        msgspec.structs.replace(gpu, pcie_gbps=3.0 if gpu.index == 1 else gpu.pcie_gbps) for gpu in healthy.gpus
+    )
+    slow = tables_of(msgspec.structs.replace(healthy, gpus=gpus)).busbw
+    fast = tables_of(healthy).busbw
+    without = np.arange(256) & 2 == 0
+    assert (slow[without] == fast[without]).all()
+    assert (slow[~without] <= 3).all()
+
+
+@pytest.mark.parametrize(("count", "rings"), [(4, 2), (5, 4), (6, 4), (7, 6)])
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_four_and_six_that_are_all_joined_to_each_other_hold_a_ring_less_than_they_have_links(
+    count: int, rings: int, gpus: int
+) -> None:
+    # Tillson (1980): of complete digraphs these two alone are no sum of directed rings. A Hopper's link fits once.
+    machine = machines.direct_mesh(gpus)
+    hoppers = tuple(msgspec.structs.replace(gpu, compute_capability="9.0") for gpu in machine.gpus)
+    busbw = tables_of(msgspec.structs.replace(machine, gpus=hoppers, link_gbps=20.6)).busbw
+    assert busbw[(1 << count) - 1] == pytest.approx(rings * 20.0)
+
+
+@pytest.mark.parametrize(("links", "gbps"), [(8, 160), (50, 32 * 20), (100, 32 * 40)])
+def test_channels_are_cut_in_two_where_there_may_be_more_of_them(links: int, gbps: int) -> None:
+    # ncclTopoDupChannels (search.cc) stops at 32 channels: of 25 it makes 32 half as fast, and 32 it leaves.
+    paths = machines.nested((range(2),), (PathType.SELF,), across=PathType.PHB)
+    assert tables_of(machines.build("pair", paths=paths, links={(0, 1): links})).busbw[3] == gbps

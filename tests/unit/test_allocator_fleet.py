@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Constraint, NoPlaceError, Strategy, Whole
-from dradriver.allocator.sets.tables import MachineTooLargeError
+from dradriver.allocator.sets.tables import MachineTooLargeError, Tables, tables_of
 from dradriver.topology import profiles
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine, PathType
@@ -177,6 +179,24 @@ def test_uuids_make_no_kind_of_node_of_their_own_and_an_empty_kind_is_forgotten(
     for name in list(found.nodes):
         found.remove(name)
     assert len(found.groups) == 0
+
+
+def test_many_kinds_of_nodes_are_a_group_each_however_often_they_come() -> None:
+    found = Fleet()
+    kinds = [machines.build("few", paths=[[PathType.SELF]], pcie_gbps=float(kind)) for kind in range(80)]
+    for serial in "ab":  # of each server
+        for number, kind in enumerate(kinds):
+            found.set_node(f"{serial}{number}", msgspec.structs.replace(kind, name=serial), [0])
+    assert len(found.groups) == len(kinds)
+
+
+def test_the_tables_of_many_kinds_are_not_all_kept() -> None:
+    gc.collect()
+    before = sum(isinstance(found, Tables) for found in gc.get_objects())
+    for kind in range(200):
+        tables_of(machines.build("few", paths=[[PathType.SELF]], pcie_gbps=200.0 + kind))
+    gc.collect()
+    assert sum(isinstance(found, Tables) for found in gc.get_objects()) - before <= 64
 
 
 def test_what_the_caller_said_of_a_node_stays_when_its_machine_changes() -> None:

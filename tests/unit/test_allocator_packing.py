@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Mapping
 
@@ -73,6 +74,16 @@ def test_rings_get_in_each_others_way_where_every_gpu_has_links_enough() -> None
     assert packing.most(channels, 3, {}) == most(channels, {}) == 2
 
 
+@pytest.mark.parametrize("limit", ["_RINGS", "_STEPS"])
+def test_what_bounds_allow_is_given_back_where_a_search_for_fewer_takes_too_long(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = [[int(a != b) for b in range(4)] for a in range(4)]
+    assert packing.most(channels, 3, {}) == 2
+    monkeypatch.setattr(packing, limit, 1)
+    assert packing.most(channels, 3, {}) == 3
+
+
 def test_complete_graphs_of_four_and_six_are_no_sum_of_rings_and_those_of_five_and_seven_are() -> None:
     # Tillson (1980), of directed rings
     found = {n: packing.most([[int(a != b) for b in range(n)] for a in range(n)], n - 1, {}) for n in (3, 4, 5)}
@@ -92,3 +103,18 @@ def test_a_pair_without_links_always_takes_the_same_third_gpu(order: tuple[int, 
     )
     tables = Tables(shape_of(machines.renumbered(machine, order)))
     assert tables.busbw[0b11111] == pytest.approx(0.92 * 3 * 18 * 4 / 5)  # trees of 18, as many as the rings of 9
+
+
+@pytest.mark.parametrize("seed", [8, 14, 40, 52])
+def test_five_hoppers_have_the_rings_that_there_are(seed: int) -> None:
+    rng = random.Random(seed)
+    links = {(a, b): rng.choice((0, 1, 1, 2)) for b in range(5) for a in range(b)}
+    machine = machines.build(
+        "five",
+        paths=machines.nested((range(5),), (PathType.SELF,), across=PathType.PHB),
+        links=links,
+        link_gbps=20.6,  # a link fits 20 GB/s once
+        capability="9.0",
+    )
+    channels = [list(row) for row in machine.links]
+    assert Tables(shape_of(machine)).busbw[-1] == 20.0 * most(channels, {})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dradriver.allocator import Fleet
 from dradriver.controller.picture import Picture
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Unreachable
@@ -139,6 +140,33 @@ async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
         await asyncio.sleep(10)
         assert cluster.gpus("odd")[0] == "a"
     assert "a bug" in caplog.text
+
+
+@pytest.mark.looptime
+async def test_an_error_of_the_program_about_one_machine_costs_that_node_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = GpuCluster()
+    for name in ("a-odd", "b"):
+        cluster.node(name)
+    cluster.pod("good", 2)
+
+    def set_node(fleet: Fleet, name: str, *args: Any, **more: Any) -> None:
+        if name == "a-odd":
+            raise KeyError("a bug")
+        original(fleet, name, *args, **more)
+
+    original = Fleet.set_node
+    monkeypatch.setattr(Fleet, "set_node", set_node)
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        assert cluster.gpus("good")[0] == "b"
+        monkeypatch.undo()
+        cluster.publish("a-odd", cluster.machines["a-odd"])
+        cluster.pod("again", 8)
+        await asyncio.sleep(0.5)
+        assert cluster.gpus("again")[0] == "a-odd"
+    assert "node a-odd" in caplog.text
 
 
 @pytest.mark.looptime

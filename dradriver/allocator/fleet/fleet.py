@@ -76,10 +76,9 @@ class Fleet:
         """
         mask = mask_of_gpus(machine, free)
         bare = without_uuids(machine)
-        tables = tables_of(bare)
-        key = group_key(bare, tables)
+        key = group_key(bare)
         if key not in self._groups:
-            self._groups[key] = NodeGroup(tables, bare, key=key)
+            self._groups[key] = NodeGroup(tables_of(bare), bare, key=key)
         self._put(name, self._groups[key])
         group, slot = self._slots[name]
         group.set_free(slot, mask)

@@ -15,6 +15,7 @@ from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.parts.rooms import Masks, Rooms
 from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
 from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import Machine
@@ -23,10 +24,10 @@ NO_ROW = -1
 _MOST_ANSWERS = 1024  # kept of each kind
 
 
-def group_key(machine: Machine, tables: Tables) -> Hashable:
+def group_key(machine: Machine) -> Hashable:
     """What nodes must share to be of one group; machines of equal links need not share products or numbers."""
     gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
-    return (id(tables), *gpus)
+    return (shape_of(machine), *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:

@@ -79,12 +79,12 @@ class Places:
         talks = np.where(self._reach.sets.member, self._reach.over_pcie, 0)
         leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide])
         leaves = leaves & ~self._groups[self._wide] != 0
-        slowest = [min(np.flatnonzero(self.holds[place]).tolist(), key=lambda gpu: int(wires.lanes[-1, gpu]))
+        fastest = [max(np.flatnonzero(self.holds[place]).tolist(), key=lambda gpu: int(wires.lanes[-1, gpu]))
                    for place in self._wide]  # fmt: skip
-        trees = [next(tree for tree in wires.trees if tree >> gpu & 1) for gpu in slowest]
+        trees = [next(tree for tree in wires.trees if tree >> gpu & 1) for gpu in fastest]
         others = np.where(switch[self._wide], trees, 0)[:, None] & ~self._groups[self._wide]
-        kind = np.where(masks & others != 0, WITHIN, uplinks[slowest])
-        up = wires.pcie(kind, slowest)
+        kind = np.where(masks & others != 0, WITHIN, uplinks[fastest])
+        up = wires.pcie(kind, fastest)
         sockets, beyond = wires.sockets[:, None], self._reach.beyond
         # No three directed rings over four nodes use each way once (Tillson 1980).
         up[self.nodes[self._wide]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)

@@ -84,7 +84,7 @@ class Reach:
         """Fill ``third``, and allow steps over third GPUs in ``near``."""
         widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
         rows = np.flatnonzero(np.array([width is not None for width in wires.width]))
-        width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None])
+        width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None], dtype=np.int64)
         for k in range(3, shape.size + 1):
             sets = np.flatnonzero(self.through & (self.sets.size == k))
             if not sets.size:

@@ -104,7 +104,7 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
             open_, found, how = open_[better], found[better], how[better]
         over[open_] = how
         channels[open_], gbps[open_], carried[open_] = found, speed, found * speed
-    halved = gbps >= _HALVED_GBPS
+    halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)
     twice = np.minimum(2 * channels, _MOST_CHANNELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ NVLS_MEASURED: Release = (2, 28)
 _RELEASES = (BY_CPU, SPLITS, NVLS_MEASURED)
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """What two alike machines have in common; hashable.
 
     Attributes:
@@ -108,6 +109,7 @@ def line_gbps(link_gbps: float) -> float:
     return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
 
 
+@lru_cache(maxsize=1024)
 def shape_of(machine: Machine) -> Shape:
     """The machine's shape: positions as in ``machine.gpus``, nothing else of its names."""
     return Shape(

@@ -203,7 +203,6 @@ def tables_of_shape(shape: Shape) -> Tables:
     return Tables(shape)
 
 
-@lru_cache(maxsize=1024)
 def tables_of(machine: Machine) -> Tables:
     """The tables of a machine's shape.
 

@@ -15,11 +15,13 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.alike import Sets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.topology.check import MAX_LINKS
 from dradriver.topology.machine import PathType
 
 AMD_SOCKET_GBPS = 16.0  # what NCCL counts between AMD sockets, and between no others
 HOST_BRIDGE = 6 / 5  # Intel's host bridge cuts peer traffic into small packets, which cost so much more (topo.h)
 _ROUNDING = 1e-3  # NCCL rounds what is left of a wire to thousandths
+_PLENTY = 128  # channels: more than NCCL has, and all sums of them fit into 16 bits
 WITHIN, BRIDGED = 0, 1  # which traffic a GPU's PCIe link carries; else of how many trees that also leave the node
 
 
@@ -29,7 +31,7 @@ class Wires:
     Attributes:
         row_of: By speed, its row.
         speeds: (r,) float64, the fastest of each row.
-        counts: (g, g) int64, links of each pair.
+        counts: (g, g) int64, links of each pair (``Shape.linked``).
         widths: The numbers w of links that pairs have, in order.
         width: By row, the fewest links that carry one channel; None where no pair has so many.
         links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
@@ -55,17 +57,19 @@ class Wires:
         g = shape.size
         self.amd = shape.socket_gbps == AMD_SOCKET_GBPS
         bridge = 1.0 if self.amd else HOST_BRIDGE
-        self.counts: Ints = np.array(shape.links, dtype=np.int64).reshape(g, g)
+        gpus = range(g)
+        self.counts: Ints = np.array([[shape.linked(a, b) for b in gpus] for a in gpus], dtype=np.int64).reshape(g, g)
         self.adjacent: Bools = self.counts > 0
         self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         self.switches = subsets.components(self.hops <= PathType.PIX)
-        faster = int(max(shape.pcie_gbps) / shape.link_gbps) + 1 if self.adjacent.any() else 1
+        faster = 1
+        if self.adjacent.any():  # no count of links is, where one carries nothing
+            enough = (count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps))
+            faster = next(enough, MAX_LINKS + 1)
         self.detour: Ints = np.where(self.hops == PathType.PIX, faster, 1)
         self.trees = subsets.components(self.hops <= PathType.PXB)
         self.nodes = subsets.components(self.hops <= PathType.NODE)
-        self.home: Ints = np.array(
-            [next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in range(g)]
-        )
+        self.home: Ints = np.array([next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus])
         parts = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
         each = np.array(speeds, dtype=np.float64)
@@ -130,7 +134,7 @@ class Wires:
 
 def _fitting(gbps: NDArray[np.float64], speeds: NDArray[np.float64]) -> Counts:
     """Channels of each speed that fit: (speeds, wires), int16."""
-    return np.floor(gbps[None, :] / speeds[:, None] + _ROUNDING).astype(np.int16)
+    return np.minimum(np.floor(gbps[None, :] / speeds[:, None] + _ROUNDING), _PLENTY).astype(np.int16)
 
 
 def _crossing(gbps: NDArray[np.float64], speeds: NDArray[np.float64], parts: int, bridge: float) -> Counts:
@@ -139,7 +143,7 @@ def _crossing(gbps: NDArray[np.float64], speeds: NDArray[np.float64], parts: int
     A ring passes ``parts - 1`` times between the trees, through the host bridge, and once between the nodes. Taking
     turns, the busiest link has its share of the former, rounded up. Shape (speeds, wires), int16.
     """
-    channels = np.arange(1, int(gbps.max() / speeds.min()) + 1)
+    channels = np.arange(1, min(int(gbps.max() / speeds.min()), _PLENTY) + 1)
     through_bridge = -(-channels * (parts - 1) // parts)
     needs = speeds[:, None, None] * (channels + (bridge - 1) * through_bridge)
     out: Counts = (needs <= gbps[:, None] + _ROUNDING).sum(axis=-1, dtype=np.int16)

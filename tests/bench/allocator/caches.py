@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dradriver.allocator.choice import best_set
-from dradriver.allocator.sets import canonical, facts, rings, tables
+from dradriver.allocator.sets import canonical, facts, rings, shape, tables
 
 
 def forget_choices() -> None:
@@ -15,7 +15,7 @@ def forget_choices() -> None:
 def forget() -> None:
     """Drop everything."""
     forget_choices()
-    tables.tables_of.cache_clear()
+    shape.shape_of.cache_clear()
     tables.tables_of_shape.cache_clear()
     facts.facts_of.cache_clear()
     canonical.canonical.cache_clear()
