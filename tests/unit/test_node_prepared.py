@@ -151,3 +151,35 @@ async def test_a_lock_that_another_process_never_lets_go_is_said(world: World) -
     async with locked(world.folder / "state" / "serialize.lock"):
         with pytest.raises(NotYetError, match=r"serialize\.lock is held by another process"):
             await world.preparer().unprepare("uid-c")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "state/claims/uid-c copy.json",
+        "state/claims/uid-x.json/",
+        "state/claims/uid-x.json.tmp/",
+        "state/made/uid-c copy.json",
+        "state/files/lost+found/",
+        "state/files/note",
+        "state/files/uid-x/folder/",
+        "cdi/gpu.topology-claim_uid-x.json/",
+        "cdi/gpu.topology-claim_uid-x.json.tmp/",
+    ],
+)
+async def test_one_odd_file_keeps_no_claim_from_its_work(world: World, path: str) -> None:
+    await world.preparer().prepare(*world.put(claim("c", [0])))
+    odd = world.folder / path
+    odd.parent.mkdir(parents=True, exist_ok=True)
+    if path.endswith("/"):
+        odd.mkdir()
+    else:
+        odd.write_bytes(b"{}")
+    preparer = world.preparer()
+    for _ in range(2):
+        await preparer.recover()
+    assert (await preparer.prepare(*world.put(claim("d", [1])))).devices
+    assert list(await preparer.prepared()) == ["uid-c", "uid-d"]
+    for uid in ("uid-c", "uid-d"):
+        await preparer.unprepare(uid)
+    assert await preparer.prepared() == {}
