@@ -220,6 +220,8 @@ class Preparer:
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
     async def _attempt(self, namespace: str, name: str, uid: str, *, until: float) -> PreparedClaim:
+        if self._making.leaving(uid):
+            raise NotYetError(f"claim {namespace}/{name} is still being given back")
         entry, sure = await self._known(uid)
         if entry is not None and sure:
             return entry.value
