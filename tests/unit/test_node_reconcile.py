@@ -12,6 +12,7 @@ import pytest
 
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.node.claims.prepare import GET_S
 from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
@@ -98,6 +99,25 @@ async def test_trouble_with_the_api_server_gives_nothing_back(world: World) -> N
         world.trouble = [error]
         await one.once()
     assert world.checkpoint == ["uid-c.json"]
+
+
+async def test_claims_whose_answers_do_not_come_hold_up_no_other(world: World) -> None:
+    preparer = world.preparer()
+    for gpu in range(2, 8):
+        await preparer.prepare(*world.put(claim(f"silent-{gpu}", [gpu])))
+    world.claims.pop("c")
+
+    async def get_claim(namespace: str, name: str) -> Any:
+        if name.startswith("silent"):
+            await asyncio.Event().wait()
+        return await world.get_claim(namespace, name)
+
+    one = Reconciler(preparer, get_claim, node=NODE, processes=world.running)
+    began = asyncio.get_running_loop().time()
+    await passes(one, 2)
+    assert asyncio.get_running_loop().time() - began <= 2 * GET_S + 1
+    assert "uid-c.json" not in world.checkpoint
+    assert len(world.checkpoint) == 6
 
 
 async def test_two_passes_in_a_row_are_needed(world: World) -> None:
@@ -232,6 +252,18 @@ async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(
         await preparer.prepare(*world.put(claim("new", [1])))
     await preparer.unprepare("uid-c")
     assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_a_slow_server_is_waited_for(world: World) -> None:
+    newer(world)
+
+    async def slow(namespace: str, name: str) -> Any:
+        await asyncio.sleep(GET_S - 1)
+        return await world.get_claim(namespace, name)
+
+    preparer = world.preparer(slow)
+    await preparer.rebuild()
+    assert list(await preparer.prepared()) == ["uid-c"]
 
 
 async def test_on_real_hardware_nvidias_ids_are_rebuilt_too(tmp_path: Path) -> None:
