@@ -30,6 +30,7 @@ Stamp = tuple[int, int, int]
 _SUFFIX: Final = ".json"
 _NEWER: Final = re.compile(r"(.+)\.json\.newer-(\d{1,9})")
 _LAST_VERSION: Final = 999_999_999
+_AHEAD_NS: Final = 60 * 10**9  # what a clock is put back by without anybody noticing
 # What one file alone can have: a bad sector, a directory or a ring of links in its place. What keeps all files from
 # being read (no descriptor is left, the disk is gone) is no damage: then nobody knows what is held.
 _DAMAGE: Final = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EBADMSG, errno.EUCLEAN})
@@ -242,9 +243,10 @@ class Records(Generic[T]):
     def _newer(self, path: Path, stamp: Stamp, version: int) -> None:
         """Set a newer agent's file aside, unless it was written since this process started.
 
-        Then that agent runs, and this one is about to be replaced by it.
+        Then that agent runs, and this one is about to be replaced by it. A file of the future tells of a clock that was
+        put back, and of no agent.
         """
-        if stamp[0] < self._opened_ns:
+        if not self._opened_ns <= stamp[0] <= time.time_ns() + _AHEAD_NS:
             self._set_aside(path, f"newer-{version}", f"of version {version}, newer than {self._version}")
             metrics.CHECKPOINT_NEWER.inc()
         elif path.stem not in self._foreign:

@@ -167,6 +167,26 @@ async def test_a_claim_that_is_still_being_given_back_is_not_answered_from_its_e
     assert len(world.specs) == 1
 
 
+async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
+    world.processes = {uuid(0): [4711]}
+    assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))
+
+
+async def test_what_another_instance_answers_while_an_unprepare_waits_stands(world: Sliced) -> None:
+    preparer, newer = world.preparer(), world.preparer()
+    asked = world.halves("c", (0, 0))
+    await preparer.prepare(*asked)
+    async with locked(world.folder / "state" / "hardware.lock"):
+        back = asyncio.create_task(preparer.unprepare("uid-c"))
+        await eventually(lambda: preparer._making.leaving("uid-c"))
+        back.cancel()  # the kubelet gives up, and calls the instance that registered since
+        await asyncio.wait([back])
+        told = await newer.prepare(*asked)
+    await eventually(lambda: not preparer._making.busy("uid-c"))
+    assert [entry.value for entry in (await newer.prepared()).values()] == [told]
+    assert (world.instances, len(world.specs)) == ({0: [0]}, 1)
+
+
 async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) -> None:
     world.gpus.create_gpu_instance(uuid(1), "7g.80gb", 0)  # somebody's own
     with pytest.raises(HardwareError, match="Insufficient Resources"):

@@ -12,7 +12,7 @@ from dradriver.kube.errors import Unreachable
 from dradriver.node.claims.lock import locked
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import NotYetError
-from tests.fakes.node import claim, machine, parameters, uuid
+from tests.fakes.node import claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 
 pytestmark = pytest.mark.looptime
@@ -128,6 +128,13 @@ async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(world: World
     assert [d.uuid for d in (await preparer.prepare(*world.put(claim("c", [5])))).devices] == [uuid(5)]
     await preparer.prepare(*world.put(claim("other", [0])))
     assert world.checkpoint == ["uid-c.json", "uid-other.json"]
+
+
+async def test_another_share_of_the_same_gpu_is_another_device(world: World) -> None:
+    for share in ("share-1", "share-2"):
+        asked = world.put(claim("c", results=[result("gpu", device(0), shareID=share)]))
+        told = await world.preparer().prepare(*asked)
+        assert [one.share_id for one in told.devices] == [share]
 
 
 async def test_a_claim_that_is_doubted_is_compared_with_the_api_again(world: World) -> None:

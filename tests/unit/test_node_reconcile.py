@@ -254,6 +254,41 @@ async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(
     assert (world.specs, world.checkpoint) == ({}, [])
 
 
+async def test_a_clock_that_was_put_back_since_keeps_no_newer_claim_from_being_rebuilt(world: World) -> None:
+    newer(world, written_s=3600)
+    preparer = world.preparer()
+    await Reconciler(preparer, world.get_claim, node=NODE, processes=world.running).once()
+    assert list(await preparer.prepared()) == ["uid-c"]
+
+
+async def test_a_looker_on_holds_no_gpu_that_processes_are_on(world: World) -> None:
+    await world.preparer().prepare(*world.put(claim("a", results=[result("gpu", device(4), adminAccess=True)])))
+    world.processes = {uuid(0): [7], uuid(4): [8]}
+    held: list[list[str]] = []
+    one = Reconciler(
+        world.preparer(),
+        world.get_claim,
+        node=NODE,
+        processes=world.running,
+        gpus=lambda: [gpu.uuid for gpu in world.machine.gpus],
+        on_held=lambda gpus: held.append(sorted(gpus)),
+    )
+    await passes(one, 2)
+    assert held == [[], [uuid(4)]]
+
+
+async def test_what_is_given_back_while_it_is_rebuilt_is_gone(world: World) -> None:
+    newer(world)
+
+    async def meanwhile(namespace: str, name: str) -> Any:
+        await world.preparer().unprepare("uid-c")
+        return await world.get_claim(namespace, name)
+
+    preparer = world.preparer(meanwhile)
+    await preparer.rebuild()
+    assert (await preparer.prepared(), world.specs, world.checkpoint) == ({}, {}, [])
+
+
 async def test_a_slow_server_is_waited_for(world: World) -> None:
     newer(world)
 

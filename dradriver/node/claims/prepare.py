@@ -331,7 +331,10 @@ class Preparer:
         async with locked(self._lock):
             if stamp is not None and not self._ledgers.claims.has(uid, stamp):
                 return False
-            made = bool(self._ledgers.made.of(uid)) or self._making.busy(uid)
+            made, busy = bool(self._ledgers.made.of(uid)), self._making.busy(uid)
+            if made and not busy and (entry := self._ledgers.claims.get(uid)) is not None:
+                stamp = entry.stamp  # what another instance answers while this one waits for the hardware is to stand
+            made = made or busy
             if not made:
                 self._ledgers.drop(uid)
         if made and not await self._making.unprepare(uid, stamp):
