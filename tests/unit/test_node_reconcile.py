@@ -120,6 +120,21 @@ async def test_claims_whose_answers_do_not_come_hold_up_no_other(world: World) -
     assert len(world.checkpoint) == 6
 
 
+async def test_a_claim_that_cannot_be_given_back_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.preparer().prepare(*world.put(claim("d", [2])))
+    world.claims.clear()
+    unlink = os.unlink
+
+    def immutable(path: Any) -> None:
+        if "uid-c" in str(path):
+            raise OSError(1, "Operation not permitted")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", immutable)
+    await passes(reconciler(world), 2)
+    assert world.checkpoint == ["uid-c.json"]
+
+
 async def test_two_passes_in_a_row_are_needed(world: World) -> None:
     one = reconciler(world)
     kept = dict(world.claims)

@@ -249,6 +249,23 @@ def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
     assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
 
 
+def test_a_driver_that_is_not_on_the_host_is_nothing_for_the_hosts_toolkit(tmp_path: Path) -> None:
+    made = Ctk(tmp_path / "host", WHOLE)
+    elsewhere = BaseSpecification(
+        cdi_root=tmp_path / "host/var/run/cdi",
+        host_root=tmp_path / "host",
+        driver_root=tmp_path / "elsewhere",
+        run=made.run,
+    )
+    assert elsewhere.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
+    assert made.calls == []
+
+
+def test_a_driver_that_does_not_say_its_version_contradicts_no_specification(host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    assert host.base.keep(msgspec.structs.replace(WHOLE, driver_version="")) == {}
+
+
 def test_a_disk_that_has_room_again_soon_has_it(host: Host) -> None:
     host.ctk = Ctk(host.root, WHOLE)
     host.cdi.parent.mkdir(parents=True)
