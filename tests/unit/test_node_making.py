@@ -167,6 +167,17 @@ async def test_a_claim_that_is_still_being_given_back_is_not_answered_from_its_e
     assert len(world.specs) == 1
 
 
+async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    (world.folder / "state" / "claims" / "uid-c.json").write_text("damaged")
+    preparer = world.preparer()
+    await preparer.recover()
+    await preparer.clean()
+    assert world.instances == {0: [0]}
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+
+
 async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
     world.processes = {uuid(0): [4711]}
     assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))

@@ -234,6 +234,20 @@ def test_a_toolkit_that_does_not_come_back_takes_them_away_after_a_while(host: H
     assert host.base.keep(WHOLE) == {}
 
 
+def test_a_toolkit_that_came_back_may_be_replaced_again(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.base.keep(WHOLE)
+    for _ in range(2):
+        (host.root / "usr/bin/nvidia-ctk").unlink()
+        assert host.base.keep(WHOLE) == {}
+        host.now += toolkit.AGAIN_S
+        Ctk(host.root, WHOLE)
+        assert host.base.keep(WHOLE) == {}
+        host.now += toolkit.ALONE_S
+    (host.root / "usr/bin/nvidia-ctk").unlink()
+    assert host.base.keep(WHOLE) == {}
+
+
 def test_without_anything_it_says_the_exact_command(host: Host) -> None:
     assert host.base.keep(WHOLE)[uuid(0)] == (
         f"no CDI specification in {host.cdi} or {host.root}/etc/cdi; install the NVIDIA Container Toolkit on the node "
