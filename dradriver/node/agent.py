@@ -120,7 +120,7 @@ async def run(
         if not discovery.slow:
             return discovery.processes(gpus)
         async with asyncio.timeout(PROCESSES_S):
-            return await asking.run(lambda: discovery.processes(gpus))
+            return await asking.run(lambda: discovery.processes(gpus), question=True)
 
     def claimable() -> list[str]:
         if machines.machine is None or options.beside_device_plugin or not publisher.published:

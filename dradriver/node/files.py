@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Final
@@ -63,13 +64,16 @@ def move(path: Path, to: Path) -> None:
 
 
 def remove(path: Path, *, durable: bool = True) -> None:
-    """Make ``path`` be gone, for good if ``durable``; a file that is already gone is fine.
+    """Make ``path`` be gone, for good if ``durable``; a file that is already gone is fine, a folder in its place goes.
 
     Raises:
         OSError: The file is still there.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        try:
+            os.unlink(path)
+        except IsADirectoryError:  # one would be in the way of all that is removed after it, for ever
+            shutil.rmtree(path)
         if durable:
             _sync(path.parent)
 

@@ -7,6 +7,7 @@ one that a newer version of the agent wrote, which may be the agent of before a 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -28,6 +29,11 @@ Stamp = tuple[int, int, int]
 
 _SUFFIX: Final = ".json"
 _NEWER: Final = re.compile(r"(.+)\.json\.newer-(\d{1,9})")
+_LAST_VERSION: Final = 999_999_999
+_AHEAD_NS: Final = 60 * 10**9  # what a clock is put back by without anybody noticing
+# What one file alone can have: a bad sector, a directory or a ring of links in its place. What keeps all files from
+# being read (no descriptor is left, the disk is gone) is no damage: then nobody knows what is held.
+_DAMAGE: Final = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EBADMSG, errno.EUCLEAN})
 
 
 class Entry(NamedTuple, Generic[T]):
@@ -79,12 +85,14 @@ class Records(Generic[T]):
     def read(self) -> dict[str, Entry[T]]:
         """Return all entries by key, in order of key; what cannot be read is set aside.
 
+        A file whose name is no key is nobody's entry, such as a copy that somebody made: it is passed over.
+
         Raises:
             OSError: The folder cannot be read.
         """
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            entry = self.get(path.stem)
+            entry = self.get(path.stem) if _KEY.fullmatch(path.stem) else None
             if entry is not None:
                 found[path.stem] = entry
         self._read = dict(found)
@@ -107,14 +115,18 @@ class Records(Generic[T]):
         except FileNotFoundError:
             self._foreign.discard(key)
             return None
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            self._damaged(path, error)
+            return None
         try:
             value = self._decode(data, key)
         except _NewerError as newer:
             self._newer(path, stamp, newer.version)
             return None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            self._set_aside(path, f"corrupt-{int(time.time())}", f"damaged ({error})")
-            metrics.CHECKPOINT_CORRUPT.inc()
+            self._damaged(path, error)
             return None
         self._foreign.discard(key)
         self._read[key] = Entry(value, stamp)
@@ -136,7 +148,7 @@ class Records(Generic[T]):
     def kept(self) -> set[str]:
         """Return the keys of what cannot be read and has no entry: it may still be in use, until it is removed."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
-        return {key for key in aside if not self._path(key).exists()} | self._foreign
+        return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
     def newer(self) -> dict[str, bytes]:
         """Return the text of each newer agent's file that was set aside and has no entry, by key."""
@@ -144,7 +156,7 @@ class Records(Generic[T]):
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
-            if match is not None and match[1] in kept:
+            if match is not None and match[1] in kept and path.is_file():
                 found[match[1]] = path.read_bytes()
         return found
 
@@ -197,7 +209,7 @@ class Records(Generic[T]):
             files.remove(path)
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
-            if match is None or int(match[2]) > self._version:
+            if match is None or int(match[2]) > self._version or not _KEY.fullmatch(match[1]):
                 continue
             if self._path(match[1]).exists():  # rebuilt since
                 files.remove(path)
@@ -213,7 +225,7 @@ class Records(Generic[T]):
 
     def _decode(self, data: bytes, key: str) -> T:
         file = msgspec.json.decode(data, type=_File)
-        if file.version > self._version:
+        if self._version < file.version <= _LAST_VERSION:
             raise _NewerError(file.version)
         body = file.entry or file.claim
         if hashlib.sha256(body).hexdigest() != file.checksum:
@@ -231,14 +243,19 @@ class Records(Generic[T]):
     def _newer(self, path: Path, stamp: Stamp, version: int) -> None:
         """Set a newer agent's file aside, unless it was written since this process started.
 
-        Then that agent runs, and this one is about to be replaced by it.
+        Then that agent runs, and this one is about to be replaced by it. A file of the future tells of a clock that was
+        put back, and of no agent.
         """
-        if stamp[0] < self._opened_ns:
+        if not self._opened_ns <= stamp[0] <= time.time_ns() + _AHEAD_NS:
             self._set_aside(path, f"newer-{version}", f"of version {version}, newer than {self._version}")
             metrics.CHECKPOINT_NEWER.inc()
         elif path.stem not in self._foreign:
             self._foreign.add(path.stem)
             logger.warning("%s was just written by a newer agent (version %d); it is left alone", path, version)
+
+    def _damaged(self, path: Path, error: Exception) -> None:
+        self._set_aside(path, f"corrupt-{int(time.time())}", f"damaged ({error})")
+        metrics.CHECKPOINT_CORRUPT.inc()
 
     def _set_aside(self, path: Path, suffix: str, why: str) -> None:
         aside = path.with_name(f"{path.name}.{suffix}")

@@ -23,9 +23,13 @@ class Thread:
         self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._started = False
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return what the work gives, when all that was given before is done; it goes on when the caller gives up."""
-        future, do = _promised(work)
+    async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
+        """Return what the work gives, when all that was given before is done; it goes on when the caller gives up.
+
+        A question is not asked any more where its caller gave up before its turn came: else those of an hour in which
+        nobody answered would keep everybody waiting after it.
+        """
+        future, do = _promised(work, question=question)
         self._works.put(do)
         if not self._started:
             self._started = True
@@ -44,7 +48,7 @@ def beside(work: Callable[[], T]) -> asyncio.Future[T]:
     return future
 
 
-def _promised(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio.Future[T], Callable[[], None]]:
     """Return the future result of work, and what a thread has to call for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -59,6 +63,8 @@ def _promised(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], No
 
     def do() -> None:
         result, error = None, None
+        if question and future.cancelled():
+            return
         try:
             result = work()
         except BaseException as caught:  # handed to whoever waits

@@ -113,7 +113,7 @@ class Inline(Thread):
     def __init__(self) -> None:
         super().__init__("inline")
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
         await asyncio.sleep(0)
         return work()
 

@@ -32,7 +32,20 @@ def damaged(text: bytes, seed: int) -> bytes:
         elif what == 2:
             out[at:at] = out[at : at + 20]
         else:
-            out[at:at] = bytes(chance.choice([b"!!binary x", b"2026-99-99", b"&a *a", b"9" * 5000, b"\n- ", b"? {}"]))
+            out[at:at] = bytes(
+                chance.choice(
+                    [
+                        b"!!binary x",
+                        b"2026-99-99",
+                        b"&a *a",
+                        b"9" * 5000,
+                        b"\n- ",
+                        b"? {}",
+                        b"!!bool x",
+                        b"!!timestamp x",
+                    ]
+                )
+            )
         if not out:
             break
     return bytes(out)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -72,6 +74,61 @@ def test_a_damaged_file_is_set_aside_and_its_neighbours_are_kept(
     assert caplog.records[0].levelno == logging.ERROR
     checkpoint.remove("u-1")
     assert [p.name for p in tmp_path.iterdir()] == ["u-2.json"]
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def ring(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def bad_sector(path: Path) -> None:
+    path.symlink_to("/proc/self/mem")  # its first byte gives EIO
+
+
+@pytest.mark.parametrize("make", [directory, ring, bad_sector])
+def test_what_cannot_be_read_as_a_file_is_set_aside_too(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(prepared("u-2"))
+    make(tmp_path / "u-1.json")
+    assert list(checkpoint.read()) == ["u-2"]
+    assert checkpoint.kept() == {"u-1"}
+    checkpoint.remove("u-1")
+    assert [p.name for p in tmp_path.iterdir()] == ["u-2.json"]
+
+
+def test_without_descriptors_nobody_knows_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Checkpoint(tmp_path).write(prepared("u-1"))
+
+    def too_many(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", too_many)
+    with pytest.raises(OSError, match="Too many open files"):
+        Checkpoint(tmp_path).read()
+    assert [p.name for p in tmp_path.iterdir()] == ["u-1.json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["u-1 copy.json", "u_1.json", "._u-1.json", "x_y.json.bak-1", "x_y.json.newer-3", "x_y.json.newer-9"]
+)
+def test_a_file_that_is_nobodys_is_in_nobodys_way(tmp_path: Path, name: str) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(prepared("u-1"))
+    (tmp_path / name).write_bytes((tmp_path / "u-1.json").read_bytes())
+    checkpoint.sweep()
+    assert list(checkpoint.read()) == ["u-1"]
+    assert (checkpoint.kept(), checkpoint.newer()) == (set(), {})
+    assert (tmp_path / name).exists()
+
+
+def test_a_version_that_no_file_name_can_hold_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "u-1.json").write_bytes(b'{"version": 1%s}' % (b"0" * 400))
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.read() == {}
+    assert len(list(tmp_path.glob("u-1.json.corrupt-*"))) == 1
 
 
 def test_a_flipped_bit_and_a_renamed_file_are_damage(tmp_path: Path) -> None:

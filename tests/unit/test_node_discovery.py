@@ -80,7 +80,7 @@ class Scripted:
     sound: frozenset[str] = frozenset()
     slow = False
 
-    def __init__(self, *answers: Machine | DriverError) -> None:
+    def __init__(self, *answers: Machine | Exception) -> None:
         self.answers = list(answers)
 
     def edits(self, gpu: Gpu) -> Edits:
@@ -91,7 +91,7 @@ class Scripted:
 
     def read(self) -> Machine:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, DriverError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -140,6 +140,19 @@ async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
     assert watch.machine is None
     await asyncio.sleep(AGAIN_S)
     assert watch.machine == machine()
+    task.cancel()
+
+
+@pytest.mark.looptime
+async def test_a_reading_that_surprises_is_one_that_fails_and_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    bad = [KeyError("odd")] * READINGS
+    watch = MachineWatch(Scripted(machine(), *bad, machine()), interval_s=10, on_change=lambda: None)
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(10 + (READINGS - 1) * AGAIN_S + 1)
+    assert (watch.machine, watch.trouble is None) == (machine(), False)
+    assert caplog.text.count("Traceback") == 1
+    await asyncio.sleep(AGAIN_S)
+    assert watch.trouble is None
     task.cancel()
 
 

@@ -53,3 +53,9 @@ def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
     files.write(tmp_path / "x", b"")
     files.remove(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_a_files_place_goes_too(tmp_path: Path) -> None:
+    (tmp_path / "x.json" / "more").mkdir(parents=True)
+    files.remove(tmp_path / "x.json")
+    assert list(tmp_path.iterdir()) == []

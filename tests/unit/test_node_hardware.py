@@ -133,6 +133,14 @@ def test_one_session_serves_all_readings(dgx1: Server, found: Hardware) -> None:
     assert sessions(dgx1) == 1
 
 
+def test_a_gpu_that_stays_lost_is_looked_for_ever_more_rarely(dgx1: Server, found: Hardware) -> None:
+    dgx1.table["lost 3"] = "0"
+    dgx1.environment()
+    for _ in range(32):
+        assert len(found.read().gpus) == 7
+    assert sessions(dgx1) == 6  # after readings 1, 3, 7, 15 and 31
+
+
 def test_gpus_that_come_or_go_are_seen_by_a_new_session(dgx1: Server, found: Hardware) -> None:
     dgx1.table["nvmlDeviceGetCount_v2"] = "6"
     dgx1.sys.file("sys/bus/pci/drivers/nvidia/0000:06:00.0", "")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dradriver.node.claims.lock import locked
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.control import Profile
 from dradriver.node.devices.made import Made, MadeLedger
@@ -134,6 +135,68 @@ async def test_a_claim_that_is_given_back_while_it_is_made_is_undone_after_it(wo
     world.gpus.go_on.set()
     await asyncio.wait([waiting, back])
     assert world.nothing()
+
+
+async def test_a_prepare_that_waits_for_the_hardware_does_not_outlive_the_unprepare_after_it(world: Sliced) -> None:
+    preparer = world.preparer()
+    for _ in range(5):  # who gets the lock first is chance
+        async with locked(world.folder / "state" / "hardware.lock"):
+            waiting = asyncio.create_task(preparer.prepare(*world.halves("c", (0, 0))))
+            await eventually(lambda: preparer._making.busy("uid-c"))
+            waiting.cancel()
+            back = asyncio.create_task(preparer.unprepare("uid-c"))
+            await eventually(lambda: preparer._making.leaving("uid-c"))
+        await back
+        assert not preparer._making.busy("uid-c")
+        assert world.nothing()
+
+
+async def test_a_claim_that_is_still_being_given_back_is_not_answered_from_its_entry(world: Sliced) -> None:
+    preparer = world.preparer()
+    asked = world.halves("c", (0, 0))
+    await preparer.prepare(*asked)
+    async with locked(world.folder / "state" / "hardware.lock"):
+        back = asyncio.create_task(preparer.unprepare("uid-c"))
+        await eventually(lambda: preparer._making.leaving("uid-c"))
+        back.cancel()  # the kubelet gives up
+        await asyncio.wait([back])
+        again = asyncio.create_task(preparer.prepare(*asked))
+        await asyncio.sleep(0)
+        assert not again.done()
+    assert env(await again)
+    assert world.instances == {0: [0]}
+    assert len(world.specs) == 1
+
+
+async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    (world.folder / "state" / "claims" / "uid-c.json").write_text("damaged")
+    preparer = world.preparer()
+    await preparer.recover()
+    await preparer.clean()
+    assert world.instances == {0: [0]}
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
+    world.processes = {uuid(0): [4711]}
+    assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))
+
+
+async def test_what_another_instance_answers_while_an_unprepare_waits_stands(world: Sliced) -> None:
+    preparer, newer = world.preparer(), world.preparer()
+    asked = world.halves("c", (0, 0))
+    await preparer.prepare(*asked)
+    async with locked(world.folder / "state" / "hardware.lock"):
+        back = asyncio.create_task(preparer.unprepare("uid-c"))
+        await eventually(lambda: preparer._making.leaving("uid-c"))
+        back.cancel()  # the kubelet gives up, and calls the instance that registered since
+        await asyncio.wait([back])
+        told = await newer.prepare(*asked)
+    await eventually(lambda: not preparer._making.busy("uid-c"))
+    assert [entry.value for entry in (await newer.prepared()).values()] == [told]
+    assert (world.instances, len(world.specs)) == ({0: [0]}, 1)
 
 
 async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) -> None:
@@ -287,6 +350,24 @@ async def test_works_are_done_one_after_the_other_and_an_error_is_its_callers() 
     assert len({ident for _, ident in done} - {threading.get_ident()}) == 1
     assert (tasks[0].result(), tasks[3].result()) == (0, 0)
     assert isinstance(tasks[1].exception(), ZeroDivisionError)
+
+
+async def test_a_question_whose_caller_gave_up_is_not_asked_any_more() -> None:
+    thread, asked, may = Thread("t"), [], threading.Event()
+
+    def ask(number: int) -> int:
+        asked.append(number)
+        may.wait(timeout=30)
+        return number
+
+    tasks = [asyncio.create_task(thread.run(functools.partial(ask, number), question=True)) for number in range(50)]
+    await eventually(lambda: asked == [0])
+    for task in tasks[1:-1]:
+        task.cancel()
+    await asyncio.wait(tasks[1:-1])
+    may.set()
+    assert await tasks[-1] == 49
+    assert asked == [0, 49]
 
 
 def test_a_profile_is_one_that_simulated_gpus_have(world: Sliced) -> None:

@@ -88,6 +88,23 @@ async def test_trap_1_a_full_disk_is_retried(world: World, monkeypatch: pytest.M
     assert (len(world.specs), len(world.checkpoint)) == (1, 1)
 
 
+async def test_trap_1_so_is_one_that_does_not_let_go_of_what_the_claim_had_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.preparer().prepare(*world.put(claim("c", [0])))
+    asked = world.put(claim("c", [1]))
+    unlink, left = os.unlink, [3]
+
+    def read_only(*paths: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(30, "Read-only file system")
+        unlink(*paths)
+
+    monkeypatch.setattr(os, "unlink", read_only)
+    assert [d.device for d in (await world.preparer().prepare(*asked)).devices] == [device(1)]
+
+
 async def test_trouble_that_lasts_is_told_before_the_kubelet_gives_up(world: World) -> None:
     async def never(*_: str) -> ResourceClaim:
         await asyncio.Event().wait()

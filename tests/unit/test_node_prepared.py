@@ -12,7 +12,7 @@ from dradriver.kube.errors import Unreachable
 from dradriver.node.claims.lock import locked
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import NotYetError
-from tests.fakes.node import claim, machine, parameters, uuid
+from tests.fakes.node import claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 
 pytestmark = pytest.mark.looptime
@@ -130,6 +130,13 @@ async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(world: World
     assert world.checkpoint == ["uid-c.json", "uid-other.json"]
 
 
+async def test_another_share_of_the_same_gpu_is_another_device(world: World) -> None:
+    for share in ("share-1", "share-2"):
+        asked = world.put(claim("c", results=[result("gpu", device(0), shareID=share)]))
+        told = await world.preparer().prepare(*asked)
+        assert [one.share_id for one in told.devices] == [share]
+
+
 async def test_a_claim_that_is_doubted_is_compared_with_the_api_again(world: World) -> None:
     preparer = world.preparer()
     await preparer.prepare(*world.put(claim("c", [0])))
@@ -151,3 +158,35 @@ async def test_a_lock_that_another_process_never_lets_go_is_said(world: World) -
     async with locked(world.folder / "state" / "serialize.lock"):
         with pytest.raises(NotYetError, match=r"serialize\.lock is held by another process"):
             await world.preparer().unprepare("uid-c")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "state/claims/uid-c copy.json",
+        "state/claims/uid-x.json/",
+        "state/claims/uid-x.json.tmp/",
+        "state/made/uid-c copy.json",
+        "state/files/lost+found/",
+        "state/files/note",
+        "state/files/uid-x/folder/",
+        "cdi/gpu.topology-claim_uid-x.json/",
+        "cdi/gpu.topology-claim_uid-x.json.tmp/",
+    ],
+)
+async def test_one_odd_file_keeps_no_claim_from_its_work(world: World, path: str) -> None:
+    await world.preparer().prepare(*world.put(claim("c", [0])))
+    odd = world.folder / path
+    odd.parent.mkdir(parents=True, exist_ok=True)
+    if path.endswith("/"):
+        odd.mkdir()
+    else:
+        odd.write_bytes(b"{}")
+    preparer = world.preparer()
+    for _ in range(2):
+        await preparer.recover()
+    assert (await preparer.prepare(*world.put(claim("d", [1])))).devices
+    assert list(await preparer.prepared()) == ["uid-c", "uid-d"]
+    for uid in ("uid-c", "uid-d"):
+        await preparer.unprepare(uid)
+    assert await preparer.prepared() == {}

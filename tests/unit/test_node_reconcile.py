@@ -12,6 +12,7 @@ import pytest
 
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.node.claims.prepare import GET_S
 from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
@@ -97,6 +98,40 @@ async def test_trouble_with_the_api_server_gives_nothing_back(world: World) -> N
     for error in (Unreachable("x"), ApiError(403, "Forbidden"), ApiError(500), Unreachable("y")):
         world.trouble = [error]
         await one.once()
+    assert world.checkpoint == ["uid-c.json"]
+
+
+async def test_claims_whose_answers_do_not_come_hold_up_no_other(world: World) -> None:
+    preparer = world.preparer()
+    for gpu in range(2, 8):
+        await preparer.prepare(*world.put(claim(f"silent-{gpu}", [gpu])))
+    world.claims.pop("c")
+
+    async def get_claim(namespace: str, name: str) -> Any:
+        if name.startswith("silent"):
+            await asyncio.Event().wait()
+        return await world.get_claim(namespace, name)
+
+    one = Reconciler(preparer, get_claim, node=NODE, processes=world.running)
+    began = asyncio.get_running_loop().time()
+    await passes(one, 2)
+    assert asyncio.get_running_loop().time() - began <= 2 * GET_S + 1
+    assert "uid-c.json" not in world.checkpoint
+    assert len(world.checkpoint) == 6
+
+
+async def test_a_claim_that_cannot_be_given_back_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.preparer().prepare(*world.put(claim("d", [2])))
+    world.claims.clear()
+    unlink = os.unlink
+
+    def immutable(path: Any) -> None:
+        if "uid-c" in str(path):
+            raise OSError(1, "Operation not permitted")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", immutable)
+    await passes(reconciler(world), 2)
     assert world.checkpoint == ["uid-c.json"]
 
 
@@ -232,6 +267,53 @@ async def test_what_a_newer_agent_prepared_is_rebuilt_from_the_api_and_the_spec(
         await preparer.prepare(*world.put(claim("new", [1])))
     await preparer.unprepare("uid-c")
     assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_a_clock_that_was_put_back_since_keeps_no_newer_claim_from_being_rebuilt(world: World) -> None:
+    newer(world, written_s=3600)
+    preparer = world.preparer()
+    await Reconciler(preparer, world.get_claim, node=NODE, processes=world.running).once()
+    assert list(await preparer.prepared()) == ["uid-c"]
+
+
+async def test_a_looker_on_holds_no_gpu_that_processes_are_on(world: World) -> None:
+    await world.preparer().prepare(*world.put(claim("a", results=[result("gpu", device(4), adminAccess=True)])))
+    world.processes = {uuid(0): [7], uuid(4): [8]}
+    held: list[list[str]] = []
+    one = Reconciler(
+        world.preparer(),
+        world.get_claim,
+        node=NODE,
+        processes=world.running,
+        gpus=lambda: [gpu.uuid for gpu in world.machine.gpus],
+        on_held=lambda gpus: held.append(sorted(gpus)),
+    )
+    await passes(one, 2)
+    assert held == [[], [uuid(4)]]
+
+
+async def test_what_is_given_back_while_it_is_rebuilt_is_gone(world: World) -> None:
+    newer(world)
+
+    async def meanwhile(namespace: str, name: str) -> Any:
+        await world.preparer().unprepare("uid-c")
+        return await world.get_claim(namespace, name)
+
+    preparer = world.preparer(meanwhile)
+    await preparer.rebuild()
+    assert (await preparer.prepared(), world.specs, world.checkpoint) == ({}, {}, [])
+
+
+async def test_a_slow_server_is_waited_for(world: World) -> None:
+    newer(world)
+
+    async def slow(namespace: str, name: str) -> Any:
+        await asyncio.sleep(GET_S - 1)
+        return await world.get_claim(namespace, name)
+
+    preparer = world.preparer(slow)
+    await preparer.rebuild()
+    assert list(await preparer.prepared()) == ["uid-c"]
 
 
 async def test_on_real_hardware_nvidias_ids_are_rebuilt_too(tmp_path: Path) -> None:

@@ -262,6 +262,20 @@ def test_a_toolkit_that_does_not_come_back_takes_them_away_after_a_while(host: H
     assert host.base.keep(WHOLE) == {}
 
 
+def test_a_toolkit_that_came_back_may_be_replaced_again(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.base.keep(WHOLE)
+    for _ in range(2):
+        (host.root / "usr/bin/nvidia-ctk").unlink()
+        assert host.base.keep(WHOLE) == {}
+        host.now += toolkit.AGAIN_S
+        Ctk(host.root, WHOLE)
+        assert host.base.keep(WHOLE) == {}
+        host.now += toolkit.ALONE_S
+    (host.root / "usr/bin/nvidia-ctk").unlink()
+    assert host.base.keep(WHOLE) == {}
+
+
 def test_without_anything_it_says_the_exact_command(host: Host) -> None:
     assert host.base.keep(WHOLE)[uuid(0)] == (
         f"no CDI specification in {host.cdi} or {host.root}/etc/cdi; install the NVIDIA Container Toolkit on the node "
@@ -277,6 +291,53 @@ def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
     assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
 
 
+def test_a_driver_that_is_not_on_the_host_is_nothing_for_the_hosts_toolkit(tmp_path: Path) -> None:
+    made = Ctk(tmp_path / "host", WHOLE)
+    elsewhere = BaseSpecification(
+        cdi_root=tmp_path / "host/var/run/cdi",
+        host_root=tmp_path / "host",
+        driver_root=tmp_path / "elsewhere",
+        run=made.run,
+    )
+    assert elsewhere.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
+    assert made.calls == []
+
+
+def test_a_driver_that_does_not_say_its_version_contradicts_no_specification(host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    assert host.base.keep(msgspec.structs.replace(WHOLE, driver_version="")) == {}
+
+
+def test_a_disk_that_has_room_again_soon_has_it(host: Host) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.cdi.parent.mkdir(parents=True)
+    host.cdi.write_text("no folder")
+    assert len(host.base.keep(WHOLE)) == len(WHOLE.gpus)
+    host.cdi.unlink()
+    host.now += toolkit.SOON_S
+    assert host.base.keep(WHOLE) == {}
+    assert len(host.made["devices"]) == len(WHOLE.gpus)
+
+
+def test_a_full_disk_takes_no_gpu_away_that_is_in_the_file(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = WHOLE.gpus
+    fewer = msgspec.structs.replace(WHOLE, gpus=tuple(others))
+    host.ctk = Ctk(host.root, fewer)
+    assert host.base.keep(fewer) == {}
+    before = host.made
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    host.ctk.machine = WHOLE
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert host.base.keep(WHOLE).keys() == {first.uuid}
+    assert host.made == before
+    host.now += toolkit.SOON_S
+    assert host.base.keep(WHOLE) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -289,12 +350,18 @@ def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
         ("list.yaml", "- kind: nvidia.com/gpu\n"),
         ("typed.yaml", "kind: nvidia.com/gpu\ncdiVersion: 0.5.0\ndevices: {a: 1}\n"),
         ("alias.yaml", "a: &a [*a]\n"),
+        ("bool.yaml", "a: !!bool x\n"),
+        ("time.yaml", "a: !!timestamp x\n"),
+        ("number.yaml", "a: !!int ''\n"),
+        ("key.yaml", yaml.safe_dump(specification(WHOLE) | {"annotations": {None: "x"}})),
+        ("ring.yaml", json.dumps(specification(WHOLE))[:-1] + ',\n "annotations": &a [*a]}\n'),
     ],
 )
 def test_what_is_no_specification_of_gpus_counts_for_nothing(name: str, text: str, host: Host) -> None:
     host.cdi.mkdir(parents=True)
     (host.cdi / name).write_text(text)
     (host.cdi / "folder.json").mkdir()
+    os.mkfifo(host.cdi / "pipe.json")
     assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
     found = list(read_all([host.cdi]))
     assert [one.source for one in found] == [str(host.cdi / name)] * (name == "index.yaml")
@@ -325,3 +392,30 @@ def test_a_command_runs_with_the_hosts_root_as_its_own(tmp_path: Path) -> None:
         ctk.run(tmp_path, ["/ctk"])
     with pytest.raises(DriverError, match="/none"):
         ctk.run(tmp_path, ["/none"])
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "nvidia-ctk"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("where", ["", ">&2"])
+def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) -> None:
+    with pytest.raises(DriverError, match=f"it prints more than {ctk.MOST_BYTES} bytes"):
+        ctk.run(Path("/"), [script(tmp_path, f"exec yes {where}")])
+
+
+def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctk, "_TIMEOUT_S", 0.5)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    hold = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(DriverError, match="timed out"):
+            ctk.run(Path("/"), [script(tmp_path, f"sleep 60 >{pipe} & exec sleep 60")])
+        os.set_blocking(hold, True)
+        assert os.read(hold, 1) == b""  # once nobody can write any more
+    finally:
+        os.close(hold)

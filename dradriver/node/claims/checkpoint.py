@@ -135,12 +135,17 @@ def _older(text: bytes) -> PreparedClaim:
     return PreparedClaim(uid=old.uid, namespace=old.namespace, name=old.name, devices=devices)
 
 
+def is_uid(text: str) -> bool:
+    """Return whether a text can be an object's uid, and so part of file names."""
+    return _UID.fullmatch(text) is not None
+
+
 def checked_uid(uid: str) -> str:
     """Return the uid, which becomes part of file names.
 
     Raises:
         ClaimError: It is no object's uid.
     """
-    if not _UID.fullmatch(uid):
+    if not is_uid(uid):
         raise ClaimError(f"claim uid {uid[:64]!r} is none: letters, digits and '-', at most 64")
     return uid

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -50,11 +51,16 @@ class Making:
         self._lock = lock
         self._ledgers = ledgers
         self._workshop = workshop
-        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._tasks: dict[str, set[asyncio.Task[Any]]] = {}
+        self._leaving: Counter[str] = Counter()
 
     def busy(self, uid: str) -> bool:
         """Return whether hardware is being changed for the claim by this instance."""
         return uid in self._tasks
+
+    def leaving(self, uid: str) -> bool:
+        """Return whether the claim is being given back, so that what is there of it is soon gone."""
+        return uid in self._leaving
 
     async def prepare(self, plan: Plan) -> Entry[PreparedClaim]:
         """Make what the plan intends, and the claim prepared; the work goes on when the caller gives up.
@@ -74,7 +80,9 @@ class Making:
             DriverError: Something could not be undone, and the claim is prepared still.
             OSError: A file could not be removed.
         """
-        return await self._shielded(uid, lambda: self._unprepare(uid, stamp))
+        before = set(self._tasks.get(uid, ()))
+        self._leaving[uid] += 1
+        return await self._shielded(uid, lambda: self._unprepare(uid, stamp, before))
 
     async def clean(self) -> None:
         """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
@@ -88,10 +96,12 @@ class Making:
 
     async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         task = asyncio.create_task(work())
-        self._tasks[uid] = task
+        tasks = self._tasks.setdefault(uid, set())
+        tasks.add(task)
 
         def ended(done: asyncio.Task[T]) -> None:
-            if self._tasks.get(uid) is done:
+            tasks.discard(done)
+            if not tasks and self._tasks.get(uid) is tasks:
                 del self._tasks[uid]
             if not done.cancelled() and (error := done.exception()) is not None:  # seen here where nobody waits
                 logger.info("hardware for claim %s: %s", uid or "none", error)
@@ -126,7 +136,18 @@ class Making:
                     await self._undo(intents)
                 raise
 
-    async def _unprepare(self, uid: str, stamp: Stamp | None) -> bool:
+    async def _unprepare(self, uid: str, stamp: Stamp | None, before: Collection[asyncio.Task[Any]]) -> bool:
+        """Give back, after the calls before this one: a prepare that still waits for the hardware would outlive it."""
+        try:
+            if before:
+                await asyncio.wait(before)
+            return await self._gone(uid, stamp)
+        finally:
+            self._leaving[uid] -= 1
+            if not self._leaving[uid]:
+                del self._leaving[uid]
+
+    async def _gone(self, uid: str, stamp: Stamp | None) -> bool:
         async with locked(self._hardware, patience_s=_PATIENCE_S):
             async with locked(self._lock):
                 if stamp is not None and not self._ledgers.claims.has(uid, stamp):

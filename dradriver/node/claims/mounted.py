@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dradriver.node import files
-from dradriver.node.claims.checkpoint import checked_uid
+from dradriver.node.claims.checkpoint import checked_uid, is_uid
 
 
 class Mounted:
@@ -52,7 +52,7 @@ class Mounted:
             folder.rmdir()
 
     def sweep(self, *, keep: Collection[str]) -> None:
-        """Remove the files of all other claims, and what a killed writer left.
+        """Remove the files of all other claims, and what a killed writer left; what is no claim's folder stays.
 
         Raises:
             OSError: One is still there.
@@ -60,7 +60,7 @@ class Mounted:
         for path in self._folder.glob(f"*/*{files.TEMPORARY}"):
             files.remove(path, durable=False)
         for folder in self._folder.glob("*"):
-            if folder.name not in keep:
+            if folder.name not in keep and is_uid(folder.name) and folder.is_dir():
                 self.remove(folder.name)
 
     def _of(self, uid: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -155,7 +156,7 @@ class Preparer:
             ClaimError: The uid is none, something could not be undone, or a file could not be removed.
         """
         checked_uid(uid)
-        await self._give_back(uid)
+        await self._given_back(uid)
 
     async def prepared(self) -> dict[str, Entry[PreparedClaim]]:
         """Return all prepared claims by uid.
@@ -173,7 +174,7 @@ class Preparer:
         Raises:
             DriverError: A file could not be read or removed, or something not be undone.
         """
-        return await self._give_back(uid, stamp)
+        return await self._given_back(uid, stamp)
 
     async def clean(self) -> None:
         """Undo what a killed agent left on the hardware for claims that are not prepared."""
@@ -194,7 +195,7 @@ class Preparer:
             if known is None or machine is None:
                 continue
             try:
-                claim = await self._read(known.namespace, known.name, until=0, at_most_s=GET_S)
+                claim = await self._read(known.namespace, known.name, until=math.inf, at_most_s=GET_S)
                 await self._workshop.learn(machine, claim.results)
             except NotYetError as error:
                 logger.warning(
@@ -221,6 +222,8 @@ class Preparer:
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
     async def _attempt(self, namespace: str, name: str, uid: str, *, until: float) -> PreparedClaim:
+        if self._making.leaving(uid):
+            raise NotYetError(f"claim {namespace}/{name} is still being given back")
         entry, sure = await self._known(uid)
         if entry is not None and sure:
             return entry.value
@@ -243,9 +246,9 @@ class Preparer:
         planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
         if not planned.claim.devices:
             return planned.claim
-        if entry is not None:  # allocated anew since
-            await self._give_back(uid, entry.stamp)
         try:
+            if entry is not None:  # allocated anew since
+                await self._give_back(uid, entry.stamp)
             await self._refuse_occupied(planned, until=until)
             if planned.intents:
                 done = await self._made(planned, until=until)
@@ -320,18 +323,24 @@ class Preparer:
         except (Unreachable, TimeoutError) as error:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
 
-    async def _give_back(self, uid: str, stamp: Stamp | None = None) -> bool:
+    async def _given_back(self, uid: str, stamp: Stamp | None = None) -> bool:
         try:
-            async with locked(self._lock):
-                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
-                    return False
-                made = bool(self._ledgers.made.of(uid)) or self._making.busy(uid)
-                if not made:
-                    self._ledgers.drop(uid)
-            if made and not await self._making.unprepare(uid, stamp):
-                return False
+            return await self._give_back(uid, stamp)
         except OSError as error:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
+
+    async def _give_back(self, uid: str, stamp: Stamp | None = None) -> bool:
+        async with locked(self._lock):
+            if stamp is not None and not self._ledgers.claims.has(uid, stamp):
+                return False
+            made, busy = bool(self._ledgers.made.of(uid)), self._making.busy(uid)
+            if made and not busy and (entry := self._ledgers.claims.get(uid)) is not None:
+                stamp = entry.stamp  # what another instance answers while this one waits for the hardware is to stand
+            made = made or busy
+            if not made:
+                self._ledgers.drop(uid)
+        if made and not await self._making.unprepare(uid, stamp):
+            return False
         self._sure.pop(uid, None)
         self.poke()
         return True

@@ -20,6 +20,7 @@ from dradriver.node.records import Stamp
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
+_AT_ONCE: Final = 16  # questions to the API server
 AGAIN_S: Final = 5.0  # after a pass that failed: of a disk that is full or read-only
 
 
@@ -61,6 +62,7 @@ class Reconciler:
         self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
+        self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
         self._strays: set[str] = set()
@@ -95,8 +97,10 @@ class Reconciler:
         await self._preparer.clean()
         suspects: dict[str, Stamp] = {}
         held: dict[str, str] = {}
-        for uid, entry in (await self._preparer.prepared()).items():
-            reason = await self._unused(entry.value)
+        entries = await self._preparer.prepared()
+        # At the same time, so that one answer that does not come holds up no other.
+        reasons = await asyncio.gather(*(self._unused(entry.value) for entry in entries.values()))
+        for (uid, entry), reason in zip(entries.items(), reasons, strict=True):
             if reason is None:
                 continue
             self._preparer.doubt(uid)
@@ -155,7 +159,7 @@ class Reconciler:
     async def _unused(self, prepared: PreparedClaim) -> str | None:
         """Return why nobody can be using the claim; None where somebody can, or where nobody knows."""
         try:
-            async with asyncio.timeout(GET_S):
+            async with self._asking, asyncio.timeout(GET_S):
                 claim = await self._get_claim(prepared.namespace, prepared.name)
         except ApiError as error:
             return "it does not exist" if error.not_found else None

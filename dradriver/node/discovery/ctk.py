@@ -7,10 +7,14 @@ are from cmd/nvidia-ctk/cdi/generate/generate.go of NVIDIA/nvidia-container-tool
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,6 +24,7 @@ from dradriver.node.discovery.library import inside
 from dradriver.node.errors import SetupError
 
 CLASS: Final = "gpu"
+MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
 _TIMEOUT_S: Final = 40.0  # it wakes sleeping GPUs; after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
@@ -80,16 +85,59 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
     """Run a command of the host's and return what it printed.
 
     Raises:
-        SetupError: It failed, took too long, or this process may not change its root.
+        SetupError: It failed, took too long, printed too much, or this process may not change its root.
     """
     prefix = [] if host_root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(host_root)]
+    until = time.monotonic() + _TIMEOUT_S
     try:
-        done = subprocess.run(  # noqa: S603  # the host's own tool, with words of ours
-            [*prefix, *command], capture_output=True, check=False, timeout=_TIMEOUT_S, env={"PATH": _PATH}
+        process = subprocess.Popen(  # noqa: S603  # the host's own tool, with words of ours
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": _PATH},
+            start_new_session=True,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise SetupError(f"{command[0]}: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SetupError(f"{command[0]} cdi generate failed ({done.returncode}): {said[-1] if said else 'no word'}")
-    return done.stdout
+    with process:
+        try:
+            out, said = _printed(process, until=until)
+            status = process.wait(max(0.0, until - time.monotonic()))
+        except (ValueError, subprocess.TimeoutExpired) as error:
+            raise SetupError(f"{command[0]}: {error}") from error
+        finally:  # with what it started: the GPU operator's is a shell script, which would leave the tool behind
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if status:
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        raise SetupError(f"{command[0]} cdi generate failed ({status}): {lines[-1] if lines else 'no word'}")
+    return out
+
+
+def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:
+    """Return what a process writes to its output and to its errors, until it closes both.
+
+    Raises:
+        ValueError: It writes more than any specification has.
+        TimeoutExpired: It does not end in time.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    read = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as pipes:
+        for pipe in read:
+            pipes.register(pipe, selectors.EVENT_READ)
+        while pipes.get_map():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, _TIMEOUT_S)
+            for key, _ in pipes.select(left_s):
+                data = os.read(key.fd, 1 << 16)
+                read[key.fd] += data
+                if not data:
+                    pipes.unregister(key.fd)
+                elif len(read[key.fd]) > MOST_BYTES:
+                    raise ValueError(f"it prints more than {MOST_BYTES} bytes")
+    out, said = read.values()
+    return bytes(out), bytes(said)

@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import names
+from dradriver.node.discovery import ctk
 from dradriver.topology.machine import Gpu
 
-_MOST_BYTES: Final = 4 << 20  # one of eight GPUs with all MIG devices has 200 KB
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 _OURS: Final = f"{names.DRIVER}-"
 _KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
@@ -71,7 +71,9 @@ class Specification:
             # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
             self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
             self._typed = msgspec.convert(self.raw, _Specification)
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            if not json:
+                msgspec.json.encode(self.raw)  # what YAML can say and JSON cannot, no runtime reads either
+        except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
@@ -139,7 +141,7 @@ def _yaml(text: bytes) -> Any:
 
     try:
         return yaml.load(text, yaml.CSafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError) as error:  # ``!!bool x`` is a KeyError of its own
         raise ValueError(str(error)) from error
 
 
@@ -159,7 +161,7 @@ def read_all(folders: Iterable[Path]) -> Iterator[Specification]:
         found = []
         for path in files(folder):
             with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-                one = Specification(str(path), file.read(_MOST_BYTES), json=path.suffix == ".json")
+                one = Specification(str(path), file.read(ctk.MOST_BYTES), json=path.suffix == ".json")
                 if one.names():
                     found.append(one)
         yield from sorted(found, key=lambda one: not one.names("nvidia.com/gpu"))
@@ -168,5 +170,7 @@ def read_all(folders: Iterable[Path]) -> Iterator[Specification]:
 def files(folder: Path) -> list[Path]:
     """Return the specifications in a folder that are not ours, by name; none where it cannot be read."""
     with contextlib.suppress(OSError):
-        return sorted(p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS))
+        return sorted(
+            p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS) and p.is_file()
+        )
     return []

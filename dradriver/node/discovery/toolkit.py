@@ -30,6 +30,7 @@ KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
 FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
 DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
+SOON_S: Final = 30.0  # after it could not be written: a disk that was full has room again
 ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
 
 _Stamp = tuple[object, ...]
@@ -94,6 +95,7 @@ class BaseSpecification:
         self._made: _Stamp | None = None
         self._made_s = 0.0
         self._missing: dict[str, str] = {}
+        self._unwritten = False  # a disk did not take what was made
         self._alone_s: float | None = None  # since when nothing else says what our own file says
 
     def keep(self, machine: Machine) -> dict[str, str]:
@@ -106,12 +108,17 @@ class BaseSpecification:
         whole = [gpu for gpu in machine.gpus if gpu.mig is None]
         asked = (machine.driver_version, bool(machine.gpus), tuple((gpu.uuid, gpu.minor) for gpu in whole))
         now = self._clock()
-        due = (bool(self._missing) or self._alone_s is not None) and now - self._made_s >= AGAIN_S
+        again_s = SOON_S if self._unwritten else AGAIN_S
+        due = (bool(self._missing) or self._alone_s is not None or self._unwritten) and now - self._made_s >= again_s
         if self._made != (asked, self._stamps()) or due:
             try:
                 self._missing = self._make(whole, machine.driver_version) if machine.gpus else {}
+                self._unwritten = False
             except OSError as error:
-                self._missing = {gpu.uuid: f"{self._path} cannot be written: {error}" for gpu in whole}
+                self._missing = dict.fromkeys(
+                    self._not_in_ours(whole, machine.driver_version), f"{self._path} cannot be written: {error}"
+                )
+                self._unwritten = True
             self._made, self._made_s = (asked, self._stamps()), now
         return self._missing
 
@@ -149,6 +156,16 @@ class BaseSpecification:
             if gpu.uuid not in have
         }
 
+    def _not_in_ours(self, gpus: list[Gpu], driver_version: str) -> list[str]:
+        """Return the uuids of GPUs that our own file, as it stands, does not hold or not truly."""
+        ours = self._own()
+        return [gpu.uuid for gpu in gpus] if ours is None else list(ours.devices(gpus, driver_version)[1])
+
+    def _own(self) -> Specification | None:
+        with contextlib.suppress(OSError, ValueError):
+            return Specification(str(self._path), self._path.read_bytes(), json=True)
+        return None
+
     def _alone(self, wrong: dict[str, str]) -> None:
         if self._alone_s is None:
             self._alone_s = self._clock()
@@ -169,9 +186,9 @@ class BaseSpecification:
                 wrong[""] = str(error)
                 logger.warning("%s", error)
         yield from read_all(self._folders)
-        if self._alone_s is None or self._clock() - self._alone_s < ALONE_S:
-            with contextlib.suppress(OSError, ValueError):
-                yield Specification(str(self._path), self._path.read_bytes(), json=True)
+        counts = self._alone_s is None or self._clock() - self._alone_s < ALONE_S
+        if counts and (ours := self._own()) is not None:
+            yield ours
 
     def _stamps(self) -> _Stamp:
         """Return what changes when our specification does, the toolkit, or without one the specifications of others."""

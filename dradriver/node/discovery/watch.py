@@ -108,11 +108,12 @@ class MachineWatch:
             machine = await self._read()
         except RestartError:
             raise
-        except DriverError as error:
+        except Exception as error:  # what a host says may surprise; claims are given back all the same
             self._failed += 1
             if str(error) != self._said:
                 self._said = str(error)
-                logger.error("the machine cannot be read now, its last state stands: %s", error)
+                surprise = None if isinstance(error, DriverError) else error
+                logger.error("the machine cannot be read now, its last state stands: %s", error, exc_info=surprise)
             often = f"the GPUs could not be read {READINGS} times in a row: {error}"
             self._tell(often if self._failed >= READINGS else self.trouble)
             return
