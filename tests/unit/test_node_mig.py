@@ -11,19 +11,20 @@ import pytest
 from dradriver.api import names, slices
 from dradriver.api.errors import WordError
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.devices import assemble, parts
+from dradriver.node.devices import assemble
 from dradriver.node.devices.capabilities import SimulatedCapabilities
-from dradriver.node.devices.control import IN_USE, Profile
+from dradriver.node.devices.control import IN_USE
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
 from dradriver.node.mps.files import MpsFolder
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.profiles import mig
 from tests.fakes.node import claim, device, edits, parameters, result, uuid
 from tests.fakes.node import machine as plain
-from tests.fakes.parts import PROFILES
+from tests.fakes.parts import PRODUCT, PROFILES
 from tests.fakes.preparing import World
 
 Asked = tuple[str, str, str]
@@ -36,7 +37,7 @@ class Sliced(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.products = dict.fromkeys(range(6), (parts.H100, "9.0"))
+        self.products = dict.fromkeys(range(6), (PRODUCT, "9.0"))
         self.products |= {6: ("NVIDIA L40S", "8.9"), 7: ("NVIDIA A100-SXM4-40GB", "8.0")}
         self.set({7})
         self.gpus = SimulatedGpu(folder / "hardware.json", self.gpu)
@@ -64,6 +65,7 @@ class Sliced(World):
                     gpu,
                     product=self.products[gpu.index][0],
                     compute_capability=self.products[gpu.index][1],
+                    profiles=mig.profiles(self.products[gpu.index][0]),
                     mig=() if gpu.index in in_mig_mode else None,
                 )
                 for gpu in plain().gpus
@@ -217,7 +219,7 @@ async def test_a_mode_that_only_a_reset_changes_is_said(world: Sliced) -> None:
     assert world.made == {}
 
 
-def stranger(world: Sliced, gpu: int, profile: Profile, start: int) -> str:
+def stranger(world: Sliced, gpu: int, profile: MigProfile, start: int) -> str:
     """An instance that an administrator made."""
     with world.gpus.state(uuid(gpu)) as state:
         state.mig = True

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.node.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
-from dradriver.node.devices.control import Control, Profile
+from dradriver.node.devices.control import Control
 from dradriver.node.devices.mig import Mig
 from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.devices.share import Mps, Sharing, TimeSliced
@@ -101,11 +101,10 @@ def of(
     thread: Thread | None = None,
 ) -> Workshop:
     """Return a workshop with every kind of device; the arguments are those of the kinds."""
-    profiles: dict[str, tuple[Profile, ...]] = {}
     kinds = (
-        Mig(capabilities, parent=parent, common=common, profiles=lambda uuid: profiles.get(uuid, ())),
+        Mig(capabilities, parent=parent, common=common),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),
     )
-    return Workshop(kinds, control, profiles=profiles, thread=thread)
+    return Workshop(kinds, control, thread=thread)
