@@ -93,14 +93,26 @@ def build(
 
 
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each device that the machine's slice has, by the device's name."""
+    """Return the attributes of each GPU as a whole device, by that device's name; in MIG mode without its links."""
     groups = group(machine)
-    found = (
-        devices.whole(machine, groups, i, name=device_name(gpu.uuid))
-        for i, gpu in enumerate(machine.gpus)
-        if gpu.mig is None
-    )
-    return {device["name"]: device["attributes"] for device in found}
+    found = {}
+    for i, gpu in enumerate(machine.gpus):
+        whole = devices.whole(machine, groups, i, name=device_name(gpu.uuid))
+        found[whole["name"]] = whole["attributes"] if gpu.mig is None else devices.identity(machine, i)
+    return found
+
+
+def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
+    """Return the attributes of a part of a GPU.
+
+    Args:
+        gpu: The GPU's own.
+        told: What the part has in their stead: ``uuid`` where it has one of its own, ``type``, ``profile``, ….
+    """
+    own = {key: value for key, value in gpu.items() if not key.startswith("nvlink")}
+    if "uuid" in own:
+        own["parentUUID"] = own["uuid"]
+    return own | {key: {"int" if isinstance(value, int) else "string": value} for key, value in told.items()}
 
 
 def slice_name(index: int, node: str) -> str:

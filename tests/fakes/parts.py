@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,6 +46,9 @@ class Halves:
                 for compute in control.compute_instances(made.uuid, number):
                     control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {"type": "half"} | ({} if done is None else {"uuid": done["mig"]})
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:
         assert made is not None

@@ -250,7 +250,7 @@ class Preparer:
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
-                    done = self._ledgers.put(planned.claim, planned.files)
+                    done = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
         self._sure[uid] = done.stamp

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import mig_devices, names, quantity, slices
@@ -42,6 +42,7 @@ class Mig:
         *,
         parent: Callable[[int], DeviceNode],
         common: Callable[[], Edits],
+        switched: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what is needed.
 
@@ -49,10 +50,12 @@ class Mig:
             capabilities: The device nodes that open an instance to a container.
             parent: Gives the device node of the GPU with a minor number.
             common: Gives what every container needs to use the driver; may raise ``NotYetError``.
+            switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
         """
         self._capabilities = capabilities
         self._parent = parent
         self._common = common
+        self._switched = switched
         self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
@@ -124,6 +127,7 @@ class Mig:
             return self._there(control, made, placed)
         if not control.mig_mode(made.uuid):
             control.set_mig_mode(made.uuid, True)
+            self._switched()
         profile = next((one for one in control.profiles(made.uuid) if one.id == placed.profile), None)
         if profile is None:
             raise ClaimError(f"device {made.device}: its GPU has no MIG profile {placed.profile}")
@@ -143,8 +147,14 @@ class Mig:
             return
         try:
             control.set_mig_mode(made.uuid, False)
+            self._switched()
         except HardwareError as error:  # the device is gone; the GPU serves parts alone until the next one goes
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return profile and placement, and the MIG device's own uuid."""
+        told = {"type": "mig", "profile": wanted.get("name"), "placement": wanted.get("start")}
+        return {key: value for key, value in (told | {"uuid": (done or {}).get("mig")}).items() if value is not None}
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002  # its minor may have changed since
         """Return the nodes that open it: the GPU's own, the instance's and the compute instance's."""

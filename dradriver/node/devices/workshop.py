@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -73,6 +73,10 @@ class Workshop:
             DriverError: It cannot be known now.
         """
         return self._kinds[kind].edits(gpu, made)
+
+    def told(self, made: Made) -> dict[str, Any]:
+        """Return what is said of a device that was made, beside its GPU."""
+        return self._kinds[made.kind].told(made.wanted, made.done)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
         """Return the intents of one claim with all decided that was left open, in the same order.
