@@ -29,13 +29,15 @@ class Mig(NamedTuple):
 def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Mig:
     """Return what NVML says of it; instances that nobody can be given are noted.
 
-    Profiles are asked for once in each mode: NVML's answer holds for as long as the mode lasts.
+    Profiles are asked for once in each mode: NVML's answer holds for as long as the mode lasts. A GPU that does not
+    tell them is as good a whole one as any.
     """
     now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
     if now != wanted:
         asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
-    at = "in MIG mode" if now else ""
-    profiles = asked.ask_once(nvml.mig_profiles, gpu, default=_NO_PROFILES, quiet=NEWER, at=at)
+    profiles = asked.ask_once(
+        nvml.mig_profiles, gpu, default=_NO_PROFILES, quiet=NEWER, at="in MIG mode" if now else ""
+    )
     if not now:
         return Mig(None, profiles)
     devices = _devices(nvml, gpu, asked)

@@ -116,10 +116,16 @@ class Questions:
     def ask_once(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
     ) -> T:
-        """Return the answer as ``ask`` does, of a question whose answer never changes: the first good one stands."""
+        """Return the answer as ``ask`` does, of a question whose answer never changes: the first good one stands.
+
+        It is of something that nobody needs who has the rest: its failure is noted, and does not count as ``failed``.
+        """
         if self.who and self._answers.known(self.who, query.__name__, at):
             return self._answers.last(self.who, query.__name__, at, default)
-        return self.ask(query, *arguments, default=default, quiet=quiet, at=at)
+        before = self.failed
+        answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
+        self.failed = before or self.lost
+        return answer
 
     def note(self, what: str, said: str, *, at: str = "") -> None:
         """Remember a problem."""
