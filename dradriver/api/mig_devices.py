@@ -1,4 +1,4 @@
-"""A GPU whose MIG instances are made for claims, as devices of a slice: one for all, or one for each placement.
+"""MIG instances as devices of a slice: those that exist, one for all that are made for claims, or one a placement.
 
 Profiles and placements are the GPU's own, as NVML gives them. A placement's device is named by its GPU, the profile's
 id and its first memory slice, never by the instance's uuid, which is born when the instance is made.
@@ -6,16 +6,20 @@ id and its first memory slice, never by the instance's uuid, which is born when 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from dradriver.api import devices, names
 from dradriver.topology.groups import Groups
-from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile
 
 MOST_SETS: Final = 8  # of counters in a slice, resource/v1 types.go of 1.35
 
 _HOPPER: Final = (9, 0)  # compute capability; from there on MIG mode changes without a reset (NVIDIA's MIG user guide)
 _MEDIA: Final = "media"
+_PART_OF_INSTANCE: Final = re.compile(r"[0-9]+c\.")  # 1c.3g.40gb: it does not take all of its instance
 
 
 def can_be_whole(gpu: Gpu) -> bool:
@@ -25,6 +29,38 @@ def can_be_whole(gpu: Gpu) -> bool:
     """
     major, _, minor = gpu.compute_capability.partition(".")
     return major.isdecimal() and (int(major), int(minor) if minor.isdecimal() else 0) >= _HOPPER
+
+
+def existing(
+    instances: Iterable[MigDevice], profiles: Iterable[MigProfile]
+) -> tuple[tuple[MigDevice, MigProfile], ...]:
+    """Return the MIG devices that can be handed out as they are, each with its profile, the smallest first.
+
+    Those are the ones that take all of their GPU instance, of a profile that the GPU has, where it has a place for it.
+    One of several compute instances of a GPU instance (``1c.3g.40gb``) is isolated from the others by nothing but its
+    share of the multiprocessors.
+    """
+    by_id = {profile.id: profile for profile in profiles}
+    every = list(instances)
+    beside = Counter(one.gpu_instance for one in every)
+    found = [
+        (one, by_id[one.profile_id])
+        for one in every
+        if one.profile_id in by_id
+        and one.start in by_id[one.profile_id].starts
+        and beside[one.gpu_instance] == 1
+        and not _PART_OF_INSTANCE.match(one.profile)
+    ]
+    return tuple(sorted(found, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
+
+
+def static(machine: Machine, position: int, *, name: str) -> list[devices.Device]:
+    """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
+    gpu = machine.gpus[position]
+    return [
+        _instance(machine, position, profile, one.start or 0, name=name)
+        for one, profile in existing(gpu.mig or (), gpu.profiles)
+    ]
 
 
 def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> devices.Device:
@@ -75,9 +111,16 @@ def counters(gpu: Gpu) -> dict[str, Any]:
 
 
 def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
+    taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
+    media = [_MEDIA] if _has_media(profile) else []
+    counted = {counter: {"value": "1"} for counter in (*taken, *media)}
+    device = _instance(machine, position, profile, start, name=name)
+    return device | {"consumesCounters": [{"counterSet": name, "counters": counted}]}
+
+
+def _instance(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
     attributes = devices.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
-    taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
     return {
         "name": f"{name}-{profile.id}-{start}",
         "attributes": attributes
@@ -91,14 +134,6 @@ def _placement(machine: Machine, position: int, profile: MigProfile, start: int,
             names.CAPACITY_COMPUTE_SLICES: {"value": str(profile.compute)},
             names.CAPACITY_MEMORY: {"value": f"{profile.memory_mib}Mi"},
         },
-        "consumesCounters": [
-            {
-                "counterSet": name,
-                "counters": {
-                    counter: {"value": "1"} for counter in (*taken, *([_MEDIA] if _has_media(profile) else ()))
-                },
-            }
-        ],
     }
 
 

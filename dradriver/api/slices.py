@@ -22,6 +22,7 @@ MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resourc
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
 EQUAL_SHARES: Final = 4  # of a GPU that may be shared, where the server has no devices that claims share
 _WHOLE: Final = Mode()
+_STATIC: Final = Mode(mig="static")
 
 
 def build(
@@ -46,7 +47,8 @@ def build(
         node: The node's name.
         node_uid: The node's uid.
         taints: Taints of devices, by the GPU's uuid.
-        modes: What of a GPU is handed out, by its uuid; it is whole where nothing is said.
+        modes: What of a GPU is handed out, by its uuid; where nothing is said it is whole, or in MIG
+            mode the instances that exist.
         abilities: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
             devices.
 
@@ -55,7 +57,7 @@ def build(
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
-    annotation = codec.encode(_steady(machine, modes))
+    annotation = codec.encode(_steady(machine, modes, abilities))
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
     out = () if abilities.taints else kept_off
@@ -91,14 +93,26 @@ def build(
 
 
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each device that the machine's slice has, by the device's name."""
+    """Return the attributes of each GPU as a whole device, by that device's name; in MIG mode without its links."""
     groups = group(machine)
-    found = (
-        devices.whole(machine, groups, i, name=device_name(gpu.uuid))
-        for i, gpu in enumerate(machine.gpus)
-        if gpu.mig is None
-    )
-    return {device["name"]: device["attributes"] for device in found}
+    found = {}
+    for i, gpu in enumerate(machine.gpus):
+        whole = devices.whole(machine, groups, i, name=device_name(gpu.uuid))
+        found[whole["name"]] = whole["attributes"] if gpu.mig is None else devices.identity(machine, i)
+    return found
+
+
+def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
+    """Return the attributes of a part of a GPU.
+
+    Args:
+        gpu: The GPU's own.
+        told: What the part has in their stead: ``uuid`` where it has one of its own, ``type``, ``profile``, ….
+    """
+    own = {key: value for key, value in gpu.items() if not key.startswith("nvlink")}
+    if "uuid" in own:
+        own["parentUUID"] = own["uuid"]
+    return own | {key: {"int" if isinstance(value, int) else "string": value} for key, value in told.items()}
 
 
 def slice_name(index: int, node: str) -> str:
@@ -142,15 +156,18 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
 
 
 def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abilities: Abilities) -> list[devices.Device]:
-    """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole."""
+    """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
+
+    In MIG mode it is never whole: where instances are not made for claims, those that exist are handed out.
+    """
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
-    if mode.mig == "dynamic" and gpu.profiles and abilities.shares:
+    if _made_for_claims(gpu, mode, abilities) and mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, name=name)]
-    if mode.mig == "placements" and gpu.profiles and abilities.counters:
+    if _made_for_claims(gpu, mode, abilities):
         return mig_devices.placements(machine, groups, position, name=name)
     if gpu.mig is not None:
-        return []
+        return [] if mode.mig == "off" else mig_devices.static(machine, position, name=name)
     if mode.shared == "none" or not gpu.memory_mib:
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:
@@ -159,13 +176,18 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
 
 
 def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
-    return modes.get(gpu.uuid, _WHOLE)
+    return modes.get(gpu.uuid) or (_WHOLE if gpu.mig is None else _STATIC)
 
 
-def _steady(machine: Machine, modes: Mapping[str, Mode]) -> Machine:
+def _made_for_claims(gpu: Gpu, mode: Mode, abilities: Abilities) -> bool:
+    able = {"dynamic": abilities.shares, "placements": abilities.counters}
+    return able.get(mode.mig, False) and bool(gpu.profiles)
+
+
+def _steady(machine: Machine, modes: Mapping[str, Mode], abilities: Abilities) -> Machine:
     """Return the machine without what every pod would change: the instances that are made for claims."""
     gpus = tuple(
-        msgspec.structs.replace(gpu, mig=None) if _mode(gpu, modes).mig in ("dynamic", "placements") else gpu
+        msgspec.structs.replace(gpu, mig=None) if _made_for_claims(gpu, _mode(gpu, modes), abilities) else gpu
         for gpu in machine.gpus
     )
     return machine if gpus == machine.gpus else msgspec.structs.replace(machine, gpus=gpus)

@@ -24,6 +24,7 @@ from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
 from dradriver.node.claims import occupied
 from dradriver.node.claims.below import Below
+from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
@@ -132,6 +133,22 @@ async def run(
         preparer.poke()
         stream.poke()
 
+    loop = asyncio.get_running_loop()
+
+    def mode_switched() -> None:
+        loop.call_soon_threadsafe(machines.poke)  # a change of MIG mode may have changed minor numbers, too
+
+    def prepared(claim: ResourceClaim, done: PreparedClaim) -> None:
+        statuses.put(claim, done)
+        stream.poke()
+
+    async def parts() -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for entry in (await preparer.prepared()).values():
+            for device in entry.value.devices:
+                found.setdefault(device.uuid, []).append(device.device)
+        return found
+
     def registration_changed() -> None:
         publisher.registration_changed()
 
@@ -196,16 +213,16 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery, lambda: machines.machine, released),
+        workshop=_workshop(options, discovery, lambda: machines.machine, released, mode_switched),
         boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
         below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
-        on_prepared=statuses.put,
+        on_prepared=prepared,
     )
     events = Recorder(client, component="gpu-topology-node", instance=options.node)
     pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
-    stream = HealthStream(node=options.node, machine=last_known, standing=record.standing)
+    stream = HealthStream(node=options.node, machine=last_known, standing=record.standing, prepared=parts)
     plugin = Plugin(paths, DraService(preparer), stream, on_change=registration_changed, check_s=check_s)
     publisher = Publisher(
         client,
@@ -237,7 +254,7 @@ async def run(
             await preparer.recover()
         except (DriverError, OSError) as error:  # the reconciler tries again; claims are served one by one meanwhile
             logger.error("what was prepared before cannot be put right yet: %s", error)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
+        loop.add_signal_handler(signal.SIGHUP, machines.poke)
         async with asyncio.TaskGroup() as group:
             for work in (
                 policies.run,
@@ -278,12 +295,13 @@ def _workshop(
     discovery: Discovery,
     machine: Callable[[], Machine | None],
     released: Callable[[], str | None],
+    switched: Callable[[], None],
 ) -> Workshop:
     mps = MpsFolder(options.state_dir / "mps", boot=_boot(options))
     by = Sharing(by="mps" if options.mps else "time-slicing")
     if options.discovery == "simulated":
         folder = _simulated_dir(options)
-        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by)
+        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by, switched=switched)
     return assemble.real(
         discovery.edits,
         cdi_root=options.cdi_root,
@@ -292,4 +310,5 @@ def _workshop(
         released=released,
         mps=mps,
         sharing=lambda _: by,
+        switched=switched,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl_version import release
 
 _IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
@@ -124,7 +124,7 @@ def _check_gpus(machine: Machine) -> None:
         for n, device in enumerate(gpu.mig or ()):
             if not is_mig_uuid(device.uuid):
                 raise TopologyError(f"{at}.mig[{n}].uuid: {device.uuid!r}; write MIG- and a lower-case UUID")
-            for field in ("slot", "gpu_instance", "compute_instance", "memory_mib"):
+            for field in ("slot", "gpu_instance", "compute_instance", "memory_mib", "profile_id", "start"):
                 _check_number(getattr(device, field), f"{at}.mig[{n}].{field}")
         _check_profiles(gpu, at)
         if not 0 <= gpu.switch_links <= MAX_LINKS:
@@ -137,16 +137,24 @@ def _check_profiles(gpu: Gpu, at: str) -> None:
             f"{at}.profiles: {len(gpu.profiles)}; at most {_MOST_PROFILES}, each with a name of its own"
         )
     for n, profile in enumerate(gpu.profiles):
-        where = f"{at}.profiles[{n}]"
-        if not _PROFILE.fullmatch(profile.name):
-            raise TopologyError(f"{where}.name: {profile.name!r}; write it as nvidia-smi mig -lgip does: 1g.10gb")
-        for field in ("id", "compute", "memory_mib", "most"):
-            _check_number(getattr(profile, field), f"{where}.{field}")
-        starts = profile.starts
-        if not 1 <= profile.size <= _MOST_SLICES or any(not 0 <= s <= _MOST_SLICES - profile.size for s in starts):
-            raise TopologyError(f"{where}: {profile.size} slices at {starts}; a GPU has at most {_MOST_SLICES}")
-        if list(starts) != sorted(set(starts)):
-            raise TopologyError(f"{where}.starts: {starts}; write each once, ascending")
+        check_profile(profile, f"{at}.profiles[{n}]")
+
+
+def check_profile(profile: MigProfile, at: str) -> None:
+    """Return if a MIG profile can be one; ``at`` says where it stands.
+
+    Raises:
+        TopologyError: It cannot.
+    """
+    if not _PROFILE.fullmatch(profile.name):
+        raise TopologyError(f"{at}.name: {profile.name!r}; write it as nvidia-smi mig -lgip does: 1g.10gb")
+    for field in ("id", "compute", "memory_mib", "most"):
+        _check_number(getattr(profile, field), f"{at}.{field}")
+    starts = profile.starts
+    if not 1 <= profile.size <= _MOST_SLICES or any(not 0 <= s <= _MOST_SLICES - profile.size for s in starts):
+        raise TopologyError(f"{at}: {profile.size} slices at {starts}; a GPU has at most {_MOST_SLICES}")
+    if list(starts) != sorted(set(starts)):
+        raise TopologyError(f"{at}.starts: {starts}; write each once, ascending")
 
 
 def _check_rest(machine: Machine) -> None:

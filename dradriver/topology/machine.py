@@ -33,6 +33,8 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True):
         compute_instance: Number of its compute instance in there.
         profile: ``1g.10gb``; empty where the driver does not say.
         memory_mib: Its memory in MiB.
+        profile_id: Id of the GPU instance's profile; None where the driver does not say.
+        start: First memory slice of the GPU instance; None where the driver does not say.
     """
 
     slot: int
@@ -41,6 +43,8 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True):
     compute_instance: int
     profile: str = ""
     memory_mib: int = 0
+    profile_id: int | None = None
+    start: int | None = None
 
 
 class MigProfile(msgspec.Struct, frozen=True, array_like=True):

@@ -14,33 +14,34 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dradriver.node.devices import parts
-from dradriver.node.devices.control import Placed, Profile
+from dradriver.node.devices.control import Placed
 from dradriver.node.devices.packing import Room, is_plain, pack, taken
+from dradriver.topology.machine import MigProfile
+from dradriver.topology.profiles import mig
 
 PRODUCTS: Final = ("NVIDIA H100 80GB HBM3", "NVIDIA A30")
-Choose = Callable[[Sequence[Profile], Room, Profile], int | None]
+Choose = Callable[[Sequence[MigProfile], Room, MigProfile], int | None]
 
 
-def packed(profiles: Sequence[Profile], room: Room, profile: Profile) -> int | None:
+def packed(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> int | None:
     """The node agent's choice."""
     found = pack(profiles, room, [profile])
     return None if found is None else found[0]
 
 
-def first(profiles: Sequence[Profile], room: Room, profile: Profile) -> int | None:
+def first(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> int | None:
     """The lowest free start."""
     most = max(one.compute for one in profiles)
     return next((start for start in profile.starts if room.fits(profile, start, most)), None)
 
 
-def last(profiles: Sequence[Profile], room: Room, profile: Profile) -> int | None:
+def last(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> int | None:
     """The highest free start: what a scheduler does with placements that are listed so."""
     most = max(one.compute for one in profiles)
     return next((start for start in reversed(profile.starts) if room.fits(profile, start, most)), None)
 
 
-def run(profiles: Sequence[Profile], choose: Choose, *, requests: int, load: float, seed: int) -> tuple[int, int]:
+def run(profiles: Sequence[MigProfile], choose: Choose, *, requests: int, load: float, seed: int) -> tuple[int, int]:
     """Return how many would fit if others could be moved, and how many of them found no place."""
     draw = random.Random(seed)
     plain = [one for one in profiles if is_plain(one)]
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     given = options.parse_args(arguments)
     for product in PRODUCTS:
-        profiles = parts.profiles(product)
+        profiles = mig.profiles(product)
         for name, choose in (("packed", packed), ("first", first), ("last", last)):
             began = time.perf_counter()
             fitted, refused = run(profiles, choose, requests=given.requests, load=given.load, seed=given.seed)

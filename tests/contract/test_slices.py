@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
+import msgspec
 import pytest
 
 from dradriver.api import slices
@@ -14,6 +15,7 @@ from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing import asking
 from dradriver.node.publishing.pool import differences
 from dradriver.topology import profiles
+from dradriver.topology.machine import Machine, MigDevice
 from tests.contract.conftest import Server
 
 UID: Final = "00000000-0000-0000-0000-000000000001"
@@ -40,6 +42,26 @@ MODES: Final = (
     Mode(mig="dynamic"),
     Mode(mig="placements"),
 )
+
+
+def in_mig_mode(machine: Machine) -> Machine:
+    """The machine with an instance of each plain size on every second GPU, as far as they can be there together."""
+    placed = ((9, 4), (14, 2), (19, 1), (19, 0))
+    there = tuple(
+        MigDevice(slot, f"MIG-{slot}", slot + 1, 0, "", 0, number, start) for slot, (number, start) in enumerate(placed)
+    )
+    gpus = tuple(msgspec.structs.replace(gpu, mig=there) if n % 2 == 0 else gpu for n, gpu in enumerate(machine.gpus))
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
+async def test_slices_of_instances_that_exist_come_back_as_sent(server: Server) -> None:
+    for name in ("hgx-h100", "dgx-a100"):
+        machine = in_mig_mode(profiles.load(name, seed="n"))
+        for able in (ALL, Abilities(taints=False, shares=False, counters=False)):
+            for one in slices.build(machine, node="n", node_uid=UID, abilities=able):
+                assert sum("mig" in str(device["attributes"]["type"]) for device in one["spec"]["devices"]) == 16
+                stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
+                assert differences(one, stored) == frozenset()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

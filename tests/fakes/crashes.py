@@ -38,6 +38,7 @@ from dradriver.node.errors import DeviceBusyError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
 from tests.fakes.node import NODE, claim, device, edits, machine, parameters, result, typed, uuid
+from tests.fakes.parts import sliceable
 from tests.paths import REPO
 
 T = TypeVar("T")
@@ -316,7 +317,7 @@ class Node:
             state_dir=self.folder / "state",
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
-            machine=machine,
+            machine=lambda: sliceable(machine()),
             workshop=assemble.of(
                 edits,
                 self.gpus,

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pynvml
 
-from dradriver.node.devices.control import Profile
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl import facts
 from tests import needs
 
@@ -23,6 +22,13 @@ UNSEEN_SWITCH = "FFFFFFFF:FFFF:FF.0"
 _SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _LEVELS = {PathType.PIX: 10, PathType.PXB: 20, PathType.PHB: 30, PathType.NODE: 40, PathType.SYS: 50}
 _MAY_BE_EMPTY = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetName")
+
+# NVML_GPU_INSTANCE_PROFILE_*, by whether a profile is plain and its compute slices, the smaller one first.
+_ENUMERATED: dict[bool, dict[int, tuple[int, ...]]] = {
+    True: {1: (0, 9), 2: (1,), 3: (2,), 4: (3,), 7: (4,)},
+    False: {1: (7,), 2: (8,)},
+}
+_ELSEWHERE = (5, 6, 10, 11, 12, 13, 14, 15, 16, 17)
 
 Table = dict[str, str]
 
@@ -88,7 +94,7 @@ def table(machine: Machine) -> Table:
             "nvmlDeviceGetPciInfo_v3": _nvml_bus_id(gpu.pci),
         }
         answers |= {f"{name} {at}": answer for name, answer in own.items() if answer or name in _MAY_BE_EMPTY}
-        answers |= _c2c(at, gpu.c2c_gbps) | _mig(at, gpu) | _links(machine, i)
+        answers |= _c2c(at, gpu.c2c_gbps) | _mig(at, gpu) | mig_table(gpu.index, gpu.profiles) | _links(machine, i)
         for j, other in enumerate(machine.gpus):
             if i != j:
                 answers[f"nvmlDeviceGetTopologyCommonAncestor {at} {other.index}"] = str(_LEVELS[machine.paths[i][j]])
@@ -96,25 +102,20 @@ def table(machine: Machine) -> Table:
     return answers
 
 
-def mig_table(gpu: int, uuid: str, profiles: Sequence[Profile], enumerated: Mapping[int, int]) -> Table:
-    """What NVML says of a GPU whose MIG mode is on, with no instance: profiles by NVML's enumeration, which has gaps.
-
-    Args:
-        gpu: The GPU's index.
-        uuid: Its uuid.
-        profiles: Its profiles.
-        enumerated: NVML's number of each profile, by the profile's id.
-    """
-    answers = {f"nvmlDeviceGetHandleByUUID {uuid}": str(gpu), f"nvmlDeviceGetMigMode {gpu}": "1 1"}
-    for one in profiles:
-        about = f"{one.id} {one.compute} {one.most} {one.memory_mib} MIG {one.name}"
-        answers[f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} {enumerated[one.id]}"] = about
+def mig_table(gpu: int, profiles: Sequence[MigProfile]) -> Table:
+    """What NVML says of a GPU's profiles, by its enumeration, which has gaps, in MIG mode and out of it."""
+    answers: Table = {}
+    numbers: dict[int, str] = {}
+    for one in sorted(profiles, key=lambda one: (not _is_plain(one), one.size, one.compute)):
+        wanted = _ENUMERATED[_is_plain(one)].get(one.compute, ())
+        number = next(n for n in (*wanted, *_ELSEWHERE) if n not in numbers)
+        numbers[number] = f"{one.id} {one.compute} {one.most} {one.memory_mib} MIG {one.name}"
         spans = " ".join(f"{start}:{one.size}" for start in one.starts)
         answers[f"nvmlDeviceGetGpuInstancePossiblePlacements_v2 {gpu} {one.id}"] = spans
-    return answers
+    return answers | {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} {n}": about for n, about in numbers.items()}
 
 
-def instance_table(name: str, profile: Profile, start: int, compute: Mapping[int, int]) -> Table:
+def instance_table(name: str, profile: MigProfile, start: int, compute: Mapping[int, int]) -> Table:
     """What it says of a GPU instance, ``0/gi5``: where it is, and the slices of each profile of compute instances."""
     gpu, _, number = name.partition("/gi")
     answers = {
@@ -137,6 +138,10 @@ def compute_table(name: str, profile: int, mig: str, uuid: str) -> Table:
         f"nvmlDeviceGetUUID {mig}": uuid,
         f"nvmlDeviceGetHandleByUUID {uuid}": mig,
     }
+
+
+def _is_plain(profile: MigProfile) -> bool:
+    return not set("+-") & set(profile.name)
 
 
 def link_words(gbps: float) -> tuple[str, int]:
@@ -181,6 +186,11 @@ def _mig(at: str, gpu: Gpu) -> Table:
             f"nvmlDeviceGetGpuInstanceId {name}": str(device.gpu_instance),
             f"nvmlDeviceGetComputeInstanceId {name}": str(device.compute_instance),
         }
+        if device.profile_id is not None:
+            size = next((one.size for one in gpu.profiles if one.id == device.profile_id), 1)
+            placed = f"{device.profile_id} {device.start} {size}"
+            answers[f"nvmlDeviceGetGpuInstanceById {at} {device.gpu_instance}"] = ""
+            answers[f"nvmlGpuInstanceGetInfo {at}/gi{device.gpu_instance}"] = placed
     return answers
 
 

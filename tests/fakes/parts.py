@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dradriver.api import slices
-from dradriver.node.devices import parts
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.kinds import Found, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.profiles import mig
 
-PROFILES = {profile.name: profile for profile in parts.profiles(parts.H100)}
+PRODUCT = "NVIDIA H100 80GB HBM3"
+PROFILES = {profile.name: profile for profile in mig.profiles(PRODUCT)}
 PROFILE = PROFILES["3g.40gb"]
 STARTS = (0, 4)
 
@@ -44,10 +47,19 @@ class Halves:
                     control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
 
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {"type": "half"} | ({} if done is None else {"uuid": done["mig"]})
+
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:
         assert made is not None
         assert made.done is not None
         return Edits(env=(f"MIG={made.done['mig']}",))
+
+
+def sliceable(machine: Machine) -> Machine:
+    """The machine, whose GPUs can have MIG instances."""
+    gpus = tuple(msgspec.structs.replace(gpu, profiles=tuple(PROFILES.values())) for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus)
 
 
 def half(uuid: str, start: int) -> str:

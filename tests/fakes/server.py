@@ -24,17 +24,14 @@ _VENDORS = {"efa": "1d0f"}
 
 
 def complete(machine: Machine) -> Machine:
-    """The machine with what it leaves open filled in, so that hardware can say it: CPU model, PCI tree, bus ids.
-
-    MIG profiles go: discovery does not ask NVML for them yet.
-    """
+    """The machine with what it leaves open filled in, so that hardware can say it: CPU model, PCI tree, bus ids."""
     roots = [*{gpu.pcie_root: None for gpu in machine.gpus}]
     gpus = []
     for i, gpu in enumerate(machine.gpus):
         form = re.fullmatch(r"pci[0-9a-f]{4}:[0-9a-f]{2}", gpu.pcie_root or "")
         number = i if gpu.pcie_root is None else roots.index(gpu.pcie_root)
         root = gpu.pcie_root if form else f"pci00ee:{number:02x}"
-        gpus.append(msgspec.structs.replace(gpu, pcie_root=root, pci=gpu.pci or f"00ee:{i:02x}:00.0", profiles=()))
+        gpus.append(msgspec.structs.replace(gpu, pcie_root=root, pci=gpu.pci or f"00ee:{i:02x}:00.0"))
     nics = []
     for n, nic in enumerate(machine.nics):
         pci = "" if nic.members else nic.pci or f"00ef:{n:02x}:00.0"

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from dradriver.errors import DriverError
 from dradriver.topology import cpulist
 from dradriver.topology.check import check
-from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
+from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.nccl import facts
 from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.profiles import mig
 from dradriver.topology.synthetic import synthetic_uuid
 from tests.fakes.hardware import Server
 from tests.fakes.server import arranged
@@ -42,16 +43,27 @@ def places(draw: st.DrawFn) -> Place:
 
 
 @st.composite
-def mig_devices(draw: st.DrawFn, gpu: int) -> tuple[MigDevice, ...] | None:
+def mig_devices(draw: st.DrawFn, gpu: int, profiles: tuple[MigProfile, ...]) -> tuple[MigDevice, ...] | None:
     if draw(st.integers(0, 3)):
         return None
-    profiles = draw(
-        st.dictionaries(st.integers(0, 6), st.sampled_from(("1g.10gb", "3g.40gb", "1g.5gb+me")), max_size=7)
-    )
-    return tuple(
-        MigDevice(slot, synthetic_uuid("mig", 10 * gpu + slot).replace("GPU", "MIG"), slot + 1, 0, profile, 9984)
-        for slot, profile in sorted(profiles.items())
-    )
+    slots = draw(st.sets(st.integers(0, 6), max_size=7))
+    found = []
+    for slot in sorted(slots):
+        profile = draw(st.sampled_from((None, *profiles)))
+        found.append(
+            MigDevice(
+                slot,
+                synthetic_uuid("mig", 10 * gpu + slot).replace("GPU", "MIG"),
+                slot + draw(st.integers(0, 1)),
+                0,
+                draw(st.sampled_from(("1g.10gb", "1c.3g.40gb", "1g.5gb+me"))) if profile is None else profile.name,
+                9984,
+                None if profile is None else profile.id,
+                None if profile is None else draw(st.sampled_from(profile.starts)),
+            )
+        )
+    by_instance = {one.gpu_instance: one for one in found}
+    return tuple(one for one in found if one is by_instance[one.gpu_instance])
 
 
 @st.composite
@@ -81,6 +93,7 @@ def servers(draw: st.DrawFn) -> Machine:
     fabric = draw(st.sampled_from(("", "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.32766")))
     gpus = []
     for i, home in enumerate(homes):
+        of_gpu = mig.profiles(draw(st.sampled_from(("", "NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H200"))))
         device = draw(
             hang(below, home, f"0000:{i + 1:02x}:00.0", kind="0x030200", ids="10de:2330:10de:16c1", flat=virtual)
         )
@@ -102,7 +115,8 @@ def servers(draw: st.DrawFn) -> Machine:
                 switch_links=switched[i],
                 c2c_gbps=draw(st.sampled_from((0.0, 223.56))),
                 fabric=fabric,
-                mig=draw(mig_devices(i)),
+                mig=draw(mig_devices(i, of_gpu)),
+                profiles=of_gpu,
             )
         )
     for nic, home in zip(nics, nic_homes, strict=True):

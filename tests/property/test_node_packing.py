@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.devices import parts
-from dradriver.node.devices.control import Placed, Profile
+from dradriver.node.devices.control import Placed
 from dradriver.node.devices.packing import Room, is_plain, left, pack, taken
+from dradriver.topology.machine import MigProfile
+from dradriver.topology.profiles import mig
+from tests.fakes.parts import PRODUCT
 
-H100 = parts.profiles(parts.H100)
-A30 = parts.profiles("NVIDIA A30")
+H100 = mig.profiles(PRODUCT)
+A30 = mig.profiles("NVIDIA A30")
 PRODUCTS = st.sampled_from([H100, A30])
 
 
-def slices(profile: Profile, start: int) -> set[int]:
+def slices(profile: MigProfile, start: int) -> set[int]:
     return set(range(start, start + profile.size))
 
 
-def allowed(profiles: Sequence[Profile], placed: Sequence[tuple[Profile, int]]) -> bool:
+def allowed(profiles: Sequence[MigProfile], placed: Sequence[tuple[MigProfile, int]]) -> bool:
     """Whether a GPU can have these instances at a time."""
     used = [one for profile, start in placed for one in slices(profile, start)]
     most = max(profile.compute for profile in profiles)
@@ -34,14 +36,14 @@ def allowed(profiles: Sequence[Profile], placed: Sequence[tuple[Profile, int]]) 
     )
 
 
-def ways(profiles: Sequence[Profile], wanted: Sequence[Profile]) -> Iterator[tuple[int, ...]]:
+def ways(profiles: Sequence[MigProfile], wanted: Sequence[MigProfile]) -> Iterator[tuple[int, ...]]:
     """Every way to place them on an empty GPU."""
     for starts in itertools.product(*(profile.starts for profile in wanted)):
         if allowed(profiles, list(zip(wanted, starts, strict=True))):
             yield starts
 
 
-def fits_by_counts(profiles: Sequence[Profile], wanted: Sequence[Profile]) -> bool:
+def fits_by_counts(profiles: Sequence[MigProfile], wanted: Sequence[MigProfile]) -> bool:
     return (
         sum(one.size for one in wanted) <= max(one.size for one in profiles)
         and sum(one.compute for one in wanted) <= max(one.compute for one in profiles)
@@ -49,7 +51,7 @@ def fits_by_counts(profiles: Sequence[Profile], wanted: Sequence[Profile]) -> bo
     )
 
 
-def multisets(profiles: Sequence[Profile]) -> list[tuple[Profile, ...]]:
+def multisets(profiles: Sequence[MigProfile]) -> list[tuple[MigProfile, ...]]:
     """Every multiset of profiles that fits by counts."""
     return [
         wanted
@@ -60,7 +62,7 @@ def multisets(profiles: Sequence[Profile]) -> list[tuple[Profile, ...]]:
 
 
 @pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
-def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[Profile, ...]) -> None:
+def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[MigProfile, ...]) -> None:
     for wanted in multisets(profiles):
         starts = pack(profiles, Room(), wanted)
         feasible = next(ways(profiles, wanted), None) is not None
@@ -70,7 +72,7 @@ def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[Profile, ..
 
 
 @pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
-def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[Profile, ...]) -> None:
+def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[MigProfile, ...]) -> None:
     plain = [wanted for wanted in multisets(profiles) if all(map(is_plain, wanted))]
     assert all(pack(profiles, Room(), wanted) is not None for wanted in plain)
     assert len(plain) > 8
@@ -78,8 +80,10 @@ def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tupl
 
 @given(profiles=PRODUCTS, draw=st.data())
 @settings(max_examples=150, deadline=None)
-def test_of_all_ways_the_one_is_taken_that_leaves_the_most(profiles: tuple[Profile, ...], draw: st.DataObject) -> None:
-    there: list[tuple[Profile, int]] = []
+def test_of_all_ways_the_one_is_taken_that_leaves_the_most(
+    profiles: tuple[MigProfile, ...], draw: st.DataObject
+) -> None:
+    there: list[tuple[MigProfile, int]] = []
     for one in draw.draw(st.lists(st.sampled_from(profiles), max_size=3)):
         start = draw.draw(st.sampled_from(one.starts))
         if allowed(profiles, [*there, (one, start)]):
@@ -106,7 +110,7 @@ def test_of_all_ways_the_one_is_taken_that_leaves_the_most(profiles: tuple[Profi
     assert after(found) == max(map(after, every))
 
 
-def most(profiles: Sequence[Profile], placed: list[tuple[Profile, int]], profile: Profile) -> int:
+def most(profiles: Sequence[MigProfile], placed: list[tuple[MigProfile, int]], profile: MigProfile) -> int:
     """How many more of a profile there can be, by trying all."""
     for count in range(profile.most, 0, -1):
         for starts in itertools.combinations(profile.starts, count):

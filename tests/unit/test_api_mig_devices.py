@@ -172,3 +172,67 @@ def test_a_gpu_without_profiles_stays_whole() -> None:
     machine = profiles.load("l40s-x8", seed="n")
     for mode in (DYNAMIC, PLACEMENTS):
         assert all(whole_or_parts(devices(machine, mode), gpu) == 1 for gpu in machine.gpus)
+
+
+def in_mig_mode(machine: Machine, *instances: tuple[int, int]) -> Machine:
+    """The machine with these instances on its first GPU: profile ids and starts."""
+    gpu = machine.gpus[0]
+    by_id = {profile.id: profile for profile in gpu.profiles}
+    there = tuple(
+        MigDevice(slot, f"MIG-{slot}", slot + 1, 0, by_id[number].name, by_id[number].memory_mib, number, start)
+        for slot, (number, start) in enumerate(instances)
+    )
+    gpus = (msgspec.structs.replace(gpu, mig=there), *machine.gpus[1:])
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
+@pytest.mark.parametrize("able", [ALL, Abilities(shares=False, counters=False, taints=False)])
+def test_instances_that_exist_are_plain_devices_on_every_server(able: Abilities) -> None:
+    machine = in_mig_mode(profiles.load("hgx-h100", seed="n"), (9, 4), (19, 0), (20, 1))
+    gpu = machine.gpus[0]
+    found = [one for one in devices(machine, Mode(mig="static"), able) if text(one, "type") == "mig"]
+    assert [one["name"] for one in found] == [
+        slices.part_name(gpu.uuid, 19, 0),
+        slices.part_name(gpu.uuid, 20, 1),
+        slices.part_name(gpu.uuid, 9, 4),
+    ]
+    last = found[-1]
+    assert last.keys() == {"name", "attributes", "capacity"}
+    assert (text(last, "profile"), last["attributes"]["placement"]) == ("3g.40gb", {"int": 4})
+    assert (text(last, "parentUUID"), "uuid" in last["attributes"]) == (gpu.uuid, False)
+    assert {name: amount["value"] for name, amount in last["capacity"].items()} == {
+        "memorySlices": "4",
+        "computeSlices": "3",
+        "memory": "39936Mi",
+    }
+
+
+def test_a_gpu_in_mig_mode_is_static_where_nothing_is_said_and_nothing_where_mig_is_off() -> None:
+    machine = in_mig_mode(one_gpu("hgx-h100"), (9, 4))
+    (piece,) = slices.build(machine, node="n", node_uid="u")
+    assert [text(one, "profile") for one in piece["spec"]["devices"]] == ["3g.40gb"]
+    assert devices(machine, Mode()) == []
+
+
+@pytest.mark.parametrize("mode", [DYNAMIC, PLACEMENTS])
+def test_where_none_can_be_made_for_claims_those_that_exist_are_handed_out(mode: Mode) -> None:
+    machine = in_mig_mode(one_gpu("hgx-h100"), (9, 4))
+    able = Abilities(shares=False, counters=False)
+    assert [text(one, "profile") for one in devices(machine, mode, able)] == ["3g.40gb"]
+    read = slices.read_machine(msgspec.convert(build(machine, mode, able), list[ResourceSlice]))
+    assert read == machine
+
+
+def test_an_instance_is_the_same_device_as_its_placement_but_for_counters() -> None:
+    machine = in_mig_mode(one_gpu("hgx-h100"), (9, 4))
+    (static,) = devices(machine, Mode(mig="static"))
+    (placed,) = [one for one in devices(machine, PLACEMENTS) if one["name"] == static["name"]]
+    assert static == {key: value for key, value in placed.items() if key != "consumesCounters"}
+
+
+def test_one_that_is_gone_is_no_device_and_one_that_is_back_is_the_same() -> None:
+    whole = in_mig_mode(one_gpu("hgx-h100"), (9, 4), (19, 0))
+    left = in_mig_mode(one_gpu("hgx-h100"), (19, 0))
+    static = Mode(mig="static")
+    assert devices(left, static) == devices(whole, static)[:1]
+    assert devices(in_mig_mode(one_gpu("hgx-h100"), (19, 0), (9, 4)), static) == devices(whole, static)

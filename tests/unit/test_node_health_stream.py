@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dradriver.api import slices
+from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import without
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.record import Standing
@@ -31,8 +33,16 @@ class Stage:
     def __init__(self) -> None:
         self.machine: Machine | None = machine()
         self.standing: dict[str, list[Standing]] = {}
-        self.stream = HealthStream(node=NODE, machine=lambda: self.machine, standing=lambda: self.standing)
+        self.parts: dict[str, list[str]] | DriverError = {}
+        self.stream = HealthStream(
+            node=NODE, machine=lambda: self.machine, standing=lambda: self.standing, prepared=self.prepared
+        )
         self.watch = self.stream.watch(v1)
+
+    async def prepared(self) -> dict[str, list[str]]:
+        if isinstance(self.parts, DriverError):
+            raise self.parts
+        return self.parts
 
     async def next(self) -> dict[str, tuple[int, str]]:
         return said(await anext(self.watch))
@@ -61,6 +71,26 @@ async def test_all_gpus_are_told_at_once_and_again_before_they_count_as_unknown(
     before = loop.time()
     assert await on.next() == WELL
     assert loop.time() - before == AGAIN_S < 30
+
+
+@pytest.mark.looptime
+async def test_a_part_that_a_claim_has_is_as_well_as_its_gpu_under_its_own_name(on: Stage) -> None:
+    part = slices.part_name(uuid(2), 9, 4)
+    on.parts = {uuid(2): [part], uuid(1): [device(1), device(1)]}
+    on.standing = {uuid(2): [XID]}
+    found = await on.next()
+    assert found.keys() == WELL.keys() | {part}
+    assert found[part] == found[device(2)] != found[device(1)]
+    on.parts = {}
+    assert (await on.next()).keys() == WELL.keys()
+
+
+@pytest.mark.looptime
+async def test_gpus_are_told_while_what_is_prepared_cannot_be_read(on: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    on.parts = DriverError("the lock is held")
+    for _ in range(2):
+        assert await on.next() == WELL
+    assert caplog.text.count("the lock is held") == 1
 
 
 @pytest.mark.looptime

@@ -13,13 +13,13 @@ import pytest
 
 from dradriver.node.claims.lock import locked
 from dradriver.node.claims.prepare import Preparer
-from dradriver.node.devices.control import Profile
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
 from dradriver.node.threads import Thread
+from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, edits, eventually, result, uuid
 from tests.fakes.parts import PROFILE, PROFILES, Halves, half
 from tests.fakes.preparing import World
@@ -36,7 +36,7 @@ class Gpus(SimulatedGpu):
         self.go_on.set()
         self.working = threading.Event()
 
-    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         self.working.set()
         self.go_on.wait(timeout=30)
         return super().create_gpu_instance(gpu, profile, start)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +12,28 @@ import pytest
 
 from dradriver.api import names, slices
 from dradriver.api.errors import WordError
+from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.devices import assemble, parts
+from dradriver.node.devices import assemble
 from dradriver.node.devices.capabilities import SimulatedCapabilities
-from dradriver.node.devices.control import IN_USE, Profile
+from dradriver.node.devices.control import IN_USE
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
 from dradriver.node.mps.files import MpsFolder
-from dradriver.topology.machine import Gpu, Machine
-from tests.fakes.node import claim, device, edits, parameters, result, uuid
+from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.profiles import mig
+from tests.fakes.node import claim, device, edits, parameters, result, typed, uuid
 from tests.fakes.node import machine as plain
-from tests.fakes.parts import PROFILES
+from tests.fakes.parts import PRODUCT, PROFILES
 from tests.fakes.preparing import World
 
 Asked = tuple[str, str, str]
 BY_ID = {profile.id: profile.name for profile in PROFILES.values()}
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+QUARTER: dict[str, Any] = {"consumedCapacity": {"cores": "25", "memory": "10Gi"}}
 COMMON = Edits(cdi=("gpu.topology/gpu=driver",))
 
 
@@ -36,7 +42,7 @@ class Sliced(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.products = dict.fromkeys(range(6), (parts.H100, "9.0"))
+        self.products = dict.fromkeys(range(6), (PRODUCT, "9.0"))
         self.products |= {6: ("NVIDIA L40S", "8.9"), 7: ("NVIDIA A100-SXM4-40GB", "8.0")}
         self.set({7})
         self.gpus = SimulatedGpu(folder / "hardware.json", self.gpu)
@@ -45,6 +51,11 @@ class Sliced(World):
         self.workshop = self.kinds(self.gpus)
 
     def kinds(self, control: SimulatedGpu) -> Any:
+        self.switched = 0
+
+        def switched() -> None:
+            self.switched += 1
+
         return assemble.of(
             edits,
             control,
@@ -53,6 +64,7 @@ class Sliced(World):
             common=lambda: COMMON,
             mps=MpsFolder(self.folder / "mps", boot=self.boot),
             sharing=lambda _: Sharing(),
+            switched=switched,
         )
 
     def set(self, in_mig_mode: set[int]) -> None:
@@ -64,6 +76,7 @@ class Sliced(World):
                     gpu,
                     product=self.products[gpu.index][0],
                     compute_capability=self.products[gpu.index][1],
+                    profiles=mig.profiles(self.products[gpu.index][0]),
                     mig=() if gpu.index in in_mig_mode else None,
                 )
                 for gpu in plain().gpus
@@ -124,6 +137,80 @@ async def test_a_placement_is_made_where_its_name_says_and_mig_mode_comes_and_go
     assert not [word for one in done.devices for word in one.edits.env if word.startswith("CUDA_VISIBLE_DEVICES")]
     await world.preparer().unprepare("uid-c")
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([], False, {})
+
+
+async def test_each_change_of_mig_mode_is_told_and_no_instance_beside_it(world: Sliced) -> None:
+    told = []
+    for name in ("a", "b"):
+        await world.prepare(name, at(0, "1g.10gb", 6 if name == "a" else 5))
+        told.append(world.switched)
+    await world.prepare("c", at(7, "1g.10gb", 5))  # whose mode was on
+    for name in ("a", "b", "c"):
+        await world.preparer().unprepare(f"uid-{name}")
+        told.append(world.switched)
+    assert told == [1, 1, 1, 2, 2]
+
+
+async def test_what_was_made_is_in_the_status_and_in_the_containers_metadata(world: Sliced) -> None:
+    """Of a claim without a pin nothing else in the API says which instance it got: a controller reads it here."""
+    asked = [some(0, 4, 3, "s1", "a"), at(1, "2g.20gb", 4, "b"), result("c", device(2), shareID="s3", **QUARTER)]
+    done = await world.prepare("c", *asked)
+    entries = status.body(typed(claim("c", results=asked)), done, now=NOW)["status"]["devices"]
+    mig = [(world.made[f"uid-c.{n}"].done or {})["mig"] for n in (0, 1)]
+    every = [*mig, uuid(2)]
+    assert [(one["device"], one.get("shareID"), one["data"]) for one in entries] == [
+        (
+            device(0),
+            "s1",
+            {
+                "uuid": mig[0],
+                "parentUUID": uuid(0),
+                "request": "a",
+                "type": "mig",
+                "profile": "3g.40gb",
+                "placement": 4,
+                "uuids": every,
+            },
+        ),
+        (
+            slices.part_name(uuid(1), PROFILES["2g.20gb"].id, 4),
+            None,
+            {
+                "uuid": mig[1],
+                "parentUUID": uuid(1),
+                "request": "b",
+                "type": "mig",
+                "profile": "2g.20gb",
+                "placement": 4,
+                "uuids": every,
+            },
+        ),
+        (
+            device(2),
+            "s3",
+            {
+                "uuid": uuid(2),
+                "parentUUID": uuid(2),
+                "request": "c",
+                "type": "share",
+                "cores": 25,
+                "memory": "10240Mi",
+                "uuids": every,
+            },
+        ),
+    ]
+    told = {}
+    for path in (world.folder / "state/files/uid-c").glob("*-metadata.json"):
+        (request,) = json.loads(path.read_text())["requests"]
+        (one,) = request["devices"]
+        told[request["name"]] = (one["name"], one["attributes"])
+    assert [told[name][0] for name in "abc"] == [one["device"] for one in entries]
+    for name, entry in zip("abc", entries, strict=True):
+        found = {key: next(iter(value.values())) for key, value in told[name][1].items()}
+        said = {key: value for key, value in entry["data"].items() if key not in ("request", "uuids")}
+        assert {key: found[key] for key in said} == said
+        assert found["index"] == int(name == "b") + 2 * (name == "c")
+        assert not [key for key in found if key.startswith("nvlink")]
 
 
 async def test_mig_mode_stays_until_the_last_instance_is_gone_and_for_ever_where_only_a_reset_ends_it(
@@ -217,7 +304,7 @@ async def test_a_mode_that_only_a_reset_changes_is_said(world: Sliced) -> None:
     assert world.made == {}
 
 
-def stranger(world: Sliced, gpu: int, profile: Profile, start: int) -> str:
+def stranger(world: Sliced, gpu: int, profile: MigProfile, start: int) -> str:
     """An instance that an administrator made."""
     with world.gpus.state(uuid(gpu)) as state:
         state.mig = True

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from dradriver.node.devices import parts
 from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import (
     EXCLUSIVE_PROCESS,
@@ -26,12 +25,13 @@ from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.topology.profiles import mig
 from tests.fakes import nvml
+from tests.fakes.parts import PRODUCT
 
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
 MIG = "MIG-00000001-aaaa-5555-8888-000000000002"
-H100 = {profile.name: profile for profile in parts.profiles(parts.H100)}
-ENUMERATED = {19: 0, 14: 1, 9: 2, 5: 3, 0: 4, 20: 7, 15: 9}  # NVML_GPU_INSTANCE_PROFILE_*
+H100 = {profile.name: profile for profile in mig.profiles(PRODUCT)}
 
 
 class Driver:
@@ -50,7 +50,9 @@ class Driver:
             "nvmlDeviceGetCudaComputeCapability 0": "9 0",
             "nvmlDeviceGetComputeRunningProcesses_v3 0": "",
             "nvmlDeviceGetComputeMode 0": "0",
-            **nvml.mig_table(0, GPU, [*H100.values()], ENUMERATED),
+            f"nvmlDeviceGetHandleByUUID {GPU}": "0",
+            "nvmlDeviceGetMigMode 0": "1 1",
+            **nvml.mig_table(0, [*H100.values()]),
         }
         self.mps = MpsFolder(folder / "mps", boot="b")
 
@@ -94,7 +96,7 @@ def test_a_profile_without_placements_is_none(driver: Driver) -> None:
 @pytest.mark.parametrize("spans", ["0:4 4:2", "0:0", "60:8"])
 def test_placements_that_can_be_none_are_refused(spans: str, driver: Driver) -> None:
     driver.table["nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 9"] = spans
-    with refused(999, "which are none"):
+    with refused(999, "profile 9"):
         driver.control.profiles(GPU)
 
 
@@ -151,7 +153,7 @@ def test_a_mig_device_is_undone_from_the_inside_out_and_others_are_left_alone(dr
     driver.table |= nvml.compute_table("0/gi5/ci0", 1, "0/0", MIG)
     driver.instance(6, "1g.10gb", 0, {0: 1})
     driver.table |= nvml.compute_table("0/gi6/ci0", 0, "0/1", MIG.replace("1", "2"))
-    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits, profiles=lambda _: ())
+    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
     wanted = {"profile": H100["2g.20gb"].id, "name": "2g.20gb", "start": 4}
     made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted)
     kind.undo(driver.control, made, [])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dradriver.node.discovery.library import find_library
@@ -51,7 +52,8 @@ def test_a_driver_that_lacks_newer_functions_says_links_and_paths_all_the_same(n
     server = Server(name, tmp_path)
     done = in_another_process(server, driver_root=str(nvml.compiled(old=True)))
     machine, problems = done.stdout.splitlines()
-    assert codec.decode(machine) == server.machine
+    gpus = tuple(msgspec.structs.replace(gpu, profiles=()) for gpu in server.machine.gpus)  # which came with MIG
+    assert codec.decode(machine) == msgspec.structs.replace(server.machine, gpus=gpus)
     assert problems == "[]"
 
 

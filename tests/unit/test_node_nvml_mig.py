@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from dradriver.api import slices
 from dradriver.node.claims.allocation import plan
+from dradriver.node.discovery import binding, reading
+from dradriver.node.discovery.questions import Answers
+from dradriver.node.discovery.reading import Reading
 from dradriver.node.errors import DeviceMissingError
 from dradriver.topology import codec
 from dradriver.topology.machine import MigDevice
+from dradriver.topology.profiles import mig
+from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 from tests.fakes.node import BOOT, NODE, claim, result, teller, typed, workshop
 
@@ -81,8 +88,8 @@ def by_index(published: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 MIG = tuple(
-    MigDevice(slot, f"MIG-0000000{slot}-aaaa-5555-8888-000000000002", slot + 1, 0, profile, 9984)
-    for slot, profile in ((0, "3g.40gb"), (2, "1g.10gb"))
+    MigDevice(slot, f"MIG-0000000{slot}-aaaa-5555-8888-000000000002", slot + 1, 0, profile, 9984, number, start)
+    for slot, profile, number, start in ((0, "3g.40gb", 9, 4), (2, "1g.10gb", 19, 1))
 )
 
 
@@ -106,13 +113,107 @@ def test_mig_devices_are_read_with_their_gpu(sliced: Server) -> None:
     assert codec.decode(codec.encode(machine)) == machine
 
 
-def test_a_gpu_in_mig_mode_is_not_handed_out_as_a_whole(sliced: Server) -> None:
+def test_of_a_gpu_in_mig_mode_its_instances_are_handed_out_and_never_the_whole(sliced: Server) -> None:
     machine = sliced.read().machine
     (published,) = slices.build(machine, node="n", node_uid="u")
-    assert [device["attributes"]["index"]["int"] for device in by_index(published)] == [0, 1, 3, 4, 5, 6, 7]
-    name = slices.device_name(machine.gpus[2].uuid)
+    assert [device["attributes"]["index"]["int"] for device in by_index(published)] == [0, 1, 2, 2, 3, 4, 5, 6, 7]
+    gpu = machine.gpus[2].uuid
+    assert [device["name"] for device in by_index(published)[2:4]] == [
+        slices.part_name(gpu, 19, 1),
+        slices.part_name(gpu, 9, 4),
+    ]
+    whole = typed(claim("c", results=[result("gpu", slices.device_name(gpu))]))
     with pytest.raises(DeviceMissingError):
-        plan(typed(claim("c", results=[result("gpu", name)])), machine, workshop(), teller(), node=NODE, boot=BOOT)
+        plan(whole, machine, workshop(), teller(), node=NODE, boot=BOOT)
+
+
+def test_profiles_are_read_in_mig_mode_and_out_of_it(sliced: Server) -> None:
+    gpus = sliced.read().machine.gpus
+    assert [gpu.profiles for gpu in gpus] == [mig.profiles("NVIDIA H100 80GB HBM3")] * 8
+
+
+def test_a_product_without_mig_has_no_profiles_and_that_is_no_problem(tmp_path: Path) -> None:
+    found = Server("l40s-x8", tmp_path).read()
+    assert not any(gpu.profiles for gpu in found.machine.gpus)
+    assert not [text for text in said(found) if "Instance" in text]
+
+
+def read_again(server: Server, answers: Answers) -> Reading:
+    """Discover it as the next reading of the same agent does."""
+    with patch.dict(os.environ, server.environment()), binding.opened(driver_root=nvml.compiled()) as library:
+        return reading.discover(library, root=server.sys.root, answers=answers)
+
+
+@pytest.mark.parametrize("what", ["ProfileInfoV 2 2", "PossiblePlacements_v2 2 9"])
+def test_profiles_that_cannot_be_read_cost_nothing_else_and_are_asked_for_again(what: str, sliced: Server) -> None:
+    answers = Answers()
+    good = dict(sliced.table)
+    sliced.fail(f"nvmlDeviceGetGpuInstance{what}", 999)
+    first = read_again(sliced, answers)
+    assert [bool(gpu.profiles) for gpu in first.machine.gpus] == [gpu.index != 2 for gpu in first.machine.gpus]
+    assert [gpu.mig for gpu in first.machine.gpus] == [gpu.mig for gpu in sliced.machine.gpus]
+    assert first.unsure == frozenset()  # it is no worse a GPU for that
+    assert [text for text in said(first) if "GpuInstance" in text]
+    sliced.table = good
+    assert read_again(sliced, answers).machine.gpus == sliced.machine.gpus
+
+
+def test_profiles_are_asked_for_once_in_each_mode(sliced: Server) -> None:
+    answers = Answers()
+    read_again(sliced, answers)
+    for key in [key for key in sliced.table if "InstanceProfile" in key or "PossiblePlacements" in key]:
+        sliced.fail(key, 999)
+    again = read_again(sliced, answers)
+    assert (again.machine.gpus, again.unsure) == (sliced.machine.gpus, frozenset())
+    sliced.table["nvmlDeviceGetMigMode 2"] = "0 0"  # and in another mode NVML may say something else
+    assert [text for text in said(read_again(sliced, answers)) if text.startswith("GPU 2: nvmlDeviceGetGpuInstance")]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 9": "0:4 4:2"},
+        {"nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 9": "60:8"},
+        {"nvmlDeviceGetGpuInstanceProfileInfoV 0 2": "9 3 2 40000 $(reboot)"},
+    ],
+)
+def test_profiles_that_can_be_none_are_not_believed(answers: dict[str, str], sliced: Server) -> None:
+    sliced.table |= answers
+    reading = sliced.read()
+    assert reading.machine.gpus[0].profiles == ()
+    assert [text for text in said(reading) if text.startswith("GPU 0: nvmlDeviceGetGpuInstance")]
+
+
+def test_a_gpu_instance_in_pieces_is_read_told_of_and_not_handed_out(sliced: Server) -> None:
+    """Two compute instances of one GPU instance, and one that does not take all of its own."""
+    pieces = tuple(
+        MigDevice(slot, f"MIG-0000000{slot}-aaaa-5555-8888-000000000002", instance, compute, profile, 9984, 9, start)
+        for slot, instance, compute, profile, start in (
+            (0, 1, 0, "1c.3g.40gb", 0),
+            (1, 1, 1, "1c.3g.40gb", 0),
+            (3, 2, 0, "2c.3g.40gb", 4),
+        )
+    )
+    gpus = tuple(msgspec.structs.replace(gpu, mig=pieces) if gpu.index == 2 else gpu for gpu in sliced.machine.gpus)
+    server = Server(msgspec.structs.replace(sliced.machine, gpus=gpus), sliced.file.parent / "pieces")
+    reading = server.read()
+    assert reading.machine.gpus[2].mig == pieces
+    assert [one.where for one in reading.problems if one.what == "MIG device"] == [
+        f"GPU 2 MIG {slot}" for slot in (0, 1, 3)
+    ]
+    (published,) = slices.build(reading.machine, node="n", node_uid="u")
+    assert 2 not in [device["attributes"]["index"]["int"] for device in by_index(published)]
+
+
+def test_an_instance_whose_place_is_not_known_is_not_handed_out_and_is_when_it_is(sliced: Server) -> None:
+    answers = Answers()
+    good = dict(sliced.table)
+    sliced.fail("nvmlGpuInstanceGetInfo 2/gi1", 999)
+    first = read_again(sliced, answers).machine.gpus[2].mig or ()
+    assert [(one.profile_id, one.start) for one in first] == [(None, None), (19, 1)]
+    for table in (good, sliced.table):  # and then the last good answer stands
+        sliced.table = table
+        assert read_again(sliced, answers).machine.gpus[2].mig == MIG
 
 
 def test_a_mode_that_waits_for_a_reset_is_told_of(sliced: Server) -> None:

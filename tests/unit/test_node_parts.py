@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dradriver.api import config, slices
-from dradriver.node.devices import parts
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.simulated import SimulatedGpu
 from tests.fakes.node import a_node, claim, eventually, machine, parameters, result
 
 PROFILE = "dgx-h100"
 GPUS = machine(profile=PROFILE).gpus
-H100 = {profile.name: profile for profile in parts.of(GPUS[0])}
+H100 = {profile.name: profile for profile in GPUS[0].profiles}
 
 
 def some(gpu: int, share: str, **consumed: str) -> dict[str, object]:

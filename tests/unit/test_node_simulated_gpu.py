@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.devices import parts
 from dradriver.node.devices.control import (
     DEFAULT,
     EXCLUSIVE_PROCESS,
@@ -21,13 +20,25 @@ from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.machine import Gpu
+from dradriver.topology.profiles.mig import profiles as of_product
+from tests.fakes.parts import PRODUCT
 
 GPU = "GPU-a"
-H100 = {profile.name: profile for profile in parts.profiles(parts.H100)}
+H100 = {profile.name: profile for profile in of_product(PRODUCT)}
 
 
 def simulated(path: Path, product: str, *, mig: bool = True) -> SimulatedGpu:
-    gpu = SimulatedGpu(path / "hardware.json", lambda uuid: Gpu(index=0, uuid=uuid, minor=7, pci="", product=product))
+    capability = "9.0" if product == PRODUCT else "8.0"
+    known = Gpu(
+        index=0,
+        uuid=GPU,
+        minor=7,
+        pci="",
+        product=product,
+        compute_capability=capability,
+        profiles=of_product(product),
+    )
+    gpu = SimulatedGpu(path / "hardware.json", lambda uuid: known if uuid == GPU else None)
     with gpu.state(GPU) as state:
         state.mig = mig
     return gpu
@@ -35,7 +46,7 @@ def simulated(path: Path, product: str, *, mig: bool = True) -> SimulatedGpu:
 
 @pytest.fixture
 def sliced(tmp_path: Path) -> SimulatedGpu:
-    return simulated(tmp_path, parts.H100)
+    return simulated(tmp_path, PRODUCT)
 
 
 def refused(code: int) -> pytest.RaisesExc[HardwareError]:
@@ -77,7 +88,7 @@ def test_a_placement_that_is_taken_or_none_is_refused(
 
 def test_a_profile_of_another_product_is_none(sliced: SimulatedGpu) -> None:
     with refused(INVALID_ARGUMENT):
-        sliced.create_gpu_instance(GPU, parts.profiles("NVIDIA A30")[1], 0)
+        sliced.create_gpu_instance(GPU, of_product("NVIDIA A30")[1], 0)
 
 
 def test_a_gpu_has_seven_compute_slices_though_it_has_eight_of_memory(sliced: SimulatedGpu) -> None:
@@ -108,22 +119,6 @@ def test_an_a30_has_four_slices(tmp_path: Path) -> None:
     gpu.create_gpu_instance(GPU, a30["1g.6gb+me"], 0)
 
 
-@pytest.mark.parametrize(
-    ("product", "name"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "3g.20gb"),
-        ("NVIDIA A100-SXM4-80GB", "3g.40gb"),
-        ("NVIDIA H100 NVL", "3g.47gb"),
-        ("NVIDIA H200", "3g.71gb"),
-        ("NVIDIA GB200", "3g.93gb"),
-        ("NVIDIA L40S", None),
-    ],
-)
-def test_a_product_has_its_own_sizes(product: str, name: str | None, tmp_path: Path) -> None:
-    found = {one.compute: one.name for one in simulated(tmp_path, product).profiles(GPU)}
-    assert found.get(3) == name
-
-
 def test_mig_off_has_no_instances_and_mig_on_no_compute_mode(sliced: SimulatedGpu) -> None:
     with refused(NOT_SUPPORTED):
         sliced.create_gpu_instance("GPU-b", H100["1g.10gb"], 0)
@@ -135,7 +130,7 @@ def test_mig_off_has_no_instances_and_mig_on_no_compute_mode(sliced: SimulatedGp
 
 @pytest.mark.parametrize(
     ("product", "code"),
-    [(parts.H100, None), ("NVIDIA A100-SXM4-40GB", RESET_REQUIRED), ("NVIDIA L40S", NOT_SUPPORTED)],
+    [(PRODUCT, None), ("NVIDIA A100-SXM4-40GB", RESET_REQUIRED), ("NVIDIA L40S", NOT_SUPPORTED)],
 )
 def test_mig_mode_changes_at_once_from_hopper_on(product: str, code: int | None, tmp_path: Path) -> None:
     gpu = simulated(tmp_path, product, mig=False)
@@ -205,7 +200,7 @@ def test_a_served_gpu_has_the_folders_that_containers_mount(tmp_path: Path) -> N
     assert list(folder.of(GPU).iterdir()) == []
 
 
-@pytest.mark.parametrize(("product", "mode"), [(parts.H100, False), ("NVIDIA A100-SXM4-40GB", True)])
+@pytest.mark.parametrize(("product", "mode"), [(PRODUCT, False), ("NVIDIA A100-SXM4-40GB", True)])
 def test_a_reboot_leaves_mig_mode_alone_before_hopper(product: str, mode: bool, tmp_path: Path) -> None:
     gpu = simulated(tmp_path, product)
     gpu.create_compute_instance(GPU, gpu.create_gpu_instance(GPU, gpu.profiles(GPU)[0], 0))

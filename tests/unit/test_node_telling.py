@@ -57,7 +57,7 @@ def mounted(done: Plan) -> dict[str, str]:
     """The content of what is mounted, by the container's path."""
     found = [mount for one in done.claim.devices for mount in one.edits.mounts]
     assert all(mount.host_path.startswith(f"/state/files/{done.claim.uid}/") for mount in found)
-    return {mount.path: done.files[mount.host_path.rpartition("/")[2]].decode() for mount in found}
+    return {mount.path: done.files(done.claim)[mount.host_path.rpartition("/")[2]].decode() for mount in found}
 
 
 def vm_claim(gpus: list[int], **config: Any) -> tuple[Object, Machine]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -24,13 +24,13 @@ class Plan(NamedTuple):
         claim: What the kubelet will be answered; devices that have to be made lack what they bring.
         gpus: The GPU of each of the claim's devices.
         intents: What has to be made before, in the devices' order.
-        files: What is mounted into its containers, by name.
+        files: Gives what is mounted into its containers, by name, of the claim as it is prepared in the end.
     """
 
     claim: PreparedClaim
     gpus: tuple[Gpu, ...]
     intents: tuple[Made, ...]
-    files: Mapping[str, bytes]
+    files: Callable[[PreparedClaim], Mapping[str, bytes]]
 
     def complete(self, made: Sequence[Made], workshop: Workshop) -> PreparedClaim:
         """Return the claim with what the devices bring that were made for it.
@@ -43,7 +43,8 @@ class Plan(NamedTuple):
         devices = list(self.claim.devices)
         for number, one in by_number.items():
             own = workshop.edits(one.kind, self.gpus[number], one)
-            devices[number] = msgspec.structs.replace(devices[number], edits=own + devices[number].edits)
+            device = devices[number]
+            devices[number] = msgspec.structs.replace(device, edits=own + device.edits, told=workshop.told(one))
         _refuse_clash(devices)
         return msgspec.structs.replace(self.claim, devices=tuple(devices))
 
@@ -108,6 +109,7 @@ def plan(
             device=result.device,
             uuid=gpu.uuid,
             part=kind.name if kind.part else "",
+            told=kind.told(found.wanted, None),
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )
@@ -144,4 +146,4 @@ def plan(
         boot=boot,
         devices=tuple(devices),
     )
-    return Plan(planned, tuple(gpus), tuple(intents), files)
+    return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | teller.about(claim, done, machine))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         edits: What it brings to a container. What a request brings as a whole is with its first device.
         made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
         part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
+        told: What is said of a part beside its GPU: ``type``, of a MIG instance ``profile``, ``placement`` and its own
+            ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a whole one.
         share_id: Tells claims of one device apart; None where nobody else can have it.
         admin: True for access beside the owner: such a device has no owner in this claim.
     """
@@ -42,6 +44,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     edits: Edits = Edits()
     made: str = ""
     part: str = ""
+    told: dict[str, Any] = {}
     share_id: str | None = None
     admin: bool = False
 

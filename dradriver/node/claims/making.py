@@ -130,7 +130,8 @@ class Making:
                 async with locked(self._lock):
                     for one in made:
                         self._ledgers.made.write(one)
-                    return self._ledgers.put(plan.complete(made, self._workshop), plan.files)
+                    done = plan.complete(made, self._workshop)
+                    return self._ledgers.put(done, plan.files(done))
             except (DriverError, OSError):
                 with contextlib.suppress(NotYetError):  # then the intents stay, and the next try begins with them
                     await self._undo(intents)

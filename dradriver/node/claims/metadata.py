@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,13 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"  # on claims that wer
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
+class Described(NamedTuple):
+    """A device of a request, and its attributes: as its slice has them, and of a part what is known once it is made."""
+
+    result: AllocationResult
+    attributes: Mapping[str, Any]
+
+
 def path(claim: ResourceClaim, request: str) -> str:
     """Return where a container finds the file of a request."""
     pod_claim = _pod_claim(claim)
@@ -32,8 +39,7 @@ def path(claim: ResourceClaim, request: str) -> str:
 
 def build(
     claim: ResourceClaim,
-    results: Sequence[AllocationResult],
-    attributes: Mapping[str, Mapping[str, Any]],
+    described: Sequence[Described],
     choice: Choice | None,
     ring: Sequence[str],
 ) -> bytes:
@@ -41,14 +47,13 @@ def build(
 
     Args:
         claim: The claim.
-        results: The request's devices, all of one subrequest.
-        attributes: Of each device by name, as its slice has them.
+        described: The request's devices, all of one subrequest.
         choice: What the claim was made from; None where the scheduler chose alone.
         ring: Names of the claim's devices in the order of the best ring through them; empty where it is not known.
     """
     devices = []
-    for result in results:
-        own = dict(attributes.get(result.device, {})) | _of_choice(choice)
+    for result, attributes in described:
+        own = dict(attributes) | _of_choice(choice)
         if result.device in ring:
             own["ringPosition"] = {"int": list(ring).index(result.device)}
         devices.append({"driver": result.driver, "pool": result.pool, "name": result.device, "attributes": own})
@@ -64,7 +69,7 @@ def build(
     }
     if (pod_claim := _pod_claim(claim)) is not None:
         file["podClaimName"] = pod_claim
-    file["requests"] = [{"name": results[0].request, "devices": devices}]
+    file["requests"] = [{"name": described[0].result.request, "devices": devices}]
     return msgspec.json.encode(file)
 
 

@@ -196,7 +196,6 @@ class Preparer:
                 continue
             try:
                 claim = await self._read(known.namespace, known.name, until=math.inf, at_most_s=GET_S)
-                await self._workshop.learn(machine, claim.results)
             except NotYetError as error:
                 logger.warning(
                     "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
@@ -241,7 +240,6 @@ class Preparer:
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
-        await self._workshop.learn(machine, claim.results)
         below = await self._below() if self._below is not None and machine.virtual else None
         planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
         if not planned.claim.devices:
@@ -255,7 +253,7 @@ class Preparer:
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
-                    done = self._ledgers.put(planned.claim, planned.files)
+                    done = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
         self._sure[uid] = done.stamp

@@ -17,7 +17,7 @@ from dradriver.api import names
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
-from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.telling import choice_of, ring_of
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,11 @@ class Statuses:
 
 
 def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetime) -> dict[str, Any]:
-    """Return what is applied: an entry for each device, with its condition and what the set was chosen for."""
+    """Return what is applied: an entry for each device, with its condition and what the set was chosen for.
+
+    A part says what it is, as nothing else in the API does of a claim without a pin: of a MIG instance ``profile``,
+    ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``, of both ``parentUUID``.
+    """
     choice = choice_of(claim)
     told: dict[str, Any] = {}
     if choice is not None:
@@ -95,13 +99,15 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
     if ring := ring_of(claim):
         told["ring"] = list(ring)
     else:
-        told["uuids"] = [device.uuid for device in prepared.devices]
+        told["uuids"] = [_uuid(device) for device in prepared.devices]
     devices = []
     for device in prepared.devices:
         entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
         if device.share_id is not None:
             entry["shareID"] = device.share_id
-        data = {"uuid": device.uuid, "request": device.request, **told}
+        data = {"uuid": _uuid(device), "request": device.request, **told}
+        if device.told:
+            data |= {"parentUUID": device.uuid} | device.told
         devices.append(entry | {"conditions": [condition], "data": data})
     metadata = {"name": prepared.name, "namespace": prepared.namespace, "uid": prepared.uid}
     return {
@@ -110,3 +116,8 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
         "metadata": metadata,
         "status": {"devices": devices},
     }
+
+
+def _uuid(device: PreparedDevice) -> str:
+    """Return the device's own uuid: a MIG device has one, a share has its GPU's."""
+    return str(device.told.get("uuid", device.uuid))

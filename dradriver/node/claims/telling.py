@@ -13,6 +13,8 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import AllocationResult, ResourceClaim
 from dradriver.api.values import NCCL_AUTO
 from dradriver.node.claims import metadata
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.metadata import Described
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.edits import Edits, Mount
 from dradriver.topology.machine import Gpu, Machine
@@ -34,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a request's containers are given as a whole, and the files that are mounted, by name."""
+    """What a request's containers are given as a whole, and the files that are mounted, by name, but for metadata."""
 
     edits: Edits
     files: dict[str, bytes]
@@ -73,20 +75,45 @@ class Teller:
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
         nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
-        ring = [slices.device_name(uuid) for uuid in ring_of(claim)]
-        device = metadata.build(claim, asked.results, self._of(machine), choice_of(claim), ring)
-        mounts, files = [], {}
-        for path, data in {metadata.path(claim, request): device, **nccl.files}.items():
-            name = f"{request}-{path.rpartition('/')[2]}"
+        described = metadata.path(claim, request)
+        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
+        files = {}
+        for path, data in nccl.files.items():
+            name = _file(request, path)
             files[name] = data
             mounts.append(Mount(self._path(claim.metadata.uid, name), path))
         env = (*_env(request, asked.gpus, asked.config, kept), *nccl.env)
         return Told(Edits(env=env, mounts=tuple(mounts)), files)
 
+    def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
+        """Return the device metadata of each request, which ``tell`` has mounted, by the file's name.
+
+        Args:
+            claim: The claim.
+            done: The claim as it is prepared: what parts of GPUs are is known once they are made.
+            machine: The machine as it is now.
+        """
+        ring = [slices.device_name(uuid) for uuid in ring_of(claim)]
+        choice, attributes = choice_of(claim), self._of(machine)
+        by_request: dict[str, list[Described]] = {}
+        for result, device in zip(claim.results, done.devices, strict=True):
+            own = attributes.get(slices.device_name(device.uuid), {})
+            if device.told:
+                own = slices.of_part(own, device.told)
+            by_request.setdefault(device.request, []).append(Described(result, own))
+        return {
+            _file(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
+            for request, some in by_request.items()
+        }
+
     def _of(self, machine: Machine) -> Mapping[str, Mapping[str, Any]]:
         if self._attributes[0] is not machine:
             self._attributes = (machine, slices.attributes(machine))
         return self._attributes[1]
+
+
+def _file(request: str, path: str) -> str:
+    return f"{request}-{path.rpartition('/')[2]}"
 
 
 def choice_of(claim: ResourceClaim) -> Choice | None:

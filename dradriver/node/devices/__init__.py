@@ -11,7 +11,6 @@ workshop      makes and undoes, in the one thread that changes hardware
 assemble      which kinds a node has, and what changes its hardware
 control       the calls that change hardware
 nvml          this node's own GPUs
-session       NVML with all that MIG needs of it
+session       NVML with all that changing MIG needs of it
 simulated     hardware that can be changed, in a file
-parts         MIG profiles of real products, for that
 """

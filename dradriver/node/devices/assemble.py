@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.node.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
-from dradriver.node.devices.control import Control, Profile
+from dradriver.node.devices.control import Control
 from dradriver.node.devices.mig import Mig
 from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.devices.share import Mps, Sharing, TimeSliced
@@ -30,6 +30,7 @@ def simulated(
     *,
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is a file in the folder.
 
@@ -39,6 +40,7 @@ def simulated(
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
         sharing: Says how a GPU is shared.
+        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
 
     def known(uuid: str) -> Gpu | None:
@@ -53,6 +55,7 @@ def simulated(
         common=Edits,
         mps=mps,
         sharing=sharing,
+        switched=switched,
     )
 
 
@@ -65,6 +68,7 @@ def real(
     released: Callable[[], str | None],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is this node's own.
 
@@ -76,6 +80,7 @@ def real(
         released: Gives the reason why nobody may hold the driver now; None where there is none.
         mps: Where GPUs' control daemons have their files.
         sharing: Says how a GPU is shared.
+        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     on_host = toolkit.on_host(host_root, driver_root)
     return of(
@@ -86,6 +91,7 @@ def real(
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,
+        switched=switched,
     )
 
 
@@ -98,14 +104,14 @@ def of(
     common: Callable[[], Edits],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing],
+    switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> Workshop:
     """Return a workshop with every kind of device; the arguments are those of the kinds."""
-    profiles: dict[str, tuple[Profile, ...]] = {}
     kinds = (
-        Mig(capabilities, parent=parent, common=common, profiles=lambda uuid: profiles.get(uuid, ())),
+        Mig(capabilities, parent=parent, common=common, switched=switched),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),
     )
-    return Workshop(kinds, control, profiles=profiles, thread=thread)
+    return Workshop(kinds, control, thread=thread)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-import msgspec
-
 from dradriver.node.mps.files import Server
+from dradriver.topology.machine import MigProfile
 
 # Why a call is refused (nvml.h, nvmlReturn_t).
 INVALID_ARGUMENT: Final = 2
@@ -21,28 +20,6 @@ INSUFFICIENT_RESOURCES: Final = 23
 DEFAULT: Final = 0
 PROHIBITED: Final = 2
 EXCLUSIVE_PROCESS: Final = 3
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One size that a GPU's instances can have, as NVML says it of the GPU.
-
-    Attributes:
-        id: What NVML and ``nvidia-smi mig -lgip`` call it; tells profiles of one GPU apart.
-        name: ``1g.10gb``, ``1g.10gb+me``.
-        compute: Compute slices.
-        memory_mib: Memory in MiB.
-        most: How many there can be at a time.
-        starts: First memory slice of each placement that it may have.
-        size: Memory slices.
-    """
-
-    id: int
-    name: str
-    compute: int
-    memory_mib: int
-    most: int
-    starts: tuple[int, ...]
-    size: int
 
 
 class Placed(NamedTuple):
@@ -67,13 +44,13 @@ class Control(Protocol):
         ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` where only a reset would do it.
         """
 
-    def profiles(self, gpu: str) -> tuple[Profile, ...]:
-        """Return the profiles of instances that are as large as their compute; the same all the time."""
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return the profiles that its instances can have."""
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
         """Return where each GPU instance is, by its number; none with MIG mode off."""
 
-    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         """Make a GPU instance at a placement and return its number; ``INSUFFICIENT_RESOURCES`` where it is taken."""
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:

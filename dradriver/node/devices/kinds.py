@@ -90,6 +90,14 @@ class Kind(Protocol):
             HardwareError: The hardware refused; something may be gone already.
         """
 
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what is said of a part beside its GPU, in the words of slices' attributes; nothing of a whole one.
+
+        Args:
+            wanted: As ``find`` or ``settle`` gave it.
+            done: What ``make`` returned; None for a kind that makes nothing, or before.
+        """
+
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:
         """Return what the device brings to a container; ``made`` is None for a kind that makes nothing.
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import names, quantity, slices
+from dradriver.api import mig_devices, names, quantity, slices
 from dradriver.api.config import Mig as Pin
 from dradriver.node.devices import packing
 from dradriver.node.devices.capabilities import Capabilities
-from dradriver.node.devices.control import NOT_FOUND, NOT_SUPPORTED, Control, Placed, Profile
+from dradriver.node.devices.control import NOT_FOUND, NOT_SUPPORTED, Control, Placed
 from dradriver.node.devices.kinds import Found, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.whole import named
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.machine import Gpu, Machine, MigProfile
 
 logger = logging.getLogger(__name__)
 
 _PLACEMENT: Final = re.compile(r"-([0-9]{1,3})-([0-9]{1,2})")
-_HOPPER: Final = (9, 0)
 
 
 class Mig:
@@ -43,7 +42,7 @@ class Mig:
         *,
         parent: Callable[[int], DeviceNode],
         common: Callable[[], Edits],
-        profiles: Callable[[str], tuple[Profile, ...]],
+        switched: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what is needed.
 
@@ -51,12 +50,12 @@ class Mig:
             capabilities: The device nodes that open an instance to a container.
             parent: Gives the device node of the GPU with a minor number.
             common: Gives what every container needs to use the driver; may raise ``NotYetError``.
-            profiles: Gives the profiles of a GPU, by uuid; empty while they are not known.
+            switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
         """
         self._capabilities = capabilities
         self._parent = parent
         self._common = common
-        self._profiles = profiles
+        self._switched = switched
         self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
@@ -77,11 +76,11 @@ class Mig:
         asked = {"memory": memory, "compute": compute}
         if pin is not None:
             return Found(gpu, asked | _pinned(pin, gpu))
-        every = self._profiles(gpu.uuid)
+        every = gpu.profiles
         if not every:
             raise NotYetError(f"GPU {gpu.uuid}: the driver has not told its MIG profiles yet")
         all_of_it = (max(profile.size for profile in every), max(profile.compute for profile in every))
-        if (memory, compute) == all_of_it and (gpu.mig is None or _switchable(gpu)):
+        if (memory, compute) == all_of_it and (gpu.mig is None or mig_devices.can_be_whole(gpu)):
             return None
         return Found(gpu, asked)
 
@@ -94,7 +93,7 @@ class Mig:
         self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
         room = packing.taken(every, {*there.values(), *owned})
         settled: list[dict[str, Any] | None] = [None] * len(intents)
-        open_: list[tuple[int, Profile]] = []
+        open_: list[tuple[int, MigProfile]] = []
         for n, intent in enumerate(intents):
             profile = _profile(every, intent)
             start = intent.wanted.get("start")
@@ -128,6 +127,7 @@ class Mig:
             return self._there(control, made, placed)
         if not control.mig_mode(made.uuid):
             control.set_mig_mode(made.uuid, True)
+            self._switched()
         profile = next((one for one in control.profiles(made.uuid) if one.id == placed.profile), None)
         if profile is None:
             raise ClaimError(f"device {made.device}: its GPU has no MIG profile {placed.profile}")
@@ -147,8 +147,14 @@ class Mig:
             return
         try:
             control.set_mig_mode(made.uuid, False)
+            self._switched()
         except HardwareError as error:  # the device is gone; the GPU serves parts alone until the next one goes
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return profile and placement, and the MIG device's own uuid."""
+        told = {"type": "mig", "profile": wanted.get("name"), "placement": wanted.get("start")}
+        return {key: value for key, value in (told | {"uuid": (done or {}).get("mig")}).items() if value is not None}
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002  # its minor may have changed since
         """Return the nodes that open it: the GPU's own, the instance's and the compute instance's."""
@@ -193,12 +199,7 @@ def _pinned(pin: Pin, gpu: Gpu) -> dict[str, Any]:
     return {"name": pin.profile} | ({} if start is None else {"start": start})
 
 
-def _switchable(gpu: Gpu) -> bool:
-    major, _, minor = gpu.compute_capability.partition(".")
-    return major.isdecimal() and (int(major), int(minor or 0)) >= _HOPPER
-
-
-def _profile(every: Sequence[Profile], intent: Made) -> Profile:
+def _profile(every: Sequence[MigProfile], intent: Made) -> MigProfile:
     """Return the profile that is wanted by id, by name, or by the slices that a claim has of a GPU.
 
     Raises:
@@ -224,7 +225,7 @@ def _profile(every: Sequence[Profile], intent: Made) -> Profile:
     return found[0]
 
 
-def _wanted(profile: Profile, start: int) -> dict[str, Any]:
+def _wanted(profile: MigProfile, start: int) -> dict[str, Any]:
     return {"profile": profile.id, "name": profile.name, "start": start}
 
 
@@ -232,7 +233,7 @@ def _placed(wanted: dict[str, Any]) -> Placed | None:
     return Placed(wanted["profile"], wanted["start"]) if {"profile", "start"} <= wanted.keys() else None
 
 
-def _who(at: Placed | None, every: Sequence[Profile], there: dict[int, Placed], owned: Sequence[Placed]) -> str:
+def _who(at: Placed | None, every: Sequence[MigProfile], there: dict[int, Placed], owned: Sequence[Placed]) -> str:
     """Return what is in the way, those that nobody's entry explains above all."""
     by_id = {profile.id: profile for profile in every}
     unknown = [

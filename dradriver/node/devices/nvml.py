@@ -19,13 +19,13 @@ from dradriver.node.devices.control import (
     RESET_REQUIRED,
     TIMEOUT,
     Placed,
-    Profile,
 )
 from dradriver.node.devices.session import Session
 from dradriver.node.discovery import binding
-from dradriver.node.discovery.nvml import UNKNOWN, NvmlError
+from dradriver.node.discovery.nvml import NvmlError
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.topology.machine import MigProfile
 
 _HOPPER: Final = 9  # compute capability
 _MPS_S: Final = 10.0  # a daemon starts within one
@@ -84,12 +84,10 @@ class NvmlControl:
             if status or nvml.mig_mode(nvml.device(gpu)) != on:
                 raise HardwareError(call, status or IN_USE, f"GPU {gpu} did not change its MIG mode")
 
-    def profiles(self, gpu: str) -> tuple[Profile, ...]:
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
         """Return the profiles of instances."""
         with self._session() as nvml:
-            device = nvml.device(gpu)
-            found = [nvml.profile(device, info) for info in nvml.profile_infos(device)]
-            return tuple(profile for profile in found if profile is not None)
+            return nvml.profiles(nvml.device(gpu))
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
         """Return where each GPU instance is, by its number."""
@@ -104,10 +102,10 @@ class NvmlControl:
                     found[int(about.id)] = Placed(int(about.profileId), int(about.placement.start))
             return found
 
-    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         """Make a GPU instance at a placement and return its number."""
         with self._session() as nvml:
-            placement = nvml.binding.c_nvmlGpuInstancePlacement_t(start, profile.size)
+            placement = nvml.module.c_nvmlGpuInstancePlacement_t(start, profile.size)
             made = nvml.ask(
                 "nvmlDeviceCreateGpuInstanceWithPlacement", nvml.device(gpu), profile.id, ctypes.byref(placement)
             )
@@ -195,11 +193,7 @@ class NvmlControl:
         if (reason := self._released()) is not None:
             raise HardwareError("nvmlInit", IN_USE, f"the driver is let go: {reason}")
         try:
-            import pynvml
-
-            with binding.opened(driver_root=self._driver_root):
-                yield Session(pynvml)
+            with binding.opened(driver_root=self._driver_root) as nvml:
+                yield Session(nvml)
         except NvmlError as error:
             raise HardwareError(error.query, error.code, error.said) from error
-        except UnicodeError as error:
-            raise HardwareError("nvml", UNKNOWN, f"an answer is no UTF-8 text: {error}") from error

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dradriver.node.devices.control import Placed, Profile
+from dradriver.node.devices.control import Placed
+from dradriver.topology.machine import MigProfile
 
 
 class Room(NamedTuple):
@@ -22,7 +23,7 @@ class Room(NamedTuple):
     compute: int = 0
     counts: tuple[tuple[int, int], ...] = ()
 
-    def fits(self, profile: Profile, start: int, most_compute: int) -> bool:
+    def fits(self, profile: MigProfile, start: int, most_compute: int) -> bool:
         """Return whether an instance can be put there."""
         return (
             not self.slices & span(profile, start)
@@ -30,19 +31,19 @@ class Room(NamedTuple):
             and dict(self.counts).get(profile.id, 0) < profile.most
         )
 
-    def put(self, profile: Profile, start: int) -> Room:
+    def put(self, profile: MigProfile, start: int) -> Room:
         """Return what is taken with an instance there."""
         counts = dict(self.counts)
         counts[profile.id] = counts.get(profile.id, 0) + 1
         return Room(self.slices | span(profile, start), self.compute + profile.compute, tuple(sorted(counts.items())))
 
 
-def span(profile: Profile, start: int) -> int:
+def span(profile: MigProfile, start: int) -> int:
     """Return the memory slices of a placement as a mask."""
     return ((1 << profile.size) - 1) << start
 
 
-def taken(profiles: Sequence[Profile], placed: Iterable[Placed]) -> Room:
+def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
     """Return what instances take; one of a profile that is not known takes all."""
     by_id = {profile.id: profile for profile in profiles}
     room = Room()
@@ -53,7 +54,7 @@ def taken(profiles: Sequence[Profile], placed: Iterable[Placed]) -> Room:
     return room
 
 
-def pack(profiles: Sequence[Profile], room: Room, wanted: Sequence[Profile]) -> list[int] | None:
+def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
     """Return where instances of these profiles go, in this order; None where they do not fit.
 
     Of all ways the one is taken that leaves room for the most instances of the largest profile, then of the next, and
@@ -72,19 +73,19 @@ def pack(profiles: Sequence[Profile], room: Room, wanted: Sequence[Profile]) -> 
     return [found[n] for n in range(len(wanted))]
 
 
-def left(profiles: Sequence[Profile], room: Room) -> tuple[int, ...]:
+def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:
     """Return how many instances of each plain profile still fit, those of the largest first."""
     plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute, p.id))
     return tuple(_most(profile, room, _compute(profiles)) for profile in plain)
 
 
-def is_plain(profile: Profile) -> bool:
+def is_plain(profile: MigProfile) -> bool:
     """Return whether a profile has nothing but its size: no ``+me``, ``-me``, ``+gfx``."""
     return not set("+-") & set(profile.name)
 
 
 def _ways(
-    profiles: Sequence[Profile], room: Room, wanted: Sequence[Profile], least: int = -1
+    profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile], least: int = -1
 ) -> Iterator[tuple[Room, tuple[int, ...]]]:
     """Yield what is taken after each way of placing all, and the starts; alike instances in one order only."""
     if not wanted:
@@ -98,7 +99,7 @@ def _ways(
                 yield after, (start, *starts)
 
 
-def _most(profile: Profile, room: Room, most_compute: int) -> int:
+def _most(profile: MigProfile, room: Room, most_compute: int) -> int:
     """Return how many instances of one profile still fit: intervals of one length, taken from the lowest."""
     count, end = 0, 0
     for start in sorted(profile.starts):
@@ -109,5 +110,5 @@ def _most(profile: Profile, room: Room, most_compute: int) -> int:
     return int(max(0, min(count, by_compute, by_count)))
 
 
-def _compute(profiles: Sequence[Profile]) -> int:
+def _compute(profiles: Sequence[MigProfile]) -> int:
     return max((profile.compute for profile in profiles), default=0)

@@ -73,6 +73,10 @@ class TimeSliced:
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Undo nothing."""
 
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+        """Return how much of the GPU it is."""
+        return _amounts(wanted)
+
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002
         """Return what the whole GPU brings to a container."""
         return self._edits(gpu)
@@ -134,6 +138,10 @@ class Mps:
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, modes.DEFAULT)
 
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+        """Return how much of the GPU it is."""
+        return _amounts(wanted)
+
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:
         """Return what the whole GPU brings, and the way to its daemon; limits of a share's own are variables."""
         assert made is not None
@@ -161,6 +169,15 @@ def _share(machine: Machine, wish: Wish) -> Found | None:
     if cores >= _ALL_CORES and memory_mib >= gpu.memory_mib:
         return None
     return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
+
+
+def _amounts(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    share = wanted.get("equal", wanted)
+    return {
+        "type": "share",
+        names.CAPACITY_CORES: share["thread_percentage"],
+        names.CAPACITY_MEMORY: f"{share['memory_mib']}Mi",
+    }
 
 
 def _amount(consumed: Mapping[str, str], name: str, all_of_it: int) -> int:

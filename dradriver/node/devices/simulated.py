@@ -16,8 +16,9 @@ from typing import Final
 
 import msgspec
 
+from dradriver.api import mig_devices
 from dradriver.node import files
-from dradriver.node.devices import control, parts
+from dradriver.node.devices import control
 from dradriver.node.devices.control import (
     IN_USE,
     INSUFFICIENT_RESOURCES,
@@ -26,11 +27,11 @@ from dradriver.node.devices.control import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
     Placed,
-    Profile,
 )
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
-from dradriver.topology.machine import Gpu
+from dradriver.topology.machine import Gpu, MigProfile
+from dradriver.topology.profiles import mig
 
 _SAID: Final = {
     IN_USE: "In use by another client",
@@ -40,7 +41,10 @@ _SAID: Final = {
     NOT_SUPPORTED: "Not Supported",
     RESET_REQUIRED: "GPU requires reset",
 }
-_H100: Final = Gpu(index=0, uuid="", minor=0, pci="", product=parts.H100)
+_PRODUCT: Final = "NVIDIA H100 80GB HBM3"
+_H100: Final = Gpu(
+    index=0, uuid="", minor=0, product=_PRODUCT, compute_capability="9.0", pci="", profiles=mig.profiles(_PRODUCT)
+)
 
 
 class Instance(msgspec.Struct):
@@ -131,16 +135,16 @@ class SimulatedGpu:
                 raise _refused(call, IN_USE)
             state.mig, state.mode = on, control.DEFAULT
 
-    def profiles(self, gpu: str) -> tuple[Profile, ...]:
-        """Return the product's profiles."""
-        return parts.of(self._gpu(gpu))
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return the profiles that the machine says."""
+        return self._gpu(gpu).profiles
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
         """Return where each GPU instance is, by its number."""
         state = self._read().get(gpu, State())
         return {number: Placed(one.profile, one.start) for number, one in state.instances.items()}
 
-    def create_gpu_instance(self, gpu: str, profile: Profile, start: int) -> int:
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         """Make a GPU instance at a placement and return its number."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
         every = self.profiles(gpu)
@@ -235,7 +239,7 @@ class SimulatedGpu:
         return self._gpus(gpu) or _H100
 
     def _resetless(self, gpu: str) -> bool:
-        return parts.resetless(self._gpu(gpu).product)
+        return mig_devices.can_be_whole(self._gpu(gpu))
 
     def _read(self) -> dict[str, State]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dradriver.api import slices
@@ -39,6 +39,10 @@ class Whole:
 
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Undo nothing."""
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+        """Say nothing more."""
+        return {}
 
     def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002
         """Return what the GPU brings to a container."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.api import names, slices
-from dradriver.api.objects import AllocationResult
-from dradriver.node.devices.control import IN_USE, Control, Profile
+from dradriver.node.devices.control import IN_USE, Control
 from dradriver.node.devices.kinds import Kind, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
@@ -41,7 +39,6 @@ class Workshop:
         kinds: Sequence[Kind],
         control: Control | None = None,
         *,
-        profiles: dict[str, tuple[Profile, ...]] | None = None,
         thread: Thread | None = None,
         in_use_s: float = IN_USE_S,
     ) -> None:
@@ -50,28 +47,13 @@ class Workshop:
         Args:
             kinds: A device's kind is the first that finds it: kinds of parts before whole GPUs.
             control: What changes hardware; None where nothing can be made.
-            profiles: Where to keep GPUs' MIG profiles, for kinds that have to know them.
             thread: Where hardware is changed; one of its own by default.
             in_use_s: How long to wait for a device that is in use while it is undone.
         """
         self._kinds = {kind.name: kind for kind in kinds}
         self._control = control
-        self._profiles = {} if profiles is None else profiles
         self._thread = thread or Thread("hardware")
         self._in_use_s = in_use_s
-
-    async def learn(self, machine: Machine, results: Iterable[AllocationResult]) -> None:
-        """Ask for the MIG profiles that have to be known before ``find``, once for each GPU.
-
-        Raises:
-            NotYetError: The hardware refused or did not answer.
-        """
-        sliced = {result.device for result in results if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity}
-        for gpu in machine.gpus if sliced and self._control is not None else ():
-            if slices.device_name(gpu.uuid) in sliced and gpu.uuid not in self._profiles:
-                control, uuid = self._control, gpu.uuid
-                assert control is not None
-                self._profiles[uuid] = await self._answer(lambda: control.profiles(uuid), uuid)  # noqa: B023  # awaited
 
     def find(self, machine: Machine, wish: Wish) -> Device | None:
         """Return what a device is on this machine; None where it is not there now.
@@ -91,6 +73,10 @@ class Workshop:
             DriverError: It cannot be known now.
         """
         return self._kinds[kind].edits(gpu, made)
+
+    def told(self, made: Made) -> dict[str, Any]:
+        """Return what is said of a device that was made, beside its GPU."""
+        return self._kinds[made.kind].told(made.wanted, made.done)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
         """Return the intents of one claim with all decided that was left open, in the same order.

@@ -14,6 +14,7 @@ release    when it must be closed, so that the driver can be replaced
 devices    the driver's device nodes in the agent's own /dev
 gpus       what NVML says of each GPU
 mig        what it says of MIG
+mig_profiles  which instances a GPU can have, by nvidia-ml-py
 condition  what it says of a GPU's condition
 links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc

@@ -9,9 +9,9 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from dradriver.node.discovery import library
+from dradriver.node.discovery import library, mig_profiles
 from dradriver.node.discovery.nvml import (
     FUNCTION_NOT_FOUND,
     LIBRARY,
@@ -22,7 +22,7 @@ from dradriver.node.discovery.nvml import (
     Nvml,
     NvmlError,
 )
-from dradriver.topology.machine import PathType
+from dradriver.topology.machine import MigProfile, PathType
 
 _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch
     0: PathType.PIX,
@@ -53,8 +53,25 @@ _MOST_ACTION: Final = 255
 _MOST_REASONS: Final = (1 << 32) - 1
 
 
+class Library(Nvml, Protocol):
+    """An open library, of which more can be asked than discovery does.
+
+    Attributes:
+        module: ``pynvml``.
+    """
+
+    module: Any
+
+    def ask(self, query: str, *arguments: object) -> Any:
+        """Return what a function of ``pynvml`` returns.
+
+        Raises:
+            NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
+        """
+
+
 @contextlib.contextmanager
-def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
+def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
     """Begin a session for one block, for whoever reads once.
 
     Args:
@@ -71,7 +88,7 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Nvml]:
         end(nvml)
 
 
-def begin(*, driver_root: Path | None = None) -> Nvml:
+def begin(*, driver_root: Path | None = None) -> Library:
     """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
 
     Raises:
@@ -93,20 +110,15 @@ def end(nvml: Nvml) -> None:
 
 
 class _Binding:
-    """``Nvml`` by the functions of ``pynvml``."""
+    """``Library`` by the functions of ``pynvml``."""
 
-    def __init__(self, binding: Any) -> None:
-        self._binding = binding
+    def __init__(self, module: Any) -> None:
+        self.module = module
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what a function of the binding returns.
-
-        Raises:
-            NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
-        """
         try:
-            return getattr(self._binding, query)(*arguments)
-        except self._binding.NVMLError as error:
+            return getattr(self.module, query)(*arguments)
+        except self.module.NVMLError as error:
             said = str(error)
             if error.value == LIBRARY_NOT_FOUND:
                 said = f"{LIBRARY} was not found; install the NVIDIA driver, or name its file system with --driver-root"
@@ -171,7 +183,7 @@ class _Binding:
         return generation, self._number("nvmlDeviceGetMaxPcieLinkWidth", gpu, most=_MOST_LANES)
 
     def link_count(self, gpu: Handle) -> int:
-        return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
+        return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
 
     def link_active(self, gpu: Handle, link: int) -> bool:
         return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
@@ -184,12 +196,12 @@ class _Binding:
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
         try:
-            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
+            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
         except NvmlError:  # before driver 515 there is one speed for all links
-            return self._field(gpu, self._binding.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
+            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
 
     def c2c_gbps(self, gpu: Handle) -> float:
-        binding = self._binding
+        binding = self.module
         lanes = range(self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS))
         active = [n for n in lanes if self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_STATUS, n, most=1)]
         rates = [self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_MAX_BW, n, most=_MOST_MBPS) for n in active]
@@ -202,11 +214,11 @@ class _Binding:
         return _ANCESTORS[level]
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
-        what = self._binding.NVML_P2P_CAPS_INDEX_NVLINK
+        what = self.module.NVML_P2P_CAPS_INDEX_NVLINK
         return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
 
     def uncorrected_errors(self, gpu: Handle) -> int:
-        what = self._binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._binding.NVML_VOLATILE_ECC
+        what = self.module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.module.NVML_VOLATILE_ECC
         return self._number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
 
     def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
@@ -215,10 +227,10 @@ class _Binding:
         return bool(_bounded(query, int(pending), 1)), bool(_bounded(query, int(failed), 1))
 
     def recovery_action(self, gpu: Handle) -> int:
-        return self._field(gpu, self._binding.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
+        return self._field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
 
     def fabric_health(self, gpu: Handle) -> int:
-        info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()
+        info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
         self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
         return int(info.healthMask) if info.state == _FABRIC_READY else 0
 
@@ -231,13 +243,13 @@ class _Binding:
             return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
     def fabric(self, gpu: Handle) -> str:
-        info: Any = self._binding.c_nvmlGpuFabricInfo_v2_t()
+        info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
         try:
             self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
         except NvmlError as error:
             if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                 raise
-            info = self._binding.c_nvmlGpuFabricInfo_t()  # drivers before 545
+            info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 545
             self.ask("nvmlDeviceGetGpuFabricInfo", gpu, ctypes.byref(info))
         cluster = bytes(info.clusterUuid)
         if info.state != _FABRIC_READY or info.status or not any(cluster):
@@ -260,6 +272,14 @@ class _Binding:
     def mig_ids(self, device: Handle) -> tuple[int, int]:
         instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
         return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
+
+    def mig_profiles(self, gpu: Handle) -> tuple[MigProfile, ...]:
+        return mig_profiles.read(self.ask, self.module, gpu)
+
+    def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
+        info = self.ask("nvmlGpuInstanceGetInfo", self.ask("nvmlDeviceGetGpuInstanceById", gpu, instance))
+        start = _bounded("nvmlGpuInstanceGetInfo", int(info.placement.start), _MOST_SLOTS)
+        return _bounded("nvmlGpuInstanceGetInfo", int(info.profileId), _MOST_INSTANCE), start
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
         return tuple(sorted(int(one.pid) for one in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))

@@ -11,7 +11,7 @@ from dradriver.node.discovery import mig
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, REMOTE_GPU, REMOTE_UNKNOWN, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, UNSUPPORTED, Answers, Problem, Questions
 from dradriver.topology.check import is_bus_id
-from dradriver.topology.machine import MigDevice
+from dradriver.topology.machine import MigDevice, MigProfile
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_LINKS = 36  # of the largest part that is known; asked one by one where NVML does not say how many there are
@@ -40,6 +40,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
         link_mbps: Signalling rate of one of them, MB/s; 0 where not known.
         fabric: ``clusterUUID.cliqueID``; empty without one.
         mig: Its MIG devices; None with MIG mode off.
+        profiles: Those that its MIG instances can have.
         persistent: Whether persistence mode is on; True where the product has none.
         unsure: True where a question failed and its last good answer stands, or none.
     """
@@ -59,6 +60,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     c2c_gbps: float
     fabric: str
     mig: tuple[MigDevice, ...] | None
+    profiles: tuple[MigProfile, ...] = ()
     persistent: bool = True
     unsure: bool = False
 
@@ -144,6 +146,7 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
     if capability is None and memory_mib is None and asked.failed:
         return None  # it knows its name and nothing else: work would fail on it
     links = _links(nvml, handle, asked)
+    sliced = mig.read(nvml, handle, asked)
     facts = GpuFacts(
         handle=handle,
         index=index,
@@ -162,7 +165,8 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         else asked.ask(nvml.link_mbps, handle, links[0][0], default=0, quiet=NEWER),
         c2c_gbps=asked.ask(nvml.c2c_gbps, handle, default=0.0, quiet=NEWER | {INVALID_ARGUMENT}),
         fabric=asked.ask(nvml.fabric, handle, default="", quiet=NEWER),
-        mig=mig.read(nvml, handle, asked),
+        mig=sliced.devices,
+        profiles=sliced.profiles,
         persistent=asked.ask(nvml.persistent, handle, default=True, quiet=NEWER),
     )
     return msgspec.structs.replace(facts, unsure=asked.failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NewType, Protocol
 
 from dradriver.errors import DriverError
-from dradriver.topology.machine import PathType
+from dradriver.topology.machine import MigProfile, PathType
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 
@@ -142,6 +142,12 @@ class Nvml(Protocol):
 
     def mig_ids(self, device: Handle) -> tuple[int, int]:
         """Return the numbers of a MIG device's GPU instance and compute instance."""
+
+    def mig_profiles(self, gpu: Handle) -> tuple[MigProfile, ...]:
+        """Return the profiles that its MIG instances can have, the smallest first; none where it has no MIG."""
+
+    def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
+        """Return the profile's id and the first memory slice of a GPU instance, by its number."""
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
         """Return the pids of processes that compute on the GPU, as far as this process may see them."""

@@ -50,6 +50,10 @@ class Answers:
         """Remember an answer by who was asked what, and about which part."""
         self._known[who, what, at] = answer
 
+    def known(self, who: str, what: str, at: str) -> bool:
+        """Return whether there ever was a good answer."""
+        return (who, what, at) in self._known
+
     def last(self, who: str, what: str, at: str, default: T) -> T:
         """Return the last good answer, or ``default`` where there never was one."""
         return cast("T", self._known.get((who, what, at), default))
@@ -107,6 +111,20 @@ class Questions:
             return self._answers.last(self.who, what, at, default) if self.who and not self.lost else default
         if self.who:
             self._answers.keep(self.who, what, at, answer)
+        return answer
+
+    def ask_once(
+        self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
+    ) -> T:
+        """Return the answer as ``ask`` does, of a question whose answer never changes: the first good one stands.
+
+        It is of something that nobody needs who has the rest: its failure is noted, and does not count as ``failed``.
+        """
+        if self.who and self._answers.known(self.who, query.__name__, at):
+            return self._answers.last(self.who, query.__name__, at, default)
+        before = self.failed
+        answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
+        self.failed = before or self.lost
         return answer
 
     def note(self, what: str, said: str, *, at: str = "") -> None:

@@ -187,6 +187,7 @@ def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
         c2c_gbps=gpu.c2c_gbps,
         fabric=gpu.fabric,
         mig=gpu.mig,
+        profiles=gpu.profiles,
     )
 
 

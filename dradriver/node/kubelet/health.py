@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import grpc.aio
 
 from dradriver.api import slices
+from dradriver.errors import DriverError
 from dradriver.node.health.record import Standing
 from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1
 from dradriver.node.protos.health.v1alpha1 import health_pb2_grpc as v1alpha1_grpc
 from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
 
 VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # newest first
 AGAIN_S: Final = 10.0  # a device that is not told of for 30 s counts as unknown
@@ -35,6 +39,7 @@ class HealthStream:
         node: str,
         machine: Callable[[], Machine | None],
         standing: Callable[[], Mapping[str, Sequence[Standing]]],
+        prepared: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         again_s: float = AGAIN_S,
     ) -> None:
         """Keep what is needed.
@@ -43,11 +48,14 @@ class HealthStream:
             node: This node's name, which is its pool's.
             machine: Gives the machine as it is now; None until it was read, so long nothing is said.
             standing: Gives the faults in force by uuid.
+            prepared: Gives the names of the devices that claims have now, by their GPUs' uuids.
             again_s: How often to say the same.
         """
         self._node = node
         self._machine = machine
         self._standing = standing
+        self._prepared = prepared
+        self._said = ""
         self._again_s = again_s
         self._seen: dict[str, None] = {}  # uuids of all GPUs there ever were, in the order of their coming
         self._changed = asyncio.Event()
@@ -75,7 +83,7 @@ class HealthStream:
         """Yield the whole state again and again until ``end``, in the words of one version."""
         while not self._ended:
             changed = self._changed
-            devices = [self._device(uuid, words) for uuid in self._uuids()]
+            devices = [self._device(uuid, name, words) for uuid, name in await self._names()]
             if devices:
                 yield words.NodeWatchResourcesResponse(devices=devices)
             with contextlib.suppress(TimeoutError):
@@ -88,12 +96,26 @@ class HealthStream:
             self._seen |= dict.fromkeys(gpu.uuid for gpu in machine.gpus)
         return list(self._seen)
 
-    def _device(self, uuid: str, words: Any) -> Any:
+    async def _names(self) -> list[tuple[str, str]]:
+        """Return uuid and name of each device: all GPUs, and the parts that claims have, which are as well as those."""
+        uuids = self._uuids()
+        try:
+            parts = await self._prepared() if self._prepared is not None else {}
+        except (DriverError, OSError) as error:
+            parts = {}
+            if str(error) != self._said:
+                self._said = str(error)
+                logger.warning("the health of parts of GPUs is not told: what is prepared cannot be read: %s", error)
+        return [
+            (uuid, name) for uuid in uuids for name in dict.fromkeys((slices.device_name(uuid), *parts.get(uuid, ())))
+        ]
+
+    def _device(self, uuid: str, name: str, words: Any) -> Any:
         faults = [one.fault for one in self._standing().get(uuid, ())]
         said = [f"{fault.said[:1].upper()}{fault.said[1:]}. {fault.advice}" for fault in faults]
         well = all(fault.effect == "None" for fault in faults)
         return words.DeviceHealth(
-            device=words.DeviceIdentifier(pool_name=self._node, device_name=slices.device_name(uuid)),
+            device=words.DeviceIdentifier(pool_name=self._node, device_name=name),
             health=words.HEALTHY if well else words.UNHEALTHY,
             last_updated_time=int(time.time()),
             message=" ".join(said)[:MOST_TEXT],

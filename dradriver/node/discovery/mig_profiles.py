@@ -1,0 +1,93 @@
+"""Which MIG instances a GPU can have, asked of NVML by the functions of ``nvidia-ml-py``.
+
+Profiles are asked for by NVML's enumeration, everything after that by the profile's own id. NVML tells them in MIG mode
+and out of it, the same for as long as the mode lasts (nvml.h, nvmlDeviceGetGpuInstanceProfileInfo).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final
+
+from dradriver.node.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
+from dradriver.topology.check import check_profile
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import MigProfile
+
+_MOST_PROFILES: Final = 64  # of the enumeration; there are 18
+_MOST_PLACEMENTS: Final = 64
+_PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
+
+Ask = Callable[..., Any]
+"""Returns what a function of the binding returns, by its name and arguments; raises ``NvmlError``."""
+
+
+def read(ask: Ask, module: Any, gpu: object) -> tuple[MigProfile, ...]:
+    """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
+
+    Args:
+        ask: Asks the library.
+        module: ``pynvml``, for its structures.
+        gpu: The GPU's handle.
+
+    Raises:
+        NvmlError: A question failed, or was answered by nonsense.
+    """
+    found = [_profile(ask, module, gpu, info) for info in infos(ask, gpu)]
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.compute, one.size, one.name)))
+
+
+def infos(ask: Ask, gpu: object) -> list[Any]:
+    """Return NVML's own words for each profile of a GPU's instances, also for one that has no place on it."""
+    return enumerated(ask, "nvmlDeviceGetGpuInstanceProfileInfoV", gpu)
+
+
+def enumerated(ask: Ask, query: str, of: object, *more: object) -> list[Any]:
+    """Return all answers to a question about each number of an enumeration, which has gaps."""
+    found = []
+    for number in range(_MOST_PROFILES):
+        try:
+            found.append(ask(query, of, number, *more))
+        except NvmlError as error:
+            if error.code == INVALID_ARGUMENT and number:  # beyond the last that this library knows
+                break
+            if error.code != NOT_SUPPORTED:
+                raise
+    return found
+
+
+def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int) -> list[Any]:
+    """Return at most so many structures of a form that the library fills in for a profile."""
+    found, count = (form * max(1, most))(), ctypes.c_uint(most)
+    ask(query, of, profile, found, ctypes.byref(count))
+    return list(found[: min(count.value, most)])
+
+
+def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None:
+    """Return a profile with its placements; None where the GPU has none for it."""
+    try:
+        placements = listed(ask, _PLACEMENTS, module.c_nvmlGpuInstancePlacement_t, _MOST_PLACEMENTS, gpu, info.id)
+    except NvmlError as error:
+        if error.code != NOT_SUPPORTED:
+            raise
+        return None
+    sizes = {int(one.size) for one in placements}
+    if not sizes:
+        return None
+    if len(sizes) > 1:
+        raise NvmlError(_PLACEMENTS, UNKNOWN, f"profile {info.id} has placements of sizes {sorted(sizes)}")
+    profile = MigProfile(
+        id=int(info.id),
+        name=str(info.name).removeprefix("MIG "),
+        compute=int(info.sliceCount),
+        memory_mib=int(info.memorySizeMB),
+        most=int(info.instanceCount),
+        starts=tuple(sorted({int(one.start) for one in placements})),
+        size=sizes.pop(),
+    )
+    try:
+        check_profile(profile, f"profile {profile.id}")
+    except TopologyError as error:
+        raise NvmlError(_PLACEMENTS, UNKNOWN, str(error)) from error
+    return profile
