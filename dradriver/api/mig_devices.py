@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dradriver.api import devices, names
+from dradriver.api.policies.modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigProfile
 
@@ -27,7 +28,7 @@ def can_be_whole(gpu: Gpu) -> bool:
     return major.isdecimal() and (int(major), int(minor) if minor.isdecimal() else 0) >= _HOPPER
 
 
-def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> devices.Device:
+def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> devices.Device:
     """Return a GPU as one device with its slices as capacities: who asks for none gets all.
 
     Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
@@ -38,7 +39,7 @@ def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> 
         device["attributes"] = devices.identity(machine, position) | {"type": {"string": "mig"}}
     memory, compute = max(p.size for p in gpu.profiles), max(p.compute for p in gpu.profiles)
     return device | {
-        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}},
+        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}} | devices.exclusive(mode),
         "allowMultipleAllocations": True,
         "capacity": {
             names.CAPACITY_MEMORY_SLICES: devices.divisible(memory, memory),

@@ -232,6 +232,7 @@ class Device(_Object, frozen=True):
     name: str = ""
     attributes: dict[str, dict[str, Any]] = {}
     taints: list[Taint] = []
+    allow_multiple_allocations: bool = False
 
 
 class SliceSpec(_Object, frozen=True):

@@ -146,7 +146,7 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
     if mode.mig == "dynamic" and gpu.profiles and abilities.shares:
-        return [mig_devices.on_demand(machine, groups, position, name=name)]
+        return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
     if mode.mig == "placements" and gpu.profiles and abilities.counters:
         return mig_devices.placements(machine, groups, position, name=name)
     if gpu.mig is not None:

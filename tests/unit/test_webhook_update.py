@@ -138,7 +138,9 @@ def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
 
 
 def request(live: Object) -> Whole:
-    return resolved.published(resolved.read(live["metadata"]["annotations"]).request)
+    found = resolved.read(live["metadata"]["annotations"]).request
+    assert isinstance(found, Whole)
+    return found
 
 
 def annotated(live: Object, **words: str | None) -> Object:

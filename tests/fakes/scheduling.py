@@ -1,0 +1,65 @@
+"""What kube-scheduler gives a pinned claim: devices that are free, or so much of them as is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from dradriver.api import names, quantity, slices
+from tests.fakes.apistore import Object
+
+
+def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Iterable[Object]) -> list[Object] | None:
+    """Return what a claim gets of a node's devices; None where one has not enough left.
+
+    Args:
+        node: The node.
+        devices: Its devices as its slices have them, by name.
+        claim: The claim, every request of which is pinned by uuid.
+        claims: All claims, which hold what they were allocated.
+    """
+    used = _used(node, claims)
+    found: list[Object] = []
+    for request in claim["spec"]["devices"]["requests"]:
+        for uuid in pinned(request):
+            name = slices.device_name(uuid)
+            device = devices.get(name)
+            if device is None or (not device.get("allowMultipleAllocations") and name in used):
+                return None
+            own = used.setdefault(name, {})
+            one = result(node, uuid, request["name"])
+            if device.get("allowMultipleAllocations"):
+                asked = request["exactly"].get("capacity", {}).get("requests", {})
+                takes = {key: asked.get(key, c["requestPolicy"]["default"]) for key, c in device["capacity"].items()}
+                for key, text in takes.items():
+                    own[key] = own.get(key, 0) + quantity.whole(text)
+                    if own[key] > quantity.whole(device["capacity"][key]["value"]):
+                        return None
+                one |= {"shareID": f"{claim['metadata']['uid']}-{len(found)}", "consumedCapacity": takes}
+            found.append(one)
+    return found
+
+
+def pinned(request: Object) -> list[str]:
+    """Return the uuids that a request's selector allows."""
+    text = request["exactly"]["selectors"][0]["cel"]["expression"]
+    uuids: list[str] = json.loads(text[text.rindex("[") :])
+    assert len(uuids) == request["exactly"]["count"]
+    return uuids
+
+
+def result(node: str, uuid: str, request: str = "main") -> Object:
+    """Return the result of a request that gets a GPU."""
+    return {"request": request, "driver": names.DRIVER, "pool": node, "device": slices.device_name(uuid)}
+
+
+def _used(node: str, claims: Iterable[Object]) -> dict[str, dict[str, int]]:
+    """What allocated claims take of a node's devices, by capacity; nothing is named of one that is taken whole."""
+    used: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        for one in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ()):
+            if one["pool"] == node:
+                own = used.setdefault(one["device"], {})
+                for key, text in one.get("consumedCapacity", {}).items():
+                    own[key] = own.get(key, 0) + quantity.whole(text)
+    return used
