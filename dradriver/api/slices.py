@@ -141,17 +141,28 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     return codec.decode(newest.metadata.annotations[names.MACHINE])
 
 
+def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
+    """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted."""
+    able = {"dynamic": abilities.shares, "placements": abilities.counters}.get(mode.mig, False)
+    if able and gpu.profiles:
+        return mode
+    if gpu.mig is not None:
+        return Mode(mig="static")
+    return mode if mode.mig == "off" and gpu.memory_mib else Mode()
+
+
 def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abilities: Abilities) -> list[devices.Device]:
     """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole."""
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
-    if mode.mig == "dynamic" and gpu.profiles and abilities.shares:
+    mode = as_handed_out(gpu, mode, abilities)
+    if mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
-    if mode.mig == "placements" and gpu.profiles and abilities.counters:
+    if mode.mig == "placements":
         return mig_devices.placements(machine, groups, position, name=name)
     if gpu.mig is not None:
         return []
-    if mode.shared == "none" or not gpu.memory_mib:
+    if mode.shared == "none":
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:
         return [devices.shared(machine, groups, position, mode, name=name)]
