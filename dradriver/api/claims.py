@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +32,7 @@ def pinned(
     *,
     uuids: Mapping[str, Sequence[str]],
     compute: Mapping[str, int] = MappingProxyType({}),
+    placed: Collection[str] = (),
     keep_env: Sequence[str] = (),
     nccl: str = NCCL_AUTO,
     ledger: Ledger = OURS,
@@ -51,6 +52,7 @@ def pinned(
         uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
             its GPU, part after part of all containers.
         compute: Compute slices of MIG profiles, by the profile's name.
+        placed: Uuids of GPUs whose MIG slices are devices of their own.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ledger: Whose devices they are.
@@ -60,7 +62,7 @@ def pinned(
     mig = {
         name: config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
         for name, part in parts.items()
-        if isinstance(part, MigPart)
+        if isinstance(part, MigPart) and uuids[name][0] not in placed
     }
     order = {name: list(each) for name, each in uuids.items()}
     opaque = config.make(order=order, keep_env=list(keep_env), nccl=nccl, mig=mig)
@@ -92,9 +94,9 @@ def pinned(
                             "deviceClassName": _device_class(parts.get(name), ledger),
                             "allocationMode": "ExactCount",
                             "count": len(each),
-                            "selectors": [{"cel": {"expression": uuid_selector(each, ledger)}}],
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed, ledger)}}],
                         }
-                        | _capacity(parts.get(name), compute),
+                        | ({} if each[0] in placed else _capacity(parts.get(name), compute)),
                     }
                     for name, each in uuids.items()
                 ],
@@ -130,6 +132,22 @@ def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
         return {"capacity": {"requests": {names.CAPACITY_CORES: str(cores), names.CAPACITY_MEMORY: f"{memory}Mi"}}}
     slices = {names.CAPACITY_MEMORY_SLICES: part.size, names.CAPACITY_COMPUTE_SLICES: compute[part.profile]}
     return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
+
+
+def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str], ledger: Ledger) -> str:
+    if isinstance(part, MigPart) and uuids[0] in placed:
+        return placement_selector(uuids[0], part, ledger)
+    return uuid_selector(uuids, ledger)
+
+
+def placement_selector(uuid: str, part: MigPart, ledger: Ledger = OURS) -> str:
+    """Return a CEL expression that holds for the device of one MIG placement of the GPU with this uuid."""
+    of = f'device.attributes["{ledger.attribute_domain}"]'
+    parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
+    return (
+        f'{of}.?parentUUID.orValue("") == {parent} && {of}.?profile.orValue("") == {profile} && '
+        f"{of}.?placement.orValue(-1) == {part.start}"
+    )
 
 
 def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:

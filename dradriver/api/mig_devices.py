@@ -75,12 +75,17 @@ def counters(gpu: Gpu) -> dict[str, Any]:
     return {counter: {"value": "1"} for counter in (*found, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))}
 
 
+def placement_name(gpu: str, profile: MigProfile, start: int) -> str:
+    """Return the device name of a placement on the GPU of this device name."""
+    return f"{gpu}-{profile.id}-{start}"
+
+
 def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
     attributes = devices.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
     taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
     return {
-        "name": f"{name}-{profile.id}-{start}",
+        "name": placement_name(name, profile, start),
         "attributes": attributes
         | {
             "type": {"string": "mig"},

@@ -42,12 +42,21 @@ Taken = tuple[Amount | Slice, ...] | None
 """What is taken of a device: its parts, or None for all of it, and where nobody knows which part it is."""
 
 
+class _Cel(msgspec.Struct, frozen=True, gc=False):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True, gc=False):
+    cel: _Cel = _Cel()
+
+
 class _Capacity(msgspec.Struct, frozen=True, gc=False):
     requests: dict[str, str] = {}
 
 
 class _Exactly(msgspec.Struct, rename="camel", frozen=True, gc=False):
     count: int = 1
+    selectors: list[_Selector] = []
     capacity: _Capacity = _Capacity()
 
 
@@ -144,23 +153,23 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
         else:
             parts = claims.parts_of(choice, uuids)
             right = all(len(each) == 1 for each in uuids.values()) and all(
-                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0]) for name, part in parts.items()
+                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0], ledger) for name, part in parts.items()
             )
     except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
     return Pin(choice=choice, uuids=uuids) if right else None
 
 
-def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:
+def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, ledger: Ledger) -> bool:
     """Return whether a request is for a part: annotations can be changed while a claim's spec cannot."""
     said = asked.capacity.requests
     if isinstance(part, SharePart):
         return mig is None and _amount(said) == part.amount
-    return (
-        mig is not None
-        and (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
-        and quantity.whole(said.get(names.CAPACITY_MEMORY_SLICES, "0")) == part.size > 0
-    )
+    if mig is None:
+        return [one.cel.expression for one in asked.selectors] == [claims.placement_selector(uuid, part, ledger)]
+    return (mig.profile, mig.starts) == (part.profile, {uuid: part.start}) and quantity.whole(
+        said.get(names.CAPACITY_MEMORY_SLICES, "0")
+    ) == part.size > 0
 
 
 def _amount(capacities: Mapping[str, str]) -> Amount:

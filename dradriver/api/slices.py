@@ -16,7 +16,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.machine import Gpu, Machine, MigProfile
 
 MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
@@ -120,6 +120,11 @@ def part_name(uuid: str, profile: int, start: int) -> str:
     It is never the instance's own uuid, which is born when the instance is made.
     """
     return f"{device_name(uuid)}-{profile}-{start}"
+
+
+def placement_name(uuid: str, profile: MigProfile, start: int) -> str:
+    """Return the device name of a placement of a MIG profile on a GPU."""
+    return mig_devices.placement_name(device_name(uuid), profile, start)
 
 
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:

@@ -244,6 +244,7 @@ class Writer:
             placement.choice,
             uuids=placement.uuids,
             compute=placement.compute,
+            placed=placement.placed,
             keep_env=wish.keep_env,
             nccl=wish.nccl,
         )

@@ -31,6 +31,7 @@ class _Pool(msgspec.Struct):
         devices: Device name and uuid of each GPU by the machine's own number.
         usable: Names of the devices that may be given away.
         parts: How devices may be had in parts, by name.
+        placed: What each device is that is a placement of a MIG profile, by the GPU's device name and its own.
         machine: The machine.
         row: The node's row that the fleet has it under; None while it has not.
     """
@@ -38,6 +39,7 @@ class _Pool(msgspec.Struct):
     devices: dict[int, tuple[str, str]]
     usable: frozenset[str]
     parts: dict[str, PartsOf]
+    placed: dict[str, dict[str, Slice]]
     machine: Machine
     row: int | None = None
 
@@ -144,6 +146,26 @@ class Inventory:
         pool = self._pools.get(device[0])
         return device[1] in pool.usable if pool is not None else None
 
+    def holders(self, device: Device) -> Mapping[Key, Taken]:
+        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its placements."""
+        pool = self._pools.get(device[0])
+        if pool is None or not pool.placed:
+            return self.holds.holders(device)
+        gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
+        held = dict(self.holds.holders((device[0], gpu)))
+        for name, one in pool.placed.get(gpu, {}).items():
+            for claim in self.holds.holders((device[0], name)):
+                before = held.get(claim, ())
+                held[claim] = None if before is None else (*before, one)
+        return held
+
+    def placed(self, pool: str) -> frozenset[str]:
+        """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
+        found = self._pools.get(pool)
+        if found is None:
+            return frozenset()
+        return frozenset(uuid for device, uuid in found.devices.values() if device in found.placed)
+
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
         found = self._pools.get(pool)
@@ -151,7 +173,7 @@ class Inventory:
 
     def fits(self, claim: Key, device: Device, taken: Taken, others: Collection[Key]) -> bool:
         """Return whether a claim can have this of a device beside what these other claims hold of it."""
-        held = self.holds.holders(device)
+        held = self.holders(device)
         loads = [held[other] for other in others if other != claim and other in held]
         if not loads:
             return True
@@ -187,7 +209,12 @@ class Inventory:
                 devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
                 usable = frozenset().union(*(piece.usable for piece in found))
                 parts = {device: how for piece in found for device, how in piece.parts.items()}
-                self._pools[name] = _Pool(devices, usable, parts, machine)
+                placed = _placed(machine, frozenset().union(*(piece.placed for piece in found)))
+                for device, own in placed.items():
+                    parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=False)
+                    if not usable.isdisjoint(own):
+                        usable |= {device}
+                self._pools[name] = _Pool(devices, usable, parts, placed, machine)
                 if any(how.exclusive for how in parts.values()):
                     self._exclusive.add(name)
         self._offer(name)
@@ -223,7 +250,7 @@ class Inventory:
         free = [
             number
             for number, (device, _) in pool.devices.items()
-            if device in pool.usable and not self.holds.holders((name, device))
+            if device in pool.usable and not self.holders((name, device))
         ]
         offer, parts = self._in_parts(name, pool)
         try:
@@ -253,9 +280,9 @@ class Inventory:
         found: dict[int, list[Part]] = {}
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
-            held = self.holds.holders((name, device))
             if how is None or device not in pool.usable:
                 continue
+            held = self.holders((name, device))
             if how.only:
                 only.add(number)
             others = how.exclusive and any(claim[0] != self._viewer for claim in held)
@@ -277,3 +304,19 @@ def _part(number: int, one: Amount | Slice) -> Part:
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)
+
+
+def _placed(machine: Machine, listed: frozenset[str]) -> dict[str, dict[str, Slice]]:
+    """Return what those devices of a machine are that are placements of MIG profiles."""
+    found: dict[str, dict[str, Slice]] = {}
+    for gpu in machine.gpus if listed else ():
+        device = slices.device_name(gpu.uuid)
+        every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
+        own = {
+            name: Slice(profile.name, start, profile.size)
+            for profile, start in every
+            if (name := slices.placement_name(gpu.uuid, profile, start)) in listed
+        }
+        if own:
+            found[device] = own
+    return found

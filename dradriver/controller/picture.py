@@ -221,7 +221,7 @@ class Picture:
     def _crowded(self, claim: Key, taken: Mapping[Device, Taken], counts: Callable[[ClaimRecord], bool]) -> bool:
         """Return whether a claim cannot have this beside what those others hold that are there and count."""
         for device, part in taken.items():
-            others = [key for key in self.inventory.holds.holders(device) if key in self.claims]
+            others = [key for key in self.inventory.holders(device) if key in self.claims]
             others = [key for key in others if key != claim and counts(self.claims[key])]
             if not self.inventory.fits(claim, device, part, others):
                 return True
@@ -262,7 +262,7 @@ class Picture:
         self._rehold(key)
         if new is not None and new.devices:
             for device in new.devices:
-                for other in self.inventory.holds.holders(device):
+                for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pod_of(other)
         self._touch_pod_of(key)

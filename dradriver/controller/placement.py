@@ -16,6 +16,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         hostnames: The pod's nodes, the chosen one first: ``kubernetes.io/hostname`` labels by node name.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
+        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
     """
 
@@ -24,6 +25,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     uuids: dict[str, tuple[str, ...]]
     texts: dict[str, str | None]
     compute: dict[str, int] = {}
+    placed: frozenset[str] = frozenset()
 
     @property
     def node(self) -> str:

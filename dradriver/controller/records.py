@@ -123,6 +123,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         count: How many slices that generation has.
         usable: Names of its devices that no taint blocks: our claims tolerate none.
         parts: How those of its devices may be had in parts that may, by name.
+        placed: Names of its devices that are a placement of a MIG profile.
         machine: The machine in its annotation, or why that cannot be read; None without one.
     """
 
@@ -133,6 +134,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     usable: frozenset[str]
     parts: dict[str, PartsOf]
+    placed: frozenset[str]
     machine: Machine | str | None
 
 
@@ -155,6 +157,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         count=piece.spec.pool.resource_slice_count,
         usable=frozenset(d.name for d in piece.spec.devices if not any(taint.blocks for taint in d.taints)),
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
+        placed=frozenset(d.name for d in piece.spec.devices if d.consumes_counters and _text(d, "type") == "mig"),
         machine=machine,
     )
 

@@ -345,7 +345,9 @@ class GpuCluster:
         allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
         every, claims = self.all(RESOURCE_SLICES), self.all(RESOURCE_CLAIMS)
         for node in dict.fromkeys(piece["spec"]["nodeName"] for piece in every):
-            devices = {d["name"]: d for p in every if p["spec"]["nodeName"] == node for d in p["spec"]["devices"]}
+            devices = {
+                d["name"]: d for p in every if p["spec"]["nodeName"] == node for d in p["spec"].get("devices", ())
+            }
             found = scheduling.results(node, devices, claim, claims) if node in allowed else None
             if found is not None:
                 return found

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from dradriver.api import names, quantity, slices
 from tests.fakes.apistore import Object
+
+_PLACEMENT = re.compile(
+    r'\?parentUUID\.orValue\(""\) == "([^"]+)" .*\?profile\.orValue\(""\) == "([^"]+)" .*orValue\(-1\) == ([0-9]+)$'
+)
 
 
 def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Iterable[Object]) -> list[Object] | None:
@@ -19,15 +24,15 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
         claims: All claims, which hold what they were allocated.
     """
     used = _used(node, claims)
+    counters = [counter for name in used for counter in _counters(devices.get(name, {}))]
     found: list[Object] = []
     for request in claim["spec"]["devices"]["requests"]:
-        for uuid in pinned(request):
-            name = slices.device_name(uuid)
+        for name in _wanted(request, devices):
             device = devices.get(name)
             if device is None or (not device.get("allowMultipleAllocations") and name in used):
                 return None
             own = used.setdefault(name, {})
-            one = result(node, uuid, request["name"])
+            one = result(node, name, request["name"])
             if device.get("allowMultipleAllocations"):
                 asked = request["exactly"].get("capacity", {}).get("requests", {})
                 takes = {key: asked.get(key, c["requestPolicy"]["default"]) for key, c in device["capacity"].items()}
@@ -36,21 +41,40 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
                     if own[key] > quantity.whole(device["capacity"][key]["value"]):
                         return None
                 one |= {"shareID": f"{claim['metadata']['uid']}-{len(found)}", "consumedCapacity": takes}
+            counters += _counters(device)
+            if len(set(counters)) < len(counters):
+                return None
             found.append(one)
     return found
 
 
 def pinned(request: Object) -> list[str]:
-    """Return the uuids that a request's selector allows."""
+    """Return the uuids of the GPUs that a request's selector allows, or allows a placement of."""
     text = request["exactly"]["selectors"][0]["cel"]["expression"]
+    if (placement := _PLACEMENT.search(text)) is not None:
+        return [placement[1]]
     uuids: list[str] = json.loads(text[text.rindex("[") :])
     assert len(uuids) == request["exactly"]["count"]
     return uuids
 
 
-def result(node: str, uuid: str, request: str = "main") -> Object:
-    """Return the result of a request that gets a GPU."""
-    return {"request": request, "driver": names.DRIVER, "pool": node, "device": slices.device_name(uuid)}
+def _wanted(request: Object, devices: Mapping[str, Object]) -> list[str]:
+    """Names of the devices that a request's selector allows; one of no device where there is none."""
+    placement = _PLACEMENT.search(request["exactly"]["selectors"][0]["cel"]["expression"])
+    if placement is None:
+        return [slices.device_name(uuid) for uuid in pinned(request)]
+    uuid, profile, start = placement.groups()
+    wanted = {"parentUUID": {"string": uuid}, "profile": {"string": profile}, "placement": {"int": int(start)}}
+    return [name for name, device in devices.items() if wanted.items() <= device["attributes"].items()] or [""]
+
+
+def _counters(device: Object) -> list[tuple[str, str]]:
+    return [(one["counterSet"], name) for one in device.get("consumesCounters", ()) for name in one["counters"]]
+
+
+def result(node: str, device: str, request: str = "main") -> Object:
+    """Return the result of a request that gets a device, by its name or a GPU's uuid."""
+    return {"request": request, "driver": names.DRIVER, "pool": node, "device": slices.device_name(device)}
 
 
 def _used(node: str, claims: Iterable[Object]) -> dict[str, dict[str, int]]:

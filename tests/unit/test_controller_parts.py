@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names
+from dradriver.api import names, slices
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
@@ -257,3 +257,71 @@ async def test_of_a_slice_that_the_node_agent_placed_nobody_knows_where_it_is() 
     cluster.pod("late", ("1g.10gb",))
     await step(cluster)
     assert bound(cluster, "whole", "late") == [True, False]
+
+
+PLACEMENTS = Mode(mig="placements")
+
+
+async def test_a_slice_that_is_a_device_is_pinned_by_what_it_is_and_its_pod_to_one_node() -> None:
+    cluster = GpuCluster()
+    for node in ("a", "b"):
+        cluster.node(node, "hgx-h100", mode=PLACEMENTS)
+    cluster.node("c", "hgx-h100")
+    cluster.pod("p", {"x": ("1g.10gb", "3g.40gb")})
+    cluster.pod("whole", 8)
+    await step(cluster)
+    claim = cluster.claim("p")
+    assert claim is not None
+    for request in claim["spec"]["devices"]["requests"]:
+        assert "capacity" not in request["exactly"]
+        assert '.?profile.orValue("") == ' in request["exactly"]["selectors"][0]["cel"]["expression"]
+    assert "mig" not in claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]
+    assert bound(cluster, "p", "whole") == [True, True]
+    assert len(nodes_of(cluster, "p")) == 1
+    assert len(nodes_of(cluster, "whole")) == 1, "no other pod is looked at there either"
+
+
+async def test_placements_that_are_devices_fill_a_gpu_and_keep_it_from_being_whole() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=PLACEMENTS)
+    cluster.pod("rest", 7)
+    await step(cluster)
+    for number in range(8):
+        cluster.pod(f"p{number}", ("1g.10gb",))
+    await step(cluster)
+    assert bound(cluster, *(f"p{number}" for number in range(8))) == [True] * 7 + [False]
+    cluster.pod("one", 1)
+    await step(cluster)
+    for number in range(6):
+        await end(cluster, f"p{number}")
+    await step(cluster)
+    assert bound(cluster, "p7", "one") == [True, False]
+    await end(cluster, "p6")
+    await end(cluster, "p7")
+    await step(cluster)
+    assert bound(cluster, "one") == [True]
+
+
+async def test_a_slice_of_a_template_keeps_its_gpu_from_being_whole_and_its_place_from_others() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "dgx-a100", mode=PLACEMENTS)
+    cluster.node("b", "hgx-h100", mode=PLACEMENTS)
+    (profile,) = [one for one in cluster.machines["b"].gpus[0].profiles if one.name == "4g.40gb"]
+    device = slices.placement_name(cluster.machines["b"].gpus[0].uuid, profile, 0)
+    result = {"request": "g", "driver": names.DRIVER, "pool": "b", "device": device}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "x", "namespace": "default"}, "status": status})
+    cluster.pod("seven", 7)
+    cluster.pod("eighth", 1)
+    await step(cluster)
+    assert bound(cluster, "seven", "eighth") == [True, False], "A100 in MIG mode is never whole"
+    cluster.pod("p", ("4g.40gb",))
+    cluster.pod("q", ("3g.40gb",))
+    await step(cluster)
+    assert bound(cluster, "p", "q") == [False, True]
+    assert cluster.note("q", "part") == "3g.40gb@4"
+
+
+def nodes_of(cluster: GpuCluster, pod: str) -> list[str]:
+    terms = cluster.get_pod(pod)["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
