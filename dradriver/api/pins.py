@@ -201,14 +201,14 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
                 pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
             found[device] = pinned.get(device)
             continue
-        share = _share(result.consumed_capacity)
+        share = share_of(result.consumed_capacity)
         others = found.get(device, ())
         found[device] = None if share is None or others is None else (*others, share)
     return found
 
 
-def _share(consumed: Mapping[str, str]) -> Amount | None:
-    """Return what a result takes of its device as a share; None where that is all of it, or nobody knows."""
+def share_of(consumed: Mapping[str, str]) -> Amount | None:
+    """Return what a result takes of its device as a share; None where that is all of it, or no share."""
     try:
         amount = _amount(consumed)
     except WordError:
