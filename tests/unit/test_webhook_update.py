@@ -197,6 +197,21 @@ def test_the_gpus_of_a_waiting_pod_cannot_change() -> None:
     assert "contradicts" in admit(annotated(live, gpus="2"), old=live).message
 
 
+def test_a_waiting_pod_keeps_its_part() -> None:
+    live = lived(pod(1, annotations={"gpu.topology/share": "0.25"}), "waiting")
+    assert admit(live, old=live).patch == []
+    assert admit(annotated(live, min_memory="40Gi"), old=live).allowed
+    for words in ({"share": "0.5"}, {"share": None}, {"share": None, "mig_profile": "1g.10gb"}):
+        message = admit(annotated(live, **words), old=live).message
+        assert "a pod keeps the part of a GPU that it was created with; create the pod anew" in message
+
+
+def test_a_waiting_pod_cannot_have_more_slices_than_its_containers_name() -> None:
+    live = lived(pod(2, annotations=NVLINK), "waiting")
+    sliced = annotated(live, required=None, policy=None, mig_profile="1g.10gb", preferred=None)
+    assert "another number of MIG slices later; create the pod anew" in admit(sliced, old=live).message
+
+
 @pytest.mark.parametrize("stage", ["placed", "running"])
 def test_words_that_come_too_late_are_warned_about(stage: str) -> None:
     live = lived(MANIFESTS["plain"], stage)
