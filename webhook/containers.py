@@ -91,8 +91,8 @@ def asked(name: str, amounts: Amounts) -> Asked:
     return limit
 
 
-def init_request(name: str, wanted: Asked, asks: Asks) -> str | None:
-    """Return the request that an init container shares with an app container; None for the whole claim.
+def lender(name: str, wanted: Asked, asks: Asks) -> str | None:
+    """Return the app container whose requests an init container shares; None for the whole claim.
 
     An init container has ended before the others start, so it borrows their GPUs.
 

@@ -12,17 +12,20 @@ import base64
 import functools
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import affinity, messages, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, described
+from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
 from webhook import advice, bounds, containers, view, wanted
 from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
+
+Requests = Mapping[str, tuple[str, ...]]
+"""Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
 _GATE: Final = view.Named(names.GATE)
@@ -63,13 +66,13 @@ def create(
     else:
         _refuse_foreign(pod)
         asks = containers.asks(pod)
-    note = _resolved(tuple(pod.words.items()), tuple(asks.items()), policies)
+    note, requests = _resolved(tuple(pod.words.items()), tuple(asks.items()), policies)
     return (
         wanted.Wanted(
             written={names.REQUEST: note},
-            containers=tuple(_app(c, asks) for c in pod.containers),
+            containers=tuple(_app(c, requests) for c in pod.containers),
             init_containers=tuple(
-                _app(c, asks) if c.restart_policy == "Always" else _init(c, asks, copied=copied)
+                _app(c, requests) if c.restart_policy == "Always" else _init(c, asks, requests, copied=copied)
                 for c in pod.init_containers
             ),
             claims=wanted.with_last(spec.resource_claims or (), view.PodClaim(names.POD_CLAIM, new_name())),
@@ -83,9 +86,15 @@ def create(
 
 
 @functools.lru_cache(maxsize=256)
-def _resolved(words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], policies: Policies) -> str:
-    """Return the note of a resolved request. Pods of one job come in numbers, all with the same words."""
-    return resolved.write(resolved.resolve(dict(words), dict(asks), policies))
+def _resolved(
+    words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], policies: Policies
+) -> tuple[str, Requests]:
+    """Return the note of a resolved request, and the claim's requests of each container.
+
+    Pods of one job come in numbers, all with the same words.
+    """
+    found = resolved.resolve(dict(words), dict(asks), policies)
+    return resolved.write(found), request_names(found.asked)
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -161,16 +170,23 @@ def _uses_claim(claims: Sequence[view.UsedClaim]) -> bool:
     return any(claim.name == names.POD_CLAIM for claim in claims)
 
 
-def _app(container: view.Container, asks: Asks) -> wanted.Container | None:
-    """What an app container or sidecar should be: a user of its own request of the claim, if it has GPUs."""
+def _app(container: view.Container, requests: Requests) -> wanted.Container | None:
+    """What an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
     stripped = containers.amounts(container).gpus
-    if container.name in asks:
-        own = view.UsedClaim(names.POD_CLAIM, container.name)
-        return wanted.Container(wanted.with_last(container.claims, own), stripped)
+    if container.name in requests:
+        return _user(container, requests[container.name], stripped)
     return wanted.Container(tuple(range(len(container.claims))), stripped) if stripped else None
 
 
-def _init(container: view.Container, asks: Asks, *, copied: bool) -> wanted.Container | None:
+def _user(
+    container: view.Container, requests: Sequence[str | None], stripped: tuple[tuple[str, ...], ...]
+) -> wanted.Container:
+    """What a container should be that uses these requests of the claim; None for all of it."""
+    own = [view.UsedClaim(names.POD_CLAIM, request) for request in requests]
+    return wanted.Container(wanted.with_last(container.claims, *own), stripped)
+
+
+def _init(container: view.Container, asks: Asks, requests: Requests, *, copied: bool) -> wanted.Container | None:
     """What an init container should be: a borrower of GPUs that another has later.
 
     Raises:
@@ -183,5 +199,5 @@ def _init(container: view.Container, asks: Asks, *, copied: bool) -> wanted.Cont
     own_ask = 0 if copied else containers.asked(container.name, found)
     if not own_ask:
         return wanted.Container(tuple(range(len(container.claims))), found.gpus)
-    own = view.UsedClaim(names.POD_CLAIM, containers.init_request(container.name, own_ask, asks))
-    return wanted.Container(wanted.with_last(container.claims, own), found.gpus)
+    lender = containers.lender(container.name, own_ask, asks)
+    return _user(container, (None,) if lender is None else requests[lender], found.gpus)

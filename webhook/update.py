@@ -14,6 +14,7 @@ from typing import Any, Final
 from dradriver.api import affinity, limits, names, resolved, values
 from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
+from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
 from webhook import bounds, containers, create, view, wanted
 from webhook.containers import Asks
@@ -22,6 +23,9 @@ _KEPT: Final = (
     f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
 )
 _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place; for this pod the change does nothing"
+_PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+_OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod keeps the part of a GPU that it was created with; create the pod anew"
+_OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
@@ -70,12 +74,21 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
         found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found
     try:
-        return resolved.write(resolved.resolve(pod.words, asks, policies)), []
+        if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
+            raise WordError(_OTHER_PART)
+        new = resolved.resolve(pod.words, asks, policies)
+        if request_names(new.asked) != request_names(asks):
+            raise WordError(_OTHER_REQUESTS)
+        return resolved.write(new), []
     except WordError as error:
         if same:
             return note, []  # of an earlier release, and beyond repair
         _refuse_what_is_new(error, pod.words, live.words, asks, policies)
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
+
+
+def _has_parts(asks: Asks) -> bool:
+    return any(not isinstance(one, int) for one in asks.values())
 
 
 def _asks(live: view.Pod) -> tuple[Asks | None, bool]:

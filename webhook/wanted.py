@@ -53,11 +53,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     required: Any = AS_SENT
 
 
-def with_last(sent: Sequence[view.Named], own: view.Named) -> Entries:
-    """Return a list in which ``own`` stands once, at the end unless it is there already."""
-    if own in sent:
+def with_last(sent: Sequence[view.Named], *own: view.Named) -> Entries:
+    """Return a list in which ``own``, of one name, stand once each, at the end unless they are there already."""
+    if all(one in sent for one in own):
         return tuple(range(len(sent)))
-    return (*(i for i, entry in enumerate(sent) if entry.name != own.name), view.plain(own))
+    return (*(i for i, entry in enumerate(sent) if entry.name != own[0].name), *map(view.plain, own))
 
 
 def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:

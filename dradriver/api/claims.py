@@ -1,14 +1,15 @@
-"""The claim that pins one chosen set of GPUs."""
+"""The claim that pins what was chosen: whole GPUs, or parts of some."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from dradriver.allocator.request import Choice
+from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart
 from dradriver.api import config, names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -16,33 +17,55 @@ from dradriver.api.objects import Pod, ResourceClaim
 from dradriver.api.values import NCCL_AUTO
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""  # claims of before there were parts say none
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+_WHOLE = msgspec.json.Decoder(Choice)
+_PARTS = msgspec.json.Decoder(PartChoice)
+
+
 def pinned(
     pod: Pod,
-    choice: Choice,
+    choice: Choice | PartChoice,
     *,
     uuids: Mapping[str, Sequence[str]],
+    compute: Mapping[str, int] = MappingProxyType({}),
+    placed: Collection[str] = (),
     keep_env: Sequence[str] = (),
     nccl: str = NCCL_AUTO,
     ledger: Ledger = OURS,
 ) -> dict[str, Any]:
-    """Return the claim of a pod: one ``exactly`` request for each GPU container, pinned to the chosen GPUs.
+    """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
-    Each container has a request of its own because the kubelet hands out CDI devices by request; all are pinned, so
-    the scheduler has nothing to search. The owner is marked as controller: only then does Kubernetes delete the claim
-    of a pod that has finished. The finalizer is Kubernetes' own: the scheduler adds it in a write of its own before it
-    allocates a claim, unless it is there already, so a pod costs the API server a write less. The claim controller of
-    kube-controller-manager takes it from every claim that is deleted and in nobody's use.
+    Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
+    or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search. The owner is
+    marked as controller: only then does Kubernetes delete the claim of a pod that has finished. The finalizer is
+    Kubernetes' own: the scheduler adds it in a write of its own before it allocates a claim, unless it is there
+    already, so a pod costs the API server a write less. The claim controller of kube-controller-manager takes it from
+    every claim that is deleted and in nobody's use.
 
     Args:
         pod: The pod that will own the claim; it names the claim.
-        choice: The chosen set.
-        uuids: The chosen GPUs by container's name, in the order of ``choice.containers``.
+        choice: What was chosen.
+        uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
+            its GPU, part after part of all containers.
+        compute: Compute slices of MIG profiles, by the profile's name.
+        placed: Uuids of GPUs whose MIG slices are devices of their own.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ledger: Whose devices they are.
     """
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
-    opaque = config.make(order={name: list(part) for name, part in uuids.items()}, keep_env=list(keep_env), nccl=nccl)
+    parts = parts_of(choice, uuids)
+    mig = {
+        name: config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
+        for name, part in parts.items()
+        if isinstance(part, MigPart) and uuids[name][0] not in placed
+    }
+    order = {name: list(each) for name, each in uuids.items()}
+    opaque = config.make(order=order, keep_env=list(keep_env), nccl=nccl, mig=mig)
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -68,18 +91,63 @@ def pinned(
                     {
                         "name": name,
                         "exactly": {
-                            "deviceClassName": ledger.device_class,
+                            "deviceClassName": _device_class(parts.get(name), ledger),
                             "allocationMode": "ExactCount",
-                            "count": len(part),
-                            "selectors": [{"cel": {"expression": uuid_selector(part, ledger)}}],
-                        },
+                            "count": len(each),
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed, ledger)}}],
+                        }
+                        | ({} if each[0] in placed else _capacity(parts.get(name), compute)),
                     }
-                    for name, part in uuids.items()
+                    for name, each in uuids.items()
                 ],
                 "config": [{"opaque": {"driver": ledger.driver, "parameters": opaque}}],
             }
         },
     }
+
+
+def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dict[str, Part]:
+    """Return the part that each request of a claim is for, by the request's name; none of whole GPUs' requests.
+
+    Raises:
+        ValueError: There are more requests than parts, or fewer.
+    """
+    if isinstance(choice, Choice):
+        return {}
+    return dict(zip(requests, (part for parts in choice.containers for part in parts), strict=True))
+
+
+def _device_class(part: Part | None, ledger: Ledger) -> str:
+    if part is None:
+        return ledger.device_class
+    return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
+
+
+def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
+    """Return what is asked of a device's capacities, all of them: what a claim does not ask for it gets all of."""
+    if part is None:
+        return {}
+    if isinstance(part, SharePart):
+        cores, memory = part.amount.cores, part.amount.memory_mib
+        return {"capacity": {"requests": {names.CAPACITY_CORES: str(cores), names.CAPACITY_MEMORY: f"{memory}Mi"}}}
+    slices = {names.CAPACITY_MEMORY_SLICES: part.size, names.CAPACITY_COMPUTE_SLICES: compute[part.profile]}
+    return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
+
+
+def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str], ledger: Ledger) -> str:
+    if isinstance(part, MigPart) and uuids[0] in placed:
+        return placement_selector(uuids[0], part, ledger)
+    return uuid_selector(uuids, ledger)
+
+
+def placement_selector(uuid: str, part: MigPart, ledger: Ledger = OURS) -> str:
+    """Return a CEL expression that holds for the device of one MIG placement of the GPU with this uuid."""
+    of = f'device.attributes["{ledger.attribute_domain}"]'
+    parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
+    return (
+        f'{of}.?parentUUID.orValue("") == {parent} && {of}.?profile.orValue("") == {profile} && '
+        f"{of}.?placement.orValue(-1) == {part.start}"
+    )
 
 
 def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:
@@ -92,7 +160,7 @@ def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:
     return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
 
 
-def read_choice(claim: ResourceClaim) -> Choice | None:
+def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
     """Return the choice that a claim of ours was made from; None where the claim is not ours.
 
     Raises:
@@ -102,6 +170,6 @@ def read_choice(claim: ResourceClaim) -> Choice | None:
     if text is None or claim.metadata.labels.get(names.LABEL) != names.LABEL_PLACED:
         return None
     try:
-        return msgspec.json.decode(text, type=Choice)
+        return (_PARTS if _KIND.decode(text).kind == "parts" else _WHOLE).decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None

@@ -75,9 +75,12 @@ def _of_type(name: str) -> dict[str, dict[str, Any]]:
 
 def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
-    if mode.exclusive_to:
-        found["exclusiveTo"] = {"string": mode.exclusive_to}
-    return found
+    return found | exclusive(mode)
+
+
+def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
+    """Return to whom all parts of a GPU belong at any time, as attributes."""
+    return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 
 
 def divisible(total: int, most: int, *, unit: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dradriver.api import devices, names
+from dradriver.api.policies.modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile
 
@@ -63,7 +64,7 @@ def static(machine: Machine, position: int, *, name: str) -> list[devices.Device
     ]
 
 
-def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> devices.Device:
+def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> devices.Device:
     """Return a GPU as one device with its slices as capacities: who asks for none gets all.
 
     Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
@@ -74,7 +75,7 @@ def on_demand(machine: Machine, groups: Groups, position: int, *, name: str) -> 
         device["attributes"] = devices.identity(machine, position) | {"type": {"string": "mig"}}
     memory, compute = max(p.size for p in gpu.profiles), max(p.compute for p in gpu.profiles)
     return device | {
-        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}},
+        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}} | devices.exclusive(mode),
         "allowMultipleAllocations": True,
         "capacity": {
             names.CAPACITY_MEMORY_SLICES: devices.divisible(memory, memory),
@@ -110,6 +111,11 @@ def counters(gpu: Gpu) -> dict[str, Any]:
     return {counter: {"value": "1"} for counter in (*found, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))}
 
 
+def placement_name(gpu: str, profile: MigProfile, start: int) -> str:
+    """Return the device name of a placement on the GPU of this device name."""
+    return f"{gpu}-{profile.id}-{start}"
+
+
 def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
     taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
     media = [_MEDIA] if _has_media(profile) else []
@@ -122,7 +128,7 @@ def _instance(machine: Machine, position: int, profile: MigProfile, start: int, 
     attributes = devices.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
     return {
-        "name": f"{name}-{profile.id}-{start}",
+        "name": placement_name(name, profile, start),
         "attributes": attributes
         | {
             "type": {"string": "mig"},

@@ -59,8 +59,9 @@ LEVEL: Final = PREFIX + "level"
 SCORE: Final = PREFIX + "score"
 FALLBACK: Final = PREFIX + "fallback"
 NODE: Final = PREFIX + "node"
+PART: Final = PREFIX + "part"  # of each GPU in ``ALLOCATED``, in its order: 25%/20480Mi, or 1g.10gb@6
 REASON: Final = PREFIX + "reason"  # why the pod waits
-RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, REASON)
+RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, REASON)
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON

@@ -232,6 +232,9 @@ class Device(_Object, frozen=True):
     name: str = ""
     attributes: dict[str, dict[str, Any]] = {}
     taints: list[Taint] = []
+    allow_multiple_allocations: bool = False
+    capacity: dict[str, dict[str, Any]] = {}
+    consumes_counters: list[Any] = []
 
 
 class SliceSpec(_Object, frozen=True):

@@ -6,6 +6,7 @@ gets whose limit says how many GPUs; without such a word the limits say it thems
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -81,6 +82,28 @@ def count(asked: Asked) -> int:
     if isinstance(asked, int):
         return asked
     return 1 if isinstance(asked, Amount) else len(asked)
+
+
+def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the claim's requests of each container: its own, or several numbered ones.
+
+    The webhook writes them into the containers before anything is chosen, and the controller into the claim: both have
+    them from here. All are DNS labels, as containers' names are, and no two are equal.
+
+    Args:
+        asked: What each container asks for, by name in pod order.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    taken = set(asked)
+    for name, one in asked.items():
+        if isinstance(one, int) or count(one) == 1:
+            found[name] = (name,)
+            continue
+        free = (f"{name[:58]}-{number}" for number in itertools.count(1))
+        own = tuple(itertools.islice((each for each in free if each not in taken), count(one)))
+        taken.update(own)
+        found[name] = own
+    return found
 
 
 def described(asked: Asked) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Choice
-from dradriver.api import claims, config, slices
+from dradriver.allocator.request import Amount, Choice, Part, PartChoice, SharePart
+from dradriver.api import claims, config, names, quantity, slices
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import DeviceConfig, Pod, ResourceClaim
@@ -19,12 +19,45 @@ Key = tuple[str, str]
 Device = tuple[str, str]
 """Pool and name of a device. The name is the GPU's identity, so it outlives the GPU's absence."""
 
-Amount = tuple[tuple[str, str], ...] | None
-"""What is taken of a device: quantities by capacity's name, or None for the whole device."""
+
+ALL_CORES: Final = 100
+_MIB: Final = 2**20
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """One MIG slice of a GPU.
+
+    Attributes:
+        profile: The profile's name.
+        start: Its first memory slice.
+        size: How many memory slices it takes from there on.
+    """
+
+    profile: str
+    start: int
+    size: int
+
+
+Taken = tuple[Amount | Slice, ...] | None
+"""What is taken of a device: its parts, or None for all of it, and where nobody knows which part it is."""
+
+
+class _Cel(msgspec.Struct, frozen=True, gc=False):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True, gc=False):
+    cel: _Cel = _Cel()
+
+
+class _Capacity(msgspec.Struct, frozen=True, gc=False):
+    requests: dict[str, str] = {}
 
 
 class _Exactly(msgspec.Struct, rename="camel", frozen=True, gc=False):
     count: int = 1
+    selectors: list[_Selector] = []
+    capacity: _Capacity = _Capacity()
 
 
 class _Request(msgspec.Struct, rename="camel", frozen=True, gc=False):
@@ -61,19 +94,27 @@ class Pin(msgspec.Struct, frozen=True):
 
     Attributes:
         choice: The choice, by the machine's numbers of that time.
-        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers``.
+        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
     """
 
-    choice: Choice
+    choice: Choice | PartChoice
     uuids: dict[str, tuple[str, ...]]
 
     @property
     def devices(self) -> frozenset[Device]:
         """The chosen GPUs' devices."""
-        return devices_of(self.choice.node, self.uuids)
+        return frozenset(self.taken)
+
+    @property
+    def taken(self) -> dict[Device, Taken]:
+        """What is taken of each of them."""
+        return taken_of(self.choice, self.uuids)
 
     def numbers(self) -> dict[int, str]:
         """Return the chosen GPUs' uuids by the machine's numbers of that time."""
+        if isinstance(self.choice, PartChoice):
+            parts = claims.parts_of(self.choice, self.uuids)
+            return {part.gpu: self.uuids[request][0] for request, part in parts.items()}
         return {
             number: uuid
             for numbers, uuids in zip(self.choice.containers, self.uuids.values(), strict=True)
@@ -81,9 +122,16 @@ class Pin(msgspec.Struct, frozen=True):
         }
 
 
-def devices_of(node: str, uuids: Mapping[str, tuple[str, ...]]) -> frozenset[Device]:
-    """Return the devices of a node's GPUs, given by request."""
-    return frozenset((node, slices.device_name(uuid)) for part in uuids.values() for uuid in part)
+def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Taken]:
+    """Return what is taken of each device of a node's GPUs, given by request."""
+    if isinstance(choice, Choice):
+        return {(choice.node, slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
+    found: dict[Device, tuple[Amount | Slice, ...]] = {}
+    for request, part in claims.parts_of(choice, uuids).items():
+        device = choice.node, slices.device_name(uuids[request][0])
+        one = part.amount if isinstance(part, SharePart) else Slice(part.profile, part.start, part.size)
+        found[device] = (*found.get(device, ()), one)
+    return dict(found)
 
 
 def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
@@ -93,27 +141,79 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
         opaque = [c.opaque for c in claim.spec.devices.config if c.opaque and c.opaque.driver == ledger.driver]
         if choice is None or len(opaque) != 1:
             return None
-        order = config.read(opaque[0].parameters).order
-    except (WordError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
+        told = config.read(opaque[0].parameters)
+        # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
+        asked = {request.name: request.exactly for request in claim.spec.devices.requests if request.exactly}
+        uuids = {name: tuple(told.order.get(name, ())) for name in asked}
+        counts = [len(each) for each in uuids.values()]
+        if len(told.order) != len(asked) or [one.count for one in asked.values()] != counts:
+            return None
+        if isinstance(choice, Choice):
+            right = counts == [len(part) for part in choice.containers]
+        else:
+            parts = claims.parts_of(choice, uuids)
+            right = all(len(each) == 1 for each in uuids.values()) and all(
+                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0], ledger) for name, part in parts.items()
+            )
+    except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
-    # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
-    asked = {request.name: request.exactly.count for request in claim.spec.devices.requests if request.exactly}
-    uuids = {name: tuple(order.get(name, ())) for name in asked}
-    counts = [len(part) for part in uuids.values()]
-    if len(order) != len(asked) or [*asked.values()] != counts or counts != [len(part) for part in choice.containers]:
-        return None
-    return Pin(choice=choice, uuids=uuids)
+    return Pin(choice=choice, uuids=uuids) if right else None
 
 
-def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Amount]:
-    """Return this driver's devices that the scheduler gave the claim; one for monitoring takes none from anybody."""
+def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, ledger: Ledger) -> bool:
+    """Return whether a request is for a part: annotations can be changed while a claim's spec cannot."""
+    said = asked.capacity.requests
+    if isinstance(part, SharePart):
+        return mig is None and _amount(said) == part.amount
+    if mig is None:
+        return [one.cel.expression for one in asked.selectors] == [claims.placement_selector(uuid, part, ledger)]
+    return (mig.profile, mig.starts) == (part.profile, {uuid: part.start}) and quantity.whole(
+        said.get(names.CAPACITY_MEMORY_SLICES, "0")
+    ) == part.size > 0
+
+
+def _amount(capacities: Mapping[str, str]) -> Amount:
+    """Return an amount of compute and memory; what is not said is 0.
+
+    Raises:
+        WordError: A text is no quantity.
+    """
+    cores = quantity.whole(capacities.get(names.CAPACITY_CORES, "0"))
+    return Amount(cores, -(-quantity.whole(capacities.get(names.CAPACITY_MEMORY, "0")) // _MIB))
+
+
+def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
+    """Return what the scheduler gave the claim of this driver's devices; monitoring takes nothing from anybody.
+
+    Where a MIG slice lies the scheduler does not know: that is read from the pin, and a claim without one has all of
+    the GPU, as far as anybody else can tell.
+    """
     if claim.status.allocation is None:
         return {}
-    return {
-        (result.pool, result.device): tuple(sorted(result.consumed_capacity.items())) or None
-        for result in claim.status.allocation.devices.results
-        if result.driver == ledger.driver and not result.admin_access
-    }
+    found: dict[Device, Taken] = {}
+    pinned: dict[Device, Taken] | None = None
+    for result in claim.status.allocation.devices.results:
+        if result.driver != ledger.driver or result.admin_access:
+            continue
+        device = result.pool, result.device
+        if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
+            if pinned is None:
+                pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
+            found[device] = pinned.get(device)
+            continue
+        share = share_of(result.consumed_capacity)
+        others = found.get(device, ())
+        found[device] = None if share is None or others is None else (*others, share)
+    return found
+
+
+def share_of(consumed: Mapping[str, str]) -> Amount | None:
+    """Return what a result takes of its device as a share; None where that is all of it, or no share."""
+    try:
+        amount = _amount(consumed)
+    except WordError:
+        return None
+    return amount if 0 < amount.cores < ALL_CORES else None
 
 
 def owner(claim: Claim) -> tuple[str, str] | None:

@@ -76,20 +76,9 @@ def resolve(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies
     told = nccl(annotations, policies)
     return Resolved(
         containers=tuple(asked),
-        request=published(parse(annotations, asked, policies)),
+        request=parse(annotations, asked, policies),
         nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
     )
-
-
-def published(request: Request) -> Whole:
-    """Return the request if what it asks for is in the slices of some driver.
-
-    Raises:
-        WordError: It asks for parts.
-    """
-    if not isinstance(request, Whole):
-        raise WordError("parts of a GPU are not published yet; ask for whole GPUs, and leave shares and MIG slices out")
-    return request
 
 
 def write(resolved: Resolved) -> str:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dradriver.allocator.request import Choice
+from dradriver.allocator.request import Choice, Part, PartChoice, SharePart
 from dradriver.api import names
 
 
-def written(choice: Choice, uuids: Mapping[int, str]) -> dict[str, str | None]:
+def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
     """Return the annotations that tell a pod's author what the pod got; None for those to take away.
 
     Args:
         choice: What was chosen.
         uuids: The chosen GPUs' uuids by the machine's own number.
     """
+    if isinstance(choice, PartChoice):
+        parts = [part for parts in choice.containers for part in parts]
+        return dict.fromkeys(names.RESULTS) | {
+            names.ALLOCATED: ",".join(uuids[part.gpu] for part in parts),
+            names.PART: ",".join(map(described, parts)),
+            names.NODE: choice.node,
+        }
     alone = len(choice.gpus) == 1  # nobody to talk to
     return {
         names.ALLOCATED: ",".join(uuids[index] for index in choice.gpus),
@@ -25,8 +32,16 @@ def written(choice: Choice, uuids: Mapping[int, str]) -> dict[str, str | None]:
         names.SCORE: str(choice.score),
         names.FALLBACK: ",".join(word.value for word in choice.fallback) or None,
         names.NODE: choice.node,
+        names.PART: None,
         names.REASON: None,
     }
+
+
+def described(part: Part) -> str:
+    """Return a part as pods are told of it: ``25%/20480Mi`` of compute and memory, or ``1g.10gb@6`` with its start."""
+    if isinstance(part, SharePart):
+        return f"{part.amount.cores}%/{part.amount.memory_mib}Mi"
+    return f"{part.profile}@{part.start}"
 
 
 def gbps(value: float) -> str:

@@ -16,7 +16,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.machine import Gpu, Machine, MigProfile
 
 MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
@@ -136,6 +136,11 @@ def part_name(uuid: str, profile: int, start: int) -> str:
     return f"{device_name(uuid)}-{profile}-{start}"
 
 
+def placement_name(uuid: str, profile: MigProfile, start: int) -> str:
+    """Return the device name of a placement of a MIG profile on a GPU."""
+    return mig_devices.placement_name(device_name(uuid), profile, start)
+
+
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     """Return the machine that a node's current slices describe, or None where none of them carries one.
 
@@ -155,6 +160,16 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     return codec.decode(newest.metadata.annotations[names.MACHINE])
 
 
+def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
+    """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted."""
+    able = {"dynamic": abilities.shares, "placements": abilities.counters}.get(mode.mig, False)
+    if able and gpu.profiles:
+        return mode
+    if gpu.mig is not None:
+        return Mode(mig="off" if mode.mig == "off" else "static")
+    return mode if mode.mig == "off" and gpu.memory_mib else Mode()
+
+
 def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abilities: Abilities) -> list[devices.Device]:
     """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
 
@@ -162,13 +177,14 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
     """
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
-    if _made_for_claims(gpu, mode, abilities) and mode.mig == "dynamic":
-        return [mig_devices.on_demand(machine, groups, position, name=name)]
-    if _made_for_claims(gpu, mode, abilities):
+    mode = as_handed_out(gpu, mode, abilities)
+    if mode.mig == "dynamic":
+        return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
+    if mode.mig == "placements":
         return mig_devices.placements(machine, groups, position, name=name)
     if gpu.mig is not None:
         return [] if mode.mig == "off" else mig_devices.static(machine, position, name=name)
-    if mode.shared == "none" or not gpu.memory_mib:
+    if mode.shared == "none":
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:
         return [devices.shared(machine, groups, position, mode, name=name)]
@@ -179,15 +195,12 @@ def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
     return modes.get(gpu.uuid) or (_WHOLE if gpu.mig is None else _STATIC)
 
 
-def _made_for_claims(gpu: Gpu, mode: Mode, abilities: Abilities) -> bool:
-    able = {"dynamic": abilities.shares, "placements": abilities.counters}
-    return able.get(mode.mig, False) and bool(gpu.profiles)
-
-
 def _steady(machine: Machine, modes: Mapping[str, Mode], abilities: Abilities) -> Machine:
     """Return the machine without what every pod would change: the instances that are made for claims."""
     gpus = tuple(
-        msgspec.structs.replace(gpu, mig=None) if _made_for_claims(gpu, _mode(gpu, modes), abilities) else gpu
+        msgspec.structs.replace(gpu, mig=None)
+        if as_handed_out(gpu, _mode(gpu, modes), abilities).mig in ("dynamic", "placements")
+        else gpu
         for gpu in machine.gpus
     )
     return machine if gpus == machine.gpus else msgspec.structs.replace(machine, gpus=gpus)

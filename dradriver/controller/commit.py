@@ -239,7 +239,15 @@ class Writer:
     async def _create(self, pod: Pod, wish: Wish, placement: Placement) -> ClaimRecord:
         if self._picture.overtaken(wish.claim, placement):
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        body = claims.pinned(pod, placement.choice, uuids=placement.uuids, keep_env=wish.keep_env, nccl=wish.nccl)
+        body = claims.pinned(
+            pod,
+            placement.choice,
+            uuids=placement.uuids,
+            compute=placement.compute,
+            placed=placement.placed,
+            keep_env=wish.keep_env,
+            nccl=wish.nccl,
+        )
         namespace, name = wish.claim
         try:
             created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)

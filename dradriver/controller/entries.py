@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Whole
-from dradriver.api import names, resolved
+from dradriver.allocator.request import Request, Whole
+from dradriver.api import names, parts, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
@@ -22,24 +22,24 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request: What the allocator is asked.
-        containers: Names of the containers that the GPUs are split over.
+        requests: Names of the claim's requests, container after container.
         claim: The claim that will hold them.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ask: What it asks of a node.
     """
 
-    request: Whole
-    containers: tuple[str, ...]
+    request: Request
+    requests: tuple[str, ...]
     claim: Key
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
 
     @property
-    def kind(self) -> tuple[Whole, Ask]:
-        """What pods share that find a place together or not at all."""
-        return self.request, self.ask
+    def kind(self) -> tuple[Request, Ask, str]:
+        """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
+        return self.request, self.ask, "" if isinstance(self.request, Whole) else self.claim[0]
 
 
 def read_wish(pod: Pod) -> Wish:
@@ -56,8 +56,8 @@ def read_wish(pod: Pod) -> Wish:
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
     return Wish(
-        request=resolved.published(found.request),
-        containers=found.containers,
+        request=found.request,
+        requests=tuple(name for own in parts.request_names(found.asked).values() for name in own),
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
@@ -78,6 +78,7 @@ class Entry:
         moved: How often in a row another writer was first.
         failures: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
+        renewed: Whether the claim that it has, or had, was made anew because the scheduler had overlooked its room.
         claim_uid: The claim that the times below are of; empty where it was taken back.
         lost: How often its claim has vanished by somebody else's doing.
         promised_at: When that claim was first seen.
@@ -94,6 +95,7 @@ class Entry:
         self.moved = 0
         self.failures = 0
         self.tried: list[str] = []
+        self.renewed = False
         self.claim_uid = ""
         self.lost = 0
         self.promised_at = 0.0
@@ -157,5 +159,5 @@ class Entry:
 
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""
-        self.not_before, self.failures = 0.0, 0
+        self.not_before, self.failures, self.renewed = 0.0, 0, False
         self.tried.clear()

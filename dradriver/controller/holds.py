@@ -1,10 +1,10 @@
-"""Who holds which device: whole, or an amount of it."""
+"""Who holds which device: whole, or parts of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dradriver.api.pins import Amount, Device, Key
+from dradriver.api.pins import Device, Key, Taken
 
 
 class Holds:
@@ -14,10 +14,10 @@ class Holds:
     """
 
     def __init__(self) -> None:
-        self._devices: dict[Key, dict[Device, Amount]] = {}
-        self._holders: dict[Device, dict[Key, Amount]] = {}
+        self._devices: dict[Key, dict[Device, Taken]] = {}
+        self._holders: dict[Device, dict[Key, Taken]] = {}
 
-    def hold(self, claim: Key, devices: Mapping[Device, Amount]) -> set[Device]:
+    def hold(self, claim: Key, devices: Mapping[Device, Taken]) -> set[Device]:
         """Record all that a claim holds from now on; nothing when it is gone. Returns the devices it is news for."""
         before = self._devices.get(claim, {})
         if before == devices:
@@ -36,10 +36,10 @@ class Holds:
             device for device in before.keys() | devices.keys() if before.get(device, "") != devices.get(device, "")
         }
 
-    def of(self, claim: Key) -> Mapping[Device, Amount]:
+    def of(self, claim: Key) -> Mapping[Device, Taken]:
         """Return what a claim holds."""
         return self._devices.get(claim, {})
 
-    def holders(self, device: Device) -> Mapping[Key, Amount]:
+    def holders(self, device: Device) -> Mapping[Key, Taken]:
         """Return the claims that hold a device: one, or several that share it or were promised it twice."""
         return self._holders.get(device, {})

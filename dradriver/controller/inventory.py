@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator import Fleet
+from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
+from dradriver.allocator.parts.offers import WHOLE
+from dradriver.allocator.request import Part
 from dradriver.api import slices
-from dradriver.api.pins import Amount, Device, Key
+from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
 from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
-from dradriver.controller.records import SliceRecord
+from dradriver.controller.records import PartsOf, SliceRecord
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
 
@@ -28,12 +30,16 @@ class _Pool(msgspec.Struct):
     Attributes:
         devices: Device name and uuid of each GPU by the machine's own number.
         usable: Names of the devices that may be given away.
+        parts: How devices may be had in parts, by name.
+        placed: What each device is that is a placement of a MIG profile, by the GPU's device name and its own.
         machine: The machine.
         row: The node's row that the fleet has it under; None while it has not.
     """
 
     devices: dict[int, tuple[str, str]]
     usable: frozenset[str]
+    parts: dict[str, PartsOf]
+    placed: dict[str, dict[str, Slice]]
     machine: Machine
     row: int | None = None
 
@@ -41,7 +47,8 @@ class _Pool(msgspec.Struct):
 class Inventory:
     """All GPUs by identity.
 
-    A GPU is taken while any claim holds it or a part of it, listed or not.
+    A GPU is taken while any claim holds it or a part of it, listed or not; of one that may be had in parts, what the
+    claims that hold parts of it leave may be had as parts.
 
     Attributes:
         holds: Who holds what.
@@ -58,6 +65,14 @@ class Inventory:
         self.nccl_version = ""
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
+        self._viewer = ""
+        self._exclusive: set[str] = set()  # pools with GPUs whose parts are of one namespace at a time
+
+    def look_as(self, namespace: str) -> None:
+        """Let the fleet offer from now on what a pod of this namespace may have parts of."""
+        if namespace != self._viewer:
+            self._viewer = namespace
+            self._dirty |= self._exclusive
 
     @property
     def fleet(self) -> Fleet:
@@ -98,12 +113,13 @@ class Inventory:
         """Take in that a node came or went: without a row of its own it has no place in the arrays."""
         self._offer(name)
 
-    def hold(self, claim: Key, devices: Mapping[Device, Amount]) -> set[Device]:
+    def hold(self, claim: Key, devices: Mapping[Device, Taken]) -> set[Device]:
         """Record all that a claim holds from now on. Returns the devices that it is news for."""
         news = self.holds.hold(claim, devices)
         for pool, device in news:
             self._dirty.add(pool)
-            if not self.holds.holders((pool, device)):
+            left = self.holds.holders((pool, device))
+            if claim not in left and None not in left.values():
                 self._nodes.helped(pool)
         return news
 
@@ -130,8 +146,60 @@ class Inventory:
         pool = self._pools.get(device[0])
         return device[1] in pool.usable if pool is not None else None
 
+    def holders(self, device: Device) -> Mapping[Key, Taken]:
+        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its placements."""
+        pool = self._pools.get(device[0])
+        if pool is None or not pool.placed:
+            return self.holds.holders(device)
+        gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
+        held = dict(self.holds.holders((device[0], gpu)))
+        for name, one in pool.placed.get(gpu, {}).items():
+            for claim in self.holds.holders((device[0], name)):
+                before = held.get(claim, ())
+                held[claim] = None if before is None else (*before, one)
+        return held
+
+    def placed(self, pool: str) -> frozenset[str]:
+        """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
+        found = self._pools.get(pool)
+        if found is None:
+            return frozenset()
+        return frozenset(uuid for device, uuid in found.devices.values() if device in found.placed)
+
+    def compute(self, pool: str) -> dict[str, int]:
+        """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
+        found = self._pools.get(pool)
+        return {} if found is None else {p.name: p.compute for gpu in found.machine.gpus for p in gpu.profiles}
+
+    def fits(self, claim: Key, device: Device, taken: Taken, others: Collection[Key]) -> bool:
+        """Return whether a claim can have this of a device beside what these other claims hold of it."""
+        held = self.holders(device)
+        loads = [held[other] for other in others if other != claim and other in held]
+        if not loads:
+            return True
+        if taken is None or None in loads:
+            return False
+        pool = self._pools.get(device[0])
+        gpus = () if pool is None else pool.machine.gpus
+        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device[1]), None)
+        if pool is None or gpu is None:
+            return False  # nobody knows how much of it there is
+        parts = pool.parts.get(device[1])
+        if parts is not None and parts.exclusive and any(o[0] != claim[0] for o in others if o in held):
+            return False
+        every = [*taken, *(one for load in loads if load is not None for one in load)]
+        amounts = [one for one in every if isinstance(one, Amount)]
+        spans = [range(one.start, one.start + one.size) for one in every if isinstance(one, Slice)]
+        return (
+            not (amounts and spans)
+            and sum(amount.cores for amount in amounts) <= ALL_CORES
+            and sum(amount.memory_mib for amount in amounts) <= gpu.memory_mib
+            and len({number for span in spans for number in span}) == sum(map(len, spans))
+        )
+
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
+        self._exclusive.discard(name)
         found = self._current(name)
         if found:
             machine = next((piece.machine for piece in found if piece.machine is not None), None)
@@ -140,7 +208,15 @@ class Inventory:
             elif machine is not None:
                 devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
                 usable = frozenset().union(*(piece.usable for piece in found))
-                self._pools[name] = _Pool(devices, usable, machine)
+                parts = {device: how for piece in found for device, how in piece.parts.items()}
+                placed = _placed(machine, frozenset().union(*(piece.placed for piece in found)))
+                for device, own in placed.items():
+                    parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=False)
+                    if not usable.isdisjoint(own):
+                        usable |= {device}
+                self._pools[name] = _Pool(devices, usable, parts, placed, machine)
+                if any(how.exclusive for how in parts.values()):
+                    self._exclusive.add(name)
         self._offer(name)
 
     def _current(self, name: str) -> list[SliceRecord]:
@@ -174,15 +250,18 @@ class Inventory:
         free = [
             number
             for number, (device, _) in pool.devices.items()
-            if device in pool.usable and not self.holds.holders((name, device))
+            if device in pool.usable and not self.holders((name, device))
         ]
+        offer, parts = self._in_parts(name, pool)
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
             else:
                 self._fleet.set_node(name, self._with_nccl(pool.machine), free, row=row)
                 pool.row = row
-            self._free[row] = len(free)
+            self._fleet.set_offer(name, offer)
+            self._fleet.set_parts(name, parts)
+            self._free[row] = len(set(free) - offer.parts_only)
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
             self._leave_out(name)
@@ -195,7 +274,55 @@ class Inventory:
         del self._pools[name]
         self._nodes.offer(name, False)
 
+    def _in_parts(self, name: str, pool: _Pool) -> tuple[Offer, dict[int, list[Part]]]:
+        """Return which GPUs of a node may be had in parts, and the parts that are on them, by the machine's numbers.
+
+        On a GPU that somebody has whole, or of which nobody knows what is taken, there are none: it is not free either,
+        so nothing more is given of it.
+        """
+        if not pool.parts:
+            return WHOLE, {}
+        shared, sliced, only = set(), set(), set()
+        found: dict[int, list[Part]] = {}
+        for number, (device, _) in pool.devices.items():
+            how = pool.parts.get(device)
+            if how is None or device not in pool.usable:
+                continue
+            held = self.holders((name, device))
+            if how.only:
+                only.add(number)
+            others = how.exclusive and any(claim[0] != self._viewer for claim in held)
+            if how.sliced and not others:
+                sliced.add(number)
+            if how.shared and not others:
+                shared.add(number)
+            if held and None not in held.values():
+                found[number] = [_part(number, one) for taken in held.values() for one in taken or ()]
+        return Offer(shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only)), found
+
     def _with_nccl(self, machine: Machine) -> Machine:
         if machine.nccl_version or not self.nccl_version:
             return machine
         return msgspec.structs.replace(machine, nccl_version=self.nccl_version)
+
+
+def _part(number: int, one: Amount | Slice) -> Part:
+    if isinstance(one, Amount):
+        return SharePart(gpu=number, amount=one)
+    return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)
+
+
+def _placed(machine: Machine, listed: frozenset[str]) -> dict[str, dict[str, Slice]]:
+    """Return what those devices of a machine are that are placements of MIG profiles."""
+    found: dict[str, dict[str, Slice]] = {}
+    for gpu in machine.gpus if listed else ():
+        device = slices.device_name(gpu.uuid)
+        every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
+        own = {
+            name: Slice(profile.name, start, profile.size)
+            for profile, start in every
+            if (name := slices.placement_name(gpu.uuid, profile, start)) in listed
+        }
+        if own:
+            found[device] = own
+    return found

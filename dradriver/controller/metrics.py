@@ -10,11 +10,12 @@ from dradriver.allocator.request import Level
 from dradriver.controller.causes import Cause
 from dradriver.kube.labels import Labelled
 
+PART: Final = "part"
 PLACEMENTS: Final = Labelled(
     Counter,
     "gpu_topology_placements_total",
-    "Pods whose gate was lifted, by the level their GPUs reach.",
-    level=[level.value for level in Level],
+    "Pods whose gate was lifted, by the level their GPUs reach; part for parts of GPUs.",
+    level=[*(level.value for level in Level), PART],
 )
 WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
 DURATION: Final = Histogram(

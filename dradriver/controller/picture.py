@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.request import Weights
 from dradriver.api.objects import Node, Pod
-from dradriver.api.pins import Amount, Device, Key, claim_key
+from dradriver.api.pins import Device, Key, Taken, claim_key
 from dradriver.controller.inventory import Inventory
 from dradriver.controller.nodes.requests import Amounts, request_of
 from dradriver.controller.nodes.table import NodeTable
@@ -200,14 +200,14 @@ class Picture:
         return None if key is None else self.claims.get(key)
 
     def rivals(self, claim: ClaimRecord) -> bool:
-        """Return whether a device that a claim is pinned to was given to another."""
+        """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
         assert claim.pin is not None, "asked of our own claims"
-        return any(
-            self.claims[other].devices
-            for device in claim.pin.devices
-            for other in self.inventory.holds.holders(device)
-            if other != claim.key and other in self.claims
-        )
+        return self._crowded(claim.key, claim.pin.taken, lambda other: bool(other.devices))
+
+    def fits(self, claim: ClaimRecord) -> bool:
+        """Return whether what a claim is pinned to fits beside all that others hold, given or promised."""
+        assert claim.pin is not None, "asked of our own claims"
+        return not self._crowded(claim.key, claim.pin.taken, lambda _: True)
 
     def has(self, claim: ClaimRecord) -> bool:
         """Return whether a claim is there still, and is not on its way out."""
@@ -215,12 +215,17 @@ class Picture:
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def overtaken(self, claim: Key, placement: Placement) -> bool:
-        """Return whether another claim has come by a device of a placement since it was decided."""
-        return any(
-            other != claim and other in self.claims
-            for device in placement.devices
-            for other in self.inventory.holds.holders(device)
-        )
+        """Return whether other claims have come by what a placement needs since it was decided."""
+        return self._crowded(claim, placement.taken, lambda _: True)
+
+    def _crowded(self, claim: Key, taken: Mapping[Device, Taken], counts: Callable[[ClaimRecord], bool]) -> bool:
+        """Return whether a claim cannot have this beside what those others hold that are there and count."""
+        for device, part in taken.items():
+            others = [key for key in self.inventory.holders(device) if key in self.claims]
+            others = [key for key in others if key != claim and counts(self.claims[key])]
+            if not self.inventory.fits(claim, device, part, others):
+                return True
+        return False
 
     def taken_for(self, claim: Key) -> tuple[str, Amounts] | None:
         """Return the node that the pod of a claim takes something from, and what; None for nothing."""
@@ -257,7 +262,7 @@ class Picture:
         self._rehold(key)
         if new is not None and new.devices:
             for device in new.devices:
-                for other in self.inventory.holds.holders(device):
+                for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pod_of(other)
         self._touch_pod_of(key)
@@ -272,7 +277,7 @@ class Picture:
         if (pod := self._claimed_by.get(key)) is not None:
             self._recount(pod)
 
-    def _held(self, key: Key) -> dict[Device, Amount]:
+    def _held(self, key: Key) -> Mapping[Device, Taken]:
         """Return what a claim was given, else what it is pinned to, as long as it is there.
 
         A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
@@ -280,12 +285,12 @@ class Picture:
         claim = self.claims.get(key)
         if claim is None:
             intended = self._intended.get(key)
-            return {} if intended is None else dict.fromkeys(intended.devices)
+            return {} if intended is None else intended.taken
         if claim.devices is not None:
             return claim.devices
         if claim.pin is None or claim.deleting:
             return {}  # no scheduler gives devices to a claim that is on its way out
-        return dict.fromkeys(claim.pin.devices)
+        return claim.pin.taken
 
     def _recount(self, key: Key) -> None:
         """Count what a pod of ours takes: from its node, or from the one that it is promised to."""

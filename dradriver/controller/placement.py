@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dradriver.allocator.request import Choice
-from dradriver.api.pins import Device, devices_of
+from dradriver.allocator.request import Choice, PartChoice
+from dradriver.api.pins import Device, Taken, taken_of
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,14 +14,18 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         choice: What was chosen, with the node and the machine's numbers of that time.
         hostnames: The pod's nodes, the chosen one first: ``kubernetes.io/hostname`` labels by node name.
-        uuids: The chosen GPUs by container's name, in the order of ``choice.containers``.
+        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
+        compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
+        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
     """
 
-    choice: Choice
+    choice: Choice | PartChoice
     hostnames: dict[str, str]
     uuids: dict[str, tuple[str, ...]]
     texts: dict[str, str | None]
+    compute: dict[str, int] = {}
+    placed: frozenset[str] = frozenset()
 
     @property
     def node(self) -> str:
@@ -29,6 +33,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return self.choice.node
 
     @property
-    def devices(self) -> frozenset[Device]:
-        """The chosen GPUs."""
-        return devices_of(self.choice.node, self.uuids)
+    def taken(self) -> dict[Device, Taken]:
+        """What is taken of each chosen GPU's device."""
+        return taken_of(self.choice, self.uuids)

@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.request import Whole
+from dradriver.allocator.request import Request, Whole
 from dradriver.api.pins import Key
 from dradriver.controller.entries import Entry
 from dradriver.controller.nodes.ask import Ask
 from dradriver.controller.nodes.columns import Bools, Ints
 from dradriver.controller.nodes.table import NodeTable
 
-Kind = tuple[Whole, Ask]
+Kind = tuple[Request, Ask, str]
 Order = tuple[str, str]
 
 _NEVER: Final = -1
@@ -35,6 +35,7 @@ class _Class:
         reason: Why, then.
         checked_at: When it was last asked without an event.
         seen: The version of the picture then.
+        gpus: Fewest free GPUs of a node that may take one.
         queued: The order that it stands in the queue's own heap under; None while it does not.
     """
 
@@ -42,7 +43,7 @@ class _Class:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.gpus = kind[0].gpus
+        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) else 0  # parts may be of GPUs that are in use
         self.heap: list[tuple[Order, Key]] = []
         self.failed_at = _NEVER
         self.reason = ""

@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api import names, pins
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
-from dradriver.api.pins import Amount, Claim, Key, Pin
+from dradriver.api.pins import Claim, Key, Pin, Taken
 from dradriver.kube import codec
 from dradriver.topology import codec as machines
 from dradriver.topology.check import is_identity
@@ -38,7 +38,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ours: bool
     owner: tuple[str, str] | None
     pin: Pin | None
-    devices: dict[pins.Device, Amount] | None
+    devices: dict[pins.Device, Taken] | None
     users: tuple[str, ...]
 
     @property
@@ -96,6 +96,22 @@ def read_node(data: msgspec.Raw) -> Node:
     return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}, labels=labels))
 
 
+class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
+    """How a device may be had in parts.
+
+    Attributes:
+        shared: In shares.
+        sliced: In MIG slices, made where they are wanted.
+        only: Never whole.
+        exclusive: Its parts are of one namespace at a time.
+    """
+
+    shared: bool
+    sliced: bool
+    only: bool
+    exclusive: bool
+
+
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A slice of this driver.
 
@@ -106,6 +122,8 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         generation: The pool's generation that it belongs to.
         count: How many slices that generation has.
         usable: Names of its devices that no taint blocks: our claims tolerate none.
+        parts: How those of its devices may be had in parts that may, by name.
+        placed: Names of its devices that are a placement of a MIG profile.
         machine: The machine in its annotation, or why that cannot be read; None without one.
     """
 
@@ -115,6 +133,8 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int
     count: int
     usable: frozenset[str]
+    parts: dict[str, PartsOf]
+    placed: frozenset[str]
     machine: Machine | str | None
 
 
@@ -136,6 +156,8 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         generation=piece.spec.pool.generation,
         count=piece.spec.pool.resource_slice_count,
         usable=frozenset(d.name for d in piece.spec.devices if not any(taint.blocks for taint in d.taints)),
+        parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
+        placed=frozenset(d.name for d in piece.spec.devices if d.consumes_counters and _text(d, "type") == "mig"),
         machine=machine,
     )
 
@@ -176,8 +198,31 @@ _STAND_IN: Final = "GPU-stand-in-"
 
 
 def _uuid(device: Device) -> str:
-    uuid = device.attributes.get(OURS.uuid_attribute, {}).get("string", "")
-    return uuid if isinstance(uuid, str) else ""
+    return _text(device, OURS.uuid_attribute) or _text(device, "parentUUID")
+
+
+def _text(device: Device, attribute: str) -> str:
+    text = device.attributes.get(attribute, {}).get("string", "")
+    return text if isinstance(text, str) else ""
+
+
+def _parts(device: Device) -> PartsOf | None:
+    """Return how a device may be had in parts; None for one that one claim has for itself."""
+    if not device.allow_multiple_allocations:
+        return None
+    return _parts_of(
+        device.attributes.get("shareable", {}).get("bool") is True,
+        _text(device, "mig") == "dynamic",
+        _text(device, "type") == "mig",
+        _text(device, "exclusiveTo") == "namespace",
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _parts_of(shared: bool, sliced: bool, only: bool, exclusive: bool) -> PartsOf | None:
+    if not (shared or sliced):
+        return None
+    return PartsOf(shared=shared, sliced=sliced, only=only, exclusive=exclusive)
 
 
 def _machine(text: str, uuids: list[str]) -> Machine | str:

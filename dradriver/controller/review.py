@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.request import Amount
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key
@@ -21,6 +22,7 @@ from dradriver.controller.records import ClaimRecord
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
+OVERLOOKED_S: Final = 1.0
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -143,12 +145,24 @@ def _promised(
     until, cause = entry.promised_at + promise_s, Cause.OVERDUE
     if entry.unschedulable_at is not None and not pod.status.nominated_node_name:
         # Nothing tells whether the scheduler has tried this claim, or still speaks of the one before.
+        if _overlooked(entry, claim, picture):
+            # kube-scheduler counts a share twice that it allocates and sees allocated at the same time, and then lets a
+            # pod wait until some other device is given back (seen with Kubernetes 1.36.3).
+            overlooked = entry.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
+            return Wait(until=overlooked) if now < overlooked else Withdraw(claim, Cause.OVERLOOKED)
         patient = entry.unschedulable_at + unschedulable_s * 2.0 ** min(entry.failures, 6)
         if patient < until:
             until, cause = patient, Cause.UNSCHEDULABLE
     if now < until:
         return Wait(until=until)  # what the pod says is put right once the claim has its devices
     return Withdraw(claim, cause, _told(pod, refused))
+
+
+def _overlooked(entry: Entry, claim: ClaimRecord, picture: Picture) -> bool:
+    """Return whether the scheduler may find no room for a share by mistake: until it was made anew once."""
+    pin = claim.pin
+    share = pin is not None and any(isinstance(one, Amount) for taken in pin.taken.values() for one in taken or ())
+    return share and not entry.renewed and picture.fits(claim)
 
 
 def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:

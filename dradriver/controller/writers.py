@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from dradriver.allocator.request import Choice
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.causes import Cause
@@ -234,12 +235,14 @@ class Writers:
     def _lifted(self, entry: Entry, placement: Placement, began: float) -> None:
         self._reasons.taken_away(entry.key)
         if entry.pod.gated:
-            metrics.PLACEMENTS.labels(placement.choice.level.value).inc()
+            choice = placement.choice
+            metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
             metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
 
     async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
         await self._writer.withdraw(step.claim)
         entry.claim_uid = ""
+        entry.renewed = step.cause is Cause.OVERLOOKED
         metrics.WITHDRAWALS.labels(step.cause.value).inc()
         if step.claim.pin is not None and step.reason:
             node = step.claim.pin.choice.node

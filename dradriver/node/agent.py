@@ -37,6 +37,7 @@ from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.errors import NotYetError
 from dradriver.node.health.events import Holding, PodEvents
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.kmsg import KernelLog
@@ -49,7 +50,7 @@ from dradriver.node.kubelet.service import DraService
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.threads import Thread
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ async def run(
         OSError: The sockets' folders cannot be used, or the health port is taken.
     """
     paths = sockets.paths(kubelet_root=options.kubelet_root, state_dir=options.state_dir, pod_uid=options.pod_uid)
-    policies = PoliciesFile(options.policies)
+    policies = PoliciesFile(options.policies, on_change=lambda _: publisher.poke())
 
     def released() -> str | None:
         return release.reason(publisher.labels)
@@ -191,6 +192,19 @@ async def run(
             for one in prepared
         ]
 
+    async def used() -> set[str] | None:
+        try:
+            return {uuid for one in await holdings() for uuid in one.gpus}
+        except (DriverError, OSError) as error:
+            logger.warning("what is prepared is not known: %s", error)
+            return None
+
+    def sharing(gpu: Gpu) -> Sharing:
+        mode = publisher.modes.get(gpu.uuid)
+        if mode is None:
+            raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
+        return Sharing(by="mps" if mode.shared == "mps" else "time-slicing")
+
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
@@ -213,7 +227,7 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery, lambda: machines.machine, released, mode_switched),
+        workshop=_workshop(options, discovery, lambda: machines.machine, released, sharing, mode_switched),
         boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
@@ -232,6 +246,9 @@ async def run(
         taints=record.taints,
         adopt=record.adopt,
         lacks=server_lacks,
+        policies=lambda: policies.in_force,
+        used=used,
+        mps=options.mps,
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(
@@ -295,13 +312,13 @@ def _workshop(
     discovery: Discovery,
     machine: Callable[[], Machine | None],
     released: Callable[[], str | None],
+    sharing: Callable[[Gpu], Sharing],
     switched: Callable[[], None],
 ) -> Workshop:
     mps = MpsFolder(options.state_dir / "mps", boot=_boot(options))
-    by = Sharing(by="mps" if options.mps else "time-slicing")
     if options.discovery == "simulated":
         folder = _simulated_dir(options)
-        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=lambda _: by, switched=switched)
+        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=sharing, switched=switched)
     return assemble.real(
         discovery.edits,
         cdi_root=options.cdi_root,
@@ -309,6 +326,6 @@ def _workshop(
         driver_root=options.driver_root,
         released=released,
         mps=mps,
-        sharing=lambda _: by,
+        sharing=sharing,
         switched=switched,
     )

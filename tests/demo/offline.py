@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from dradriver.allocator import Choice, Fleet, NoPlaceError, Whole
 from dradriver.api import annotations as words
-from dradriver.api.resolved import published
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine
@@ -30,7 +29,9 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
             got: Choice | None = _by_attribute(loaded, fleet, count)
             request, reason = Whole(containers=(count,)), ""
         else:
-            request = published(words.parse(pod["metadata"]["annotations"], asks(viewed(pod))))
+            parsed = words.parse(pod["metadata"]["annotations"], asks(viewed(pod)))
+            assert isinstance(parsed, Whole), "the demonstration's pods ask for whole GPUs"
+            request = parsed
             try:
                 got, reason = fleet.rank(request, limit=1)[0], ""
             except NoPlaceError as error:

@@ -6,15 +6,16 @@ Nothing happens by itself: events reach the controller when ``deliver`` is calle
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from dradriver.allocator.request import Choice
+from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.parts import Asked, request_names
+from dradriver.api.policies.modes import Mode
 from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
@@ -22,6 +23,7 @@ from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
+from tests.fakes import scheduling
 from tests.fakes.apistore import Collection, Object, Refused, Store, patched
 
 
@@ -119,6 +121,7 @@ class GpuCluster:
         self.unschedulable_s = unschedulable_s
         self.store = Store()
         self.machines: dict[str, Machine] = {}
+        self.modes: dict[str, Mode] = {}
         self._created = 0
         self._seen: dict[str, int] = {}
         self.restart()
@@ -177,8 +180,8 @@ class GpuCluster:
 
     # What others do.
 
-    def node(self, name: str, profile: str | None = "dgx1-v100", **changes: Any) -> None:
-        """Add a node or change it; with a profile it publishes such a machine."""
+    def node(self, name: str, profile: str | None = "dgx1-v100", *, mode: Mode | None = None, **changes: Any) -> None:
+        """Add a node or change it; with a profile it publishes such a machine, its GPUs handed out as ``mode`` says."""
         labels = {"kubernetes.io/hostname": name, **changes.get("labels", {})}
         free = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
         self.put(
@@ -194,6 +197,7 @@ class GpuCluster:
         )
         if profile is not None:
             self.machines[name] = profiles.load(profile, seed=name)
+            self.modes[name] = mode or Mode()
             self.publish(name, self.machines[name])
 
     def device_class(self, name: str, extended: str) -> None:
@@ -204,13 +208,14 @@ class GpuCluster:
         """Publish a node's pool, a generation higher than before."""
         before = self.find(RESOURCE_SLICES, slices.slice_name(0, node))
         generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
-        for built in slices.build(machine, node=node, node_uid="n"):
+        modes = {gpu.uuid: self.modes.get(node, Mode()) for gpu in machine.gpus}
+        for built in slices.build(machine, node=node, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = generation
             self.put(RESOURCE_SLICES, built)
 
-    def pod(self, name: str, gpus: int | Mapping[str, int] = 4, **changes: Any) -> None:
+    def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:
         """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""
-        counts = {"main": gpus} if isinstance(gpus, int) else dict(gpus)
+        counts: dict[str, Asked] = dict(gpus) if isinstance(gpus, Mapping) else {"main": gpus}
         namespace = changes.pop("namespace", "default")
         self._created += 1
         wishes = {names.PREFIX + key: value for key, value in changes.pop("wishes", {}).items()}
@@ -224,10 +229,10 @@ class GpuCluster:
                     "image": "example.com/image",
                     "resources": {
                         "requests": requests,
-                        "claims": [{"name": names.POD_CLAIM, "request": container}],
+                        "claims": [{"name": names.POD_CLAIM, "request": request} for request in requests_of],
                     },
                 }
-                for container in counts
+                for container, requests_of in request_names(counts).items()
             ],
         }
         self.put(
@@ -250,18 +255,19 @@ class GpuCluster:
         for pod in self.all(PODS):
             if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
                 continue
-            claim = self.find(RESOURCE_CLAIMS, pod["spec"]["resourceClaims"][0]["resourceClaimName"], "default")
+            namespace = pod["metadata"]["namespace"]
+            claim = self.find(RESOURCE_CLAIMS, pod["spec"]["resourceClaims"][0]["resourceClaimName"], namespace)
             if claim is None:
                 continue
             if "allocation" not in claim.get("status", {}):
-                node = self._feasible(pod, claim)
-                if node is None:
+                found = self._feasible(pod, claim)
+                if found is None:
                     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
                     self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
                     continue
                 claim["metadata"]["finalizers"] = [names.FINALIZER]
                 claim["status"] = {
-                    "allocation": {"devices": {"results": [_result(node, uuid) for uuid in pins(claim)]}},
+                    "allocation": {"devices": {"results": found}},
                     "reservedFor": [
                         {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
                     ],
@@ -285,7 +291,7 @@ class GpuCluster:
     def rival(self, name: str, node: str, indices: Iterable[int]) -> None:
         """Allocate a claim of somebody else's."""
         uuids = [self.machines[node].gpus[index].uuid for index in indices]
-        results = {"devices": {"results": [_result(node, uuid) for uuid in uuids]}}
+        results = {"devices": {"results": [scheduling.result(node, uuid) for uuid in uuids]}}
         self.put(
             RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": results}}
         )
@@ -329,25 +335,22 @@ class GpuCluster:
         """Return the node and the GPUs that a pod's claim is pinned to."""
         claim = self.claim(pod)
         assert claim is not None
-        node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice).node
+        node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice | PartChoice).node
         wanted = set(pins(claim))
         return node, [gpu.index for gpu in self.machines[node].gpus if gpu.uuid in wanted]
 
-    def _feasible(self, pod: Object, claim: Object) -> str | None:
-        """The first node that the pod may go to and that has all pinned devices free."""
-        taken = {
-            (result["pool"], result["device"])
-            for other in self.all(RESOURCE_CLAIMS)
-            for result in other.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-        }
+    def _feasible(self, pod: Object, claim: Object) -> list[Object] | None:
+        """The results of a claim on the first node that its pod may go to and that has all pinned devices free."""
         terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
-        for piece in self.all(RESOURCE_SLICES):
-            node: str = piece["spec"]["nodeName"]
-            listed = {device["name"] for device in piece["spec"]["devices"]}
-            wanted = {slices.device_name(uuid) for uuid in pins(claim)}
-            if node in allowed and wanted <= listed and not any((node, name) in taken for name in wanted):
-                return node
+        every, claims = self.all(RESOURCE_SLICES), self.all(RESOURCE_CLAIMS)
+        for node in dict.fromkeys(piece["spec"]["nodeName"] for piece in every):
+            devices = {
+                d["name"]: d for p in every if p["spec"]["nodeName"] == node for d in p["spec"].get("devices", ())
+            }
+            found = scheduling.results(node, devices, claim, claims) if node in allowed else None
+            if found is not None:
+                return found
         return None
 
 
@@ -356,24 +359,14 @@ def claim_of(pod: str) -> str:
     return f"gpus-{pod}"
 
 
-def note(counts: Mapping[str, int], wishes: Mapping[str, str]) -> str:
+def note(counts: Mapping[str, Asked], wishes: Mapping[str, str]) -> str:
     """Return what the webhook notes of a pod."""
     return resolved.write(resolved.resolve(wishes, counts))
 
 
 def pins(claim: Object) -> list[str]:
     """Return the uuids that a claim's selectors allow."""
-    found: list[str] = []
-    for request in claim["spec"]["devices"]["requests"]:
-        text = request["exactly"]["selectors"][0]["cel"]["expression"]
-        uuids = json.loads(text[text.rindex("[") :])
-        assert len(uuids) == request["exactly"]["count"]
-        found += uuids
-    return found
-
-
-def _result(node: str, uuid: str) -> Object:
-    return {"request": "main", "driver": names.DRIVER, "pool": node, "device": slices.device_name(uuid)}
+    return [uuid for request in claim["spec"]["devices"]["requests"] for uuid in scheduling.pinned(request)]
 
 
 def _where(store: Store, resource: Resource) -> Collection:

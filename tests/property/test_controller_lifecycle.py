@@ -9,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import re
 from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dradriver.allocator.request import Amount
 from dradriver.api import names
+from dradriver.api.parts import Asked
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.node.discovery.simulated import without
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
+SHARES = (Amount(cores=25), Amount(cores=60), Amount(memory_mib=30_000), Amount(cores=10, memory_mib=60_000))
+SLICES = (("1g.10gb",), ("1g.10gb", "1g.10gb"), ("3g.40gb",), ("2g.20gb", "4g.40gb"), ("7g.80gb",))
 KINDS: tuple[Resource, ...] = (PODS, RESOURCE_CLAIMS, NODES, RESOURCE_SLICES)
 
 
@@ -33,7 +39,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.cluster = GpuCluster(unschedulable_s=0)
         self.pods: list[str] = []
         self.made = 0
-        self.gone: dict[str, set[str]] = {"a": set(), "b": set()}
+        self.gone: dict[str, set[str]] = {"a": set(), "b": set(), "s": set(), "m": set(), "t": set()}
 
     def teardown(self) -> None:
         try:
@@ -45,6 +51,9 @@ class Lifecycle(RuleBasedStateMachine):
     def nodes(self) -> None:
         self.cluster.node("a", "dgx1-v100", allocatable={"cpu": "8"})
         self.cluster.node("b", "a100-pcie-x8-bridge-pairs", allocatable={"cpu": "8"})
+        self.cluster.node("s", "hgx-h100", mode=Mode(shared="time-slicing"), allocatable={"cpu": "8"})
+        self.cluster.node("m", "hgx-h100", mode=Mode(mig="dynamic"), allocatable={"cpu": "8"})
+        self.cluster.node("t", "hgx-h100", mode=Mode(mig="placements"), allocatable={"cpu": "8"})
 
     @rule(
         gpus=st.sampled_from([1, 2, 3, 4, 8]),
@@ -56,6 +65,17 @@ class Lifecycle(RuleBasedStateMachine):
         name = f"p{self.made}"
         self.pods.append(name)
         self.cluster.pod(name, gpus, wishes=wishes, requests={"cpu": cpu})
+
+    @rule(
+        asks=st.lists(st.sampled_from(SHARES), min_size=1, max_size=3)
+        | st.lists(st.sampled_from(SLICES), min_size=1, max_size=3)
+    )
+    def create_with_parts(self, asks: list[Amount] | list[tuple[str, ...]]) -> None:
+        self.made += 1
+        name = f"p{self.made}"
+        self.pods.append(name)
+        each: list[Asked] = [*asks]
+        self.cluster.pod(name, {f"c{number}": ask for number, ask in enumerate(each)})
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
@@ -139,6 +159,19 @@ class Lifecycle(RuleBasedStateMachine):
         assert doubled == []
 
     @invariant()
+    def no_memory_slice_is_in_two_instances(self) -> None:
+        """The scheduler counts slices; that they lie beside each other is the controller's to see to."""
+        used: collections.Counter[tuple[str, int]] = collections.Counter()
+        for claim in self.cluster.all(RESOURCE_CLAIMS):
+            if "allocation" in claim.get("status", {}):
+                mig = claim.get("spec", {}).get("devices", {}).get("config", [{}])[0].get("opaque", {})
+                for one in mig.get("parameters", {}).get("mig", {}).values():
+                    (profile,) = [p for p in self.cluster.machines["m"].gpus[0].profiles if p.name == one["profile"]]
+                    for uuid, start in one["starts"].items():
+                        used.update((uuid, number) for number in range(start, start + profile.size))
+        assert [place for place, count in used.items() if count > 1] == []
+
+    @invariant()
     def no_pod_runs_with_other_gpus_than_it_says(self) -> None:
         for name in self.pods:
             pod = self.cluster.get_pod(name)
@@ -146,7 +179,8 @@ class Lifecycle(RuleBasedStateMachine):
                 claim = self.cluster.claim(name)
                 if claim is None or "allocation" not in claim["status"]:
                     continue  # somebody deleted it under a running pod
-                devices = {r["device"] for r in claim["status"]["allocation"]["devices"]["results"]}
+                every = [r["device"] for r in claim["status"]["allocation"]["devices"]["results"]]
+                devices = [re.sub(r"-[0-9]{1,3}-[0-9]$", "", device) for device in every]  # of a placement
                 said = (self.cluster.note(name, "allocated") or "").lower().split(",")
                 assert sorted(devices) == sorted(said)
                 assert pod["spec"]["nodeName"] == self.cluster.note(name, "node")
@@ -156,6 +190,7 @@ class Lifecycle(RuleBasedStateMachine):
             (result["pool"], result["device"])
             for claim in self.cluster.all(RESOURCE_CLAIMS)
             for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+            if "shareID" not in result
         )
 
     def drain(self) -> None:

@@ -102,7 +102,7 @@ class Truth:
             feasible: Whether a pod fits on a node, devices aside, given so much CPU taken beside the bound pods'.
         """
         self._look()
-        request = resolved.published(resolved.read(fit.notes_of(pod)).request)
+        request = resolved.read(fit.notes_of(pod)).request
         own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
         promised = self._promised_cpu(pod)
         nodes = [

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.allocator.request import Amount, Mig, Share, Strategy, Whole
+from dradriver.allocator.request import Amount, Mig, Share, Strategy
 from dradriver.api import limits, names
 from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, count, described
-from dradriver.api.resolved import Resolved, published, read, resolve, write
+from dradriver.api.parts import Asked, count, described, request_names
+from dradriver.api.resolved import Resolved, read, write
 
 HALF = Amount(cores=50)
 WHERE = "container 'c': limits"
@@ -202,10 +203,27 @@ def test_any_limits_are_a_request_whose_note_is_read_back_or_are_refused(
         assert described(again.asked["a"])
 
 
-def test_parts_are_refused_where_slices_have_none() -> None:
-    with pytest.raises(WordError, match="parts of a GPU are not published yet; ask for whole GPUs"):
-        resolve(own(share="0.5"), {"a": 1})
-    assert published(Whole(containers=(1,))) == Whole(containers=(1,))
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"a": 4, "b": 1}, {"a": ("a",), "b": ("b",)}),
+        ({"a": Amount(cores=25)}, {"a": ("a",)}),
+        ({"a": ("1g.10gb",)}, {"a": ("a",)}),
+        ({"a": ("1g.10gb",) * 2, "b": ("3g.40gb",)}, {"a": ("a-1", "a-2"), "b": ("b",)}),
+        ({"a": ("1g.10gb",) * 2, "a-1": ("3g.40gb",)}, {"a": ("a-2", "a-3"), "a-1": ("a-1",)}),
+    ],
+)
+def test_every_request_of_a_claim_has_a_name_of_its_own(
+    asked: dict[str, Asked], wanted: dict[str, tuple[str, ...]]
+) -> None:
+    assert request_names(asked) == wanted
+
+
+def test_long_names_of_containers_make_requests_that_are_labels_and_differ() -> None:
+    long = ["x" * 58 + end for end in ("aaaaa", "bbbbb", "-1", "-3")]
+    found = [name for own in request_names(dict.fromkeys(long, ("1g.10gb",) * 9)).values() for name in own]
+    assert len(set(found)) == len(found) == 36
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in found)
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ async def test_json_and_yaml_are_one_document(two: Cluster) -> None:
         "state": "promised",
         "blocked": "",
         "holders": [
-            {"hold": "promised", "namespace": "team-a", "claim": "gpus-2", "pods": ["next"], "share": ""},
-            {"hold": "admin", "namespace": "ops", "claim": "watch", "pods": ["dcgm"], "share": ""},
+            {"hold": "promised", "namespace": "team-a", "claim": "gpus-2", "pods": ["next"], "share": "", "part": ""},
+            {"hold": "admin", "namespace": "ops", "claim": "watch", "pods": ["dcgm"], "share": "", "part": ""},
         ],
     }
     assert codec.decode(json.dumps(node["machine"])) == machine("node-9")

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.allocator.request import Amount, MigPart, PartChoice, SharePart
+from dradriver.api import claims, names, slices
+from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.cli.cluster.document import nvlink_set
 from dradriver.cli.cluster.model import Hold, Holder, NodeView
 from dradriver.cli.cluster.views import views
@@ -20,8 +22,8 @@ from tests.fakes.gpunodes import allocated, machine, piece, pieces, promised, re
 Object = dict[str, Any]
 
 
-def shown(pieces: list[Object], *claims: Object, only: tuple[str, ...] = ()) -> tuple[dict[str, NodeView], list[str]]:
-    nodes, warnings = views(read_slices(*pieces), read_claims(*claims), only=only)
+def shown(pieces: list[Object], *found: Object, only: tuple[str, ...] = ()) -> tuple[dict[str, NodeView], list[str]]:
+    nodes, warnings = views(read_slices(*pieces), read_claims(*found), only=only)
     return {node.name: node for node in nodes}, warnings
 
 
@@ -66,6 +68,27 @@ def test_monitoring_takes_nothing_and_is_marked() -> None:
     assert warnings == []
     assert [holder.words for holder in nodes["a"].gpus[0].holders] == ["team-a/p", "ops/dcgm (adminAccess)"]
     assert nodes["a"].free == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_holder_of_a_part_says_which() -> None:
+    parts = (SharePart(gpu=0, amount=Amount(25, 8192)), MigPart(gpu=1, profile="1g.10gb", start=6, size=1))
+    choice = PartChoice(containers=(parts,), node="a")
+    owner = Pod(
+        metadata=Metadata(name="next", namespace="team-a", uid="u"),
+        spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="gpus-2")]),
+    )
+    uuids = {"x": [machine("a").gpus[0].uuid], "y": [machine("a").gpus[1].uuid]}
+    nodes, warnings = shown(
+        [piece("a")],
+        allocated("t", "a", [0], pods=["p"], shareID="s1", consumedCapacity={"cores": "50", "memory": "8Gi"}),
+        claims.pinned(owner, choice, uuids=uuids, compute={"1g.10gb": 1}),
+    )
+    assert warnings == []
+    assert [holder.words for holder in nodes["a"].gpus[0].holders] == [
+        "team-a/p (50%/8192Mi)",
+        "promised to team-a/next (25%/8192Mi)",
+    ]
+    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/next (1g.10gb@6)"]
 
 
 def test_shares_of_a_gpu_are_several_holders_and_whole_ones_are_a_warning() -> None:

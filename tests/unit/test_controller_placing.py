@@ -240,7 +240,7 @@ PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amo
         (note({"main": 2}, {}).replace('"version":2', '"version":3'), "its version is 3"),
         (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create the pod anew"),
         ("[" * 100_000, "more than 16384"),
-        (PARTS, "parts of a GPU are not published yet"),
+        (PARTS, "no node offers GPUs in shares"),
     ],
 )
 async def test_a_pod_whose_note_was_changed_is_told_and_the_next_goes_on(text: str, told: str) -> None:

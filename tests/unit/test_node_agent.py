@@ -15,10 +15,11 @@ from dradriver.kube import followed
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
+from dradriver.node.publishing import changing, publisher
 from dradriver.topology.nccl.tuning import CONF_PATH
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
 from tests.fakes.kubelet import dial
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually
+from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, claim, device, eventually, result
 
 
 async def test_from_registration_to_a_prepared_and_given_back_claim() -> None:
@@ -332,3 +333,31 @@ async def test_the_policies_file_is_followed_and_a_bad_one_at_the_start_changes_
             await eventually(lambda: REGISTRY.get_sample_value("gpu_topology_policies_valid") == 0)
             assert await prepared(node, "kept")
             assert node.slices == before
+
+
+async def test_a_share_is_prepared_and_keeps_its_gpu_as_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "PERIOD_S", 0.01)
+    monkeypatch.setattr(publisher, "LOOK_S", 0.01)
+    monkeypatch.setattr(changing, "GRACE_S", 0.0)
+    consumed = {"cores": "25", "memory": "4Gi"}
+
+    async with a_node() as node:
+        file = node.root / "policies.yaml"
+        file.write_text("gpus: [{numbers: [0], shared: time-slicing}]")
+
+        def shown() -> Object:
+            (found,) = [d for one in node.slices for d in one["spec"]["devices"] if d["name"] == device(0)]
+            return dict(found)
+
+        async with node.agent(policies=file):
+            await node.published()
+            assert shown()["allowMultipleAllocations"]
+            results = [result("gpu", device(0), shareID="s", consumedCapacity=consumed)]
+            asked = node.put_claim(claim("share", results=results))
+            assert (await node.kubelet.prepare(asked))[asked[2]].error == ""
+            (file.parent / "new").write_text("gpus: []")
+            (file.parent / "new").replace(file)
+            await eventually(lambda: "taints" in shown())
+            assert shown()["allowMultipleAllocations"]
+            await node.kubelet.unprepare(asked)
+            await eventually(lambda: "allowMultipleAllocations" not in shown() and "taints" not in shown())

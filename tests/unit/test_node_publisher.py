@@ -8,13 +8,17 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import slices
 from dradriver.api.objects import Node
+from dradriver.api.policies.model import DEFAULTS, GpuRule
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.discovery.simulated import without
+from dradriver.node.publishing import changing
 from dradriver.node.publishing import publisher as module
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology.machine import Machine
@@ -431,3 +435,28 @@ async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: 
         on.taints = {}
         on.publisher.poke()
         await on.settled(devices=8)
+
+
+async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(changing, "GRACE_S", 0.0)
+    policies, used = DEFAULTS, {uuid(0)}
+
+    async def who() -> set[str]:
+        return used
+
+    def shown(on: Stage, number: int) -> Object:
+        (found,) = [one for one in on.slices[0]["spec"]["devices"] if one["name"] == device(number)]
+        return dict(found)
+
+    async with stage(policies=lambda: policies, used=who) as on:
+        await on.settled(devices=8)
+        policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(numbers=(0, 1), shared="time-slicing"),))
+        on.publisher.poke()
+        await eventually(lambda: shown(on, 1).get("allowMultipleAllocations") is True)
+        assert [taint["key"] for taint in shown(on, 0)["taints"]] == ["gpu.topology/mode-changes"]
+        assert "allowMultipleAllocations" not in shown(on, 0)
+        used = set()
+        await eventually(lambda: shown(on, 0).get("allowMultipleAllocations") is True)
+        assert "taints" not in shown(on, 0)
+        assert on.publisher.modes[uuid(0)] == Mode(shared="time-slicing")

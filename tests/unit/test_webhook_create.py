@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.allocator.request import Amount, Constraint, Whole
+from dradriver.allocator.request import Amount, Constraint, Mig, Share, Whole
 from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
@@ -317,17 +317,11 @@ def test_the_limits_of_other_drivers_manifests_are_read() -> None:
 @pytest.mark.parametrize(
     ("limits", "words", "told"),
     [
-        ({GPU: "1"}, {"gpu.topology/share": "0.5"}, "parts of a GPU are not published yet"),
-        ({}, {"gpu.topology/mig-profile": "1g.10gb"}, "parts of a GPU are not published yet"),
-        ({"nvidia.com/mig-1g.5gb": "1"}, {}, "parts of a GPU are not published yet"),
-        ({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}, {}, "parts of a GPU are not published yet"),
         ({"nvidia.com/vgpu": "1"}, {}, "container 'c0': limits nvidia.com/vgpu: '1': vGPU"),
         ({GPU: "4"}, {"gpu.topology/share": "0.5"}, "contradicts container 'c0', 4 GPUs"),
     ],
 )
-def test_parts_are_read_and_refused_until_they_are_published(
-    limits: dict[str, str], words: dict[str, str], told: str
-) -> None:
+def test_what_cannot_be_had_in_parts_is_refused(limits: dict[str, str], words: dict[str, str], told: str) -> None:
     sent = pod(1, annotations={"gpu.topology/policy": "best-effort"} | words)
     sent["spec"]["containers"][0]["resources"] = {"limits": limits}
     assert told in (admit(sent).message or "")
@@ -347,6 +341,44 @@ def test_only_the_limits_of_a_share_count() -> None:
 
 def test_an_init_container_borrows_the_same_part() -> None:
     asks: containers.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
-    assert containers.init_request("i", ("1g.10gb",), asks) == "b"
+    assert containers.lender("i", ("1g.10gb",), asks) == "b"
     with pytest.raises(WordError, match=r"so write 25 % of a GPU's compute or MIG 1g\.10gb, or no limit"):
-        containers.init_request("i", 1, asks)
+        containers.lender("i", 1, asks)
+
+
+def test_a_share_is_gated_like_a_whole_gpu_and_has_the_request_of_its_container() -> None:
+    sent = pod(1, annotations={"gpu.topology/memory": "10Gi"})
+    sent["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
+    made = admit(defaulted(sent)).admitted
+    schema.check(made)
+    assert made["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c0"}]
+    assert GPU not in made["spec"]["containers"][0]["resources"]["limits"]
+    assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
+    assert noted(made) == Resolved(containers=("c0",), request=Share(amounts=(Amount(memory_mib=10240),)))
+    assert admit(made).admitted["spec"]["containers"] == made["spec"]["containers"], "a copy, and a second pass"
+
+
+def test_each_of_several_slices_has_a_request_of_its_own_and_an_init_container_borrows_them() -> None:
+    sent = pod(2, 1, annotations={"gpu.topology/mig-profile": "1g.10gb"})
+    sent["spec"]["initContainers"] = [{"name": "i", "image": "x", "resources": {"limits": {GPU: "2"}}}]
+    made = admit(defaulted(sent)).admitted
+    schema.check(made)
+    several = [{"name": "gpu-topology", "request": f"c0-{number}"} for number in (1, 2)]
+    assert made["spec"]["containers"][0]["resources"]["claims"] == several
+    assert made["spec"]["containers"][1]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c1"}]
+    assert made["spec"]["initContainers"][0]["resources"]["claims"] == several
+    assert noted(made).request == Mig(profiles=(("1g.10gb", "1g.10gb"), ("1g.10gb",)))
+    assert admit(made).admitted["spec"]["containers"] == made["spec"]["containers"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"nvidia.com/mig-1g.5gb": "1"}, {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}],
+)
+def test_limits_of_other_drivers_that_ask_for_parts_are_taken_away(limits: dict[str, str]) -> None:
+    sent = pod(1, annotations={"gpu.topology/strategy": "pack"})
+    sent["spec"]["containers"][0]["resources"] = {"limits": limits | {"cpu": "1"}}
+    made = admit(defaulted(sent)).admitted
+    schema.check(made)
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
+    assert not isinstance(noted(made).request, Whole)

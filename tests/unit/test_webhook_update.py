@@ -138,7 +138,9 @@ def test_an_unknown_word_that_is_added_is_refused(placed: bool) -> None:
 
 
 def request(live: Object) -> Whole:
-    return resolved.published(resolved.read(live["metadata"]["annotations"]).request)
+    found = resolved.read(live["metadata"]["annotations"]).request
+    assert isinstance(found, Whole)
+    return found
 
 
 def annotated(live: Object, **words: str | None) -> Object:
@@ -193,6 +195,21 @@ def test_words_are_read_as_strictly_as_on_creation(stage: str, key: str, value: 
 def test_the_gpus_of_a_waiting_pod_cannot_change() -> None:
     live = lived(MANIFESTS["plain"], "waiting")
     assert "contradicts" in admit(annotated(live, gpus="2"), old=live).message
+
+
+def test_a_waiting_pod_keeps_its_part() -> None:
+    live = lived(pod(1, annotations={"gpu.topology/share": "0.25"}), "waiting")
+    assert admit(live, old=live).patch == []
+    assert admit(annotated(live, min_memory="40Gi"), old=live).allowed
+    for words in ({"share": "0.5"}, {"share": None}, {"share": None, "mig_profile": "1g.10gb"}):
+        message = admit(annotated(live, **words), old=live).message
+        assert "a pod keeps the part of a GPU that it was created with; create the pod anew" in message
+
+
+def test_a_waiting_pod_cannot_have_more_slices_than_its_containers_name() -> None:
+    live = lived(pod(2, annotations=NVLINK), "waiting")
+    sliced = annotated(live, required=None, policy=None, mig_profile="1g.10gb", preferred=None)
+    assert "another number of MIG slices later; create the pod anew" in admit(sliced, old=live).message
 
 
 @pytest.mark.parametrize("stage", ["placed", "running"])

@@ -146,4 +146,5 @@ def _holder(holder: Holder) -> dict[str, Any]:
         "claim": holder.claim,
         "pods": list(holder.pods),
         "share": holder.share,
+        "part": holder.part,
     }

@@ -29,7 +29,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         claim: Name.
         pods: Names of the pods that may use it; of a promise, the pod that waits for it.
         hold: How it holds the GPU.
-        share: The share of the GPU that it has, empty for all of it.
+        share: The id of the share of the GPU that it has, empty for all of it.
+        part: What part of the GPU it has, as pods are told, ``25%/20480Mi`` or ``1g.10gb@6``; empty for all of it.
     """
 
     namespace: str
@@ -37,6 +38,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[str, ...]
     hold: Hold
     share: str = ""
+    part: str = ""
 
     @property
     def who(self) -> str:
@@ -48,10 +50,10 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """How it holds the GPU and who it is, in words."""
-        if self.hold is Hold.PROMISED:
-            return f"promised to {self.who}"
-        marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([f"share {self.share}"] if self.share else [])
-        return self.who + (f" ({', '.join(marks)})" if marks else "")
+        share = self.part or (f"share {self.share}" if self.share else "")
+        marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([share] if share else [])
+        promised = "promised to " if self.hold is Hold.PROMISED else ""
+        return f"{promised}{self.who}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):

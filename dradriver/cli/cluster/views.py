@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
-from dradriver.api import names, slices
+from dradriver.api import claims as claims_of
+from dradriver.api import names, results, slices
+from dradriver.api.objects import AllocationResult, ResourceSlice
 from dradriver.api.objects import Device as SliceDevice
-from dradriver.api.objects import ResourceSlice
-from dradriver.api.pins import Claim, Device, owner, pin
+from dradriver.api.pins import Claim, Device, owner, pin, share_of
 from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
 from dradriver.cli.render.plain import plain
 from dradriver.topology.errors import TopologyError
@@ -49,7 +50,7 @@ def views(
         machine = _machine(pool, current, warnings)
         if machine is not None:
             nodes.append(_node(pool, machine, current, held))
-            warnings += _doubts(pool, machine, held)
+            warnings += _doubts(pool, machine, current, held)
     return nodes, [plain(warning) for warning in warnings]
 
 
@@ -66,22 +67,34 @@ def _held(claims: Iterable[Claim]) -> Held:
 
 def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
     namespace, name = (plain(part) for part in claim.key)
+    promise = pin(claim)
+    parts = {} if promise is None else claims_of.parts_of(promise.choice, promise.uuids)
     if claim.status.allocation is None:
-        promise, waiting = pin(claim), owner(claim)
+        waiting = owner(claim)
         if promise is not None and waiting is not None:
-            holder = Holder(namespace=namespace, claim=name, pods=(plain(waiting[0]),), hold=Hold.PROMISED)
-            for device in promise.devices:
-                yield device, holder
+            for request, uuids in promise.uuids.items():
+                part = results.described(parts[request]) if request in parts else ""
+                who = (plain(waiting[0]),)
+                holder = Holder(namespace=namespace, claim=name, pods=who, hold=Hold.PROMISED, part=plain(part))
+                for uuid in uuids:
+                    yield (promise.choice.node, slices.device_name(uuid)), holder
         return
     users = sorted(claim.status.reserved_for, key=lambda user: natural(user.name))
     pods = tuple(plain(u.name if u.resource == "pods" else f"{u.resource} {u.name}") for u in users)
     for result in claim.results:
         hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
-        share = plain(result.share_id or "")
-        yield (
-            (result.pool, result.device),
-            Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share),
+        own = parts.get(result.request)
+        part = _consumed(result) if own is None else results.described(own)
+        holder = Holder(
+            namespace=namespace, claim=name, pods=pods, hold=hold, share=plain(result.share_id or ""), part=plain(part)
         )
+        yield (result.pool, result.device), holder
+
+
+def _consumed(result: AllocationResult) -> str:
+    """Return what a claim that is not our controller's has of a GPU that may be shared; empty for all of it."""
+    told = share_of(result.consumed_capacity)
+    return "" if told is None else f"{told.cores}%/{told.memory_mib}Mi"
 
 
 def _current(pool: str, found: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
@@ -127,12 +140,17 @@ def _plain(value: Any) -> Any:
 
 def _node(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: Held) -> NodeView:
     listed = {device.name: device for piece in current for device in piece.spec.devices}
+    parts: dict[str, list[SliceDevice]] = {}
+    for device in listed.values():
+        if isinstance(parent := device.attributes.get("parentUUID", {}).get("string"), str):
+            parts.setdefault(slices.device_name(parent), []).append(device)
     gpus = []
     for gpu in machine.gpus:
         name = slices.device_name(gpu.uuid)
-        gpus.append(
-            GpuView(gpu=gpu, holders=tuple(held.get((pool, name), ())), blocked=_blocked(gpu, listed.get(name)))
-        )
+        own = parts.get(name, [])
+        holders = [holder for each in (name, *(part.name for part in own)) for holder in held.get((pool, each), ())]
+        shown = listed.get(name) or next(iter(own), None)
+        gpus.append(GpuView(gpu=gpu, holders=tuple(holders), blocked=_blocked(gpu, shown)))
     node = NodeView(name=plain(pool), machine=machine, groups=group(machine), gpus=tuple(gpus))
     return msgspec.structs.replace(node, nvlink_set=_nvlink_set(machine, node.free))
 
@@ -158,9 +176,10 @@ def _nvlink_set(machine: Machine, free: Sequence[int]) -> Choice | None:
     return None
 
 
-def _doubts(pool: str, machine: Machine, held: Held) -> Iterator[str]:
+def _doubts(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: Held) -> Iterator[str]:
     """Say of devices what should not be: held though they are not there, or allocated twice."""
     there = {slices.device_name(gpu.uuid) for gpu in machine.gpus}
+    there |= {device.name for piece in current for device in piece.spec.devices}
     for (where, device), holders in sorted(held.items(), key=lambda item: item[0]):
         if where != pool:
             continue

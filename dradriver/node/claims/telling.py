@@ -117,12 +117,13 @@ def _file(request: str, path: str) -> str:
 
 
 def choice_of(claim: ResourceClaim) -> Choice | None:
-    """Return what the claim was made from; None where the scheduler chose alone, or nobody can read it."""
+    """Return the set of whole GPUs that the claim was made from; None where there is none, or nobody can read it."""
     try:
-        return claims.read_choice(claim)
+        choice = claims.read_choice(claim)
     except WordError as error:
         logger.warning("%s", error)
         return None
+    return choice if isinstance(choice, Choice) else None
 
 
 def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:

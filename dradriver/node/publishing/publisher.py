@@ -17,6 +17,8 @@ from typing import Any, Final
 from dradriver.api import abilities, names, slices
 from dradriver.api.abilities import Abilities
 from dradriver.api.objects import Node, ResourceSlice
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.modes import Mode
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
@@ -25,6 +27,7 @@ from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
+from dradriver.node.publishing.changing import LOOK_S, Changing, published
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -60,6 +63,9 @@ class Publisher:
         taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
         adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
         lacks: Callable[[Node, str], Awaitable[None]] | None = None,
+        policies: Callable[[], Policies] = lambda: DEFAULTS,
+        used: Callable[[], Awaitable[Collection[str] | None]] | None = None,
+        mps: bool = True,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -72,6 +78,9 @@ class Publisher:
             taints: Gives the taints of GPUs by uuid.
             adopt: Is told before which taints are published, as names of devices with keys.
             lacks: Is told of each ability that the API server lacks, with the node, once.
+            policies: Gives the policies in force.
+            used: Gives the uuids of the GPUs of which claims are prepared; None where that is not known now.
+            mps: Whether this node has what starts MPS daemons.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
@@ -81,6 +90,8 @@ class Publisher:
         self._taints = taints
         self._adopt = adopt
         self._lacks = lacks
+        self._used = used
+        self._changing = Changing(policies, node=node, mps=mps)
         self._able: Abilities | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
@@ -116,6 +127,11 @@ class Publisher:
         """The node's labels; none until the node was read."""
         node = self._nodes.store.get(("", self._node))
         return {} if node is None else node.metadata.labels
+
+    @property
+    def modes(self) -> Mapping[str, Mode]:
+        """As what GPUs are handed out, by uuid; nothing until that was decided."""
+        return self._changing.modes
 
     def earlier(self) -> Machine | None:
         """Return the machine that is published, or last was, by an earlier agent too; None without any."""
@@ -164,10 +180,16 @@ class Publisher:
                 continue
             retry_s = _FIRST_RETRY_S
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_AGAIN_S if self._able is not None and self._able.lacking else None):
+                async with asyncio.timeout(self._look_again_s()):
                     await self._wake.wait()
                 continue
-            self._able = None
+            if not self._changing.waiting:
+                self._able = None
+
+    def _look_again_s(self) -> float | None:
+        if self._changing.waiting:
+            return LOOK_S
+        return ASK_AGAIN_S if self._able is not None and self._able.lacking else None
 
     async def _sync(self) -> None:
         node = self._nodes.store.get(("", self._node))
@@ -189,11 +211,21 @@ class Publisher:
         else:
             able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)
+            ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+            kept_off = self._changing.decide(
+                machine,
+                labels=node.metadata.labels,
+                published=published(ours, machine),
+                used=() if self._used is None else await self._used(),
+                able=able,
+            )
+            taints = self._taints()
             wanted = slices.build(
                 machine,
                 node=self._node,
                 node_uid=node.metadata.uid,
-                taints=self._taints(),
+                taints={uuid: [*taints.get(uuid, ()), *kept_off.get(uuid, ())] for uuid in {*taints, *kept_off}},
+                modes=self._changing.modes,
                 abilities=able,
             )
         await self._write(wanted)
@@ -281,7 +313,8 @@ class Publisher:
         if (
             old is None
             or new is None
-            or (old.metadata.uid, old.status.allocatable) != (new.metadata.uid, new.status.allocatable)
+            or (old.metadata.uid, old.metadata.labels, old.status.allocatable)
+            != (new.metadata.uid, new.metadata.labels, new.status.allocatable)
         ):
             self._wake.set()  # a node's heartbeats are none of our concern
 

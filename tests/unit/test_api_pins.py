@@ -1,0 +1,159 @@
+"""What is read back of claims: of ours what they are pinned to, and of all what the scheduler gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.allocator.request import Amount, MigPart, Part, PartChoice, SharePart
+from dradriver.api import claims, names
+from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.pins import Claim, Slice, allocated, pin
+
+POD = Pod(
+    metadata=Metadata(name="p", namespace="n", uid="u"),
+    spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="gpus-1")]),
+)
+SHARE = SharePart(gpu=0, amount=Amount(25, 20480))
+SLICE = MigPart(gpu=1, profile="3g.40gb", start=4, size=4)
+A, B = ("n", "gpu-a"), ("n", "gpu-b")
+Object = dict[str, Any]
+
+
+def made(*parts: Part, placed: tuple[str, ...] = ()) -> Object:
+    choice = PartChoice(containers=(parts,), node="n")
+    uuids = {f"r{number}": [("GPU-a", "GPU-b")[part.gpu]] for number, part in enumerate(parts)}
+    return claims.pinned(POD, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)
+
+
+def read(claim: Object) -> Claim:
+    return msgspec.json.decode(msgspec.json.encode(claim), type=Claim)
+
+
+def exactly(claim: Object, number: int = 0) -> Object:
+    found: Object = claim["spec"]["devices"]["requests"][number]["exactly"]
+    return found
+
+
+@pytest.mark.parametrize("placed", [(), ("GPU-b",)])
+def test_a_claim_of_parts_says_what_it_is_pinned_to(placed: tuple[str, ...]) -> None:
+    found = pin(read(made(SHARE, SLICE, SHARE, placed=placed)))
+    assert found is not None
+    assert found.taken == {A: (Amount(25, 20480), Amount(25, 20480)), B: (Slice("3g.40gb", 4, 4),)}
+    assert found.numbers() == {0: "GPU-a", 1: "GPU-b"}
+
+
+def test_the_servers_form_of_a_quantity_is_the_same() -> None:
+    claim = made(SHARE)
+    exactly(claim)["capacity"]["requests"] = {"cores": "25", "memory": "20Gi"}
+    assert pin(read(claim)) is not None
+
+
+def _amount(claim: Object) -> None:
+    exactly(claim)["capacity"]["requests"]["cores"] = "50"
+
+
+def _no_quantity(claim: Object) -> None:
+    exactly(claim)["capacity"]["requests"]["memory"] = "much"
+
+
+def _size(claim: Object) -> None:
+    exactly(claim, 1)["capacity"]["requests"]["memorySlices"] = "1"
+
+
+def _all_of_it(claim: Object) -> None:
+    del exactly(claim)["capacity"]
+
+
+def _start(claim: Object) -> None:
+    claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["mig"]["r1"]["starts"] = {"GPU-b": 0}
+
+
+def _another_gpu(claim: Object) -> None:
+    claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["mig"]["r1"]["starts"] = {"GPU-a": 4}
+
+
+def _fewer_parts(claim: Object) -> None:
+    claim["metadata"]["annotations"][names.CHOICE] = msgspec.json.encode(
+        PartChoice(containers=((SHARE,),), node="n")
+    ).decode()
+
+
+def _other_kind(claim: Object) -> None:
+    claim["metadata"]["annotations"][names.CHOICE] = '{"kind":"parts","containers":[[7]]}'
+
+
+def _fewer_requests(claim: Object) -> None:
+    claim["spec"]["devices"]["requests"].pop()
+
+
+def _no_slice(claim: Object) -> None:
+    del claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["mig"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _amount, _no_quantity, _size, _all_of_it, _start, _another_gpu, _fewer_parts, _other_kind, _fewer_requests,
+        _no_slice,
+    ],
+)  # fmt: skip
+def test_a_claim_that_says_two_things_is_none_of_ours(change: Callable[[Object], None]) -> None:
+    claim = made(SHARE, SLICE)
+    assert pin(read(claim)) is not None
+    change(claim)
+    assert pin(read(claim)) is None
+
+
+def test_a_placement_that_is_not_the_selectors_is_none_of_ours() -> None:
+    claim = made(SLICE, placed=("GPU-b",))
+    text = exactly(claim)["selectors"][0]["cel"]["expression"]
+    assert pin(read(claim)) is not None
+    exactly(claim)["selectors"][0]["cel"]["expression"] = text.replace("== 4", "== 0")
+    assert pin(read(claim)) is None
+
+
+def test_no_text_breaks_out_of_its_quotes() -> None:
+    part = msgspec.structs.replace(SLICE, profile='" || true || "')
+    text = claims.placement_selector('GPU-"\\n', part)
+    assert r'== "GPU-\"\\n" &&' in text
+    assert r'== "\" || true || \"" &&' in text
+
+
+@pytest.mark.parametrize(
+    ("consumed", "taken"),
+    [
+        ({}, None),
+        ({"cores": "25", "memory": "20Gi"}, (Amount(25, 20480),)),
+        ({"cores": "12500m", "memory": "1000000"}, (Amount(13, 1),)),
+        ({"cores": "100", "memory": "80Gi"}, None),
+        ({"cores": "x", "memory": "80Gi"}, None),
+        ({"memory": "80Gi"}, None),
+        ({"memorySlices": "1", "computeSlices": "1"}, None),
+    ],
+)
+def test_what_the_scheduler_gave_a_claim(consumed: dict[str, str], taken: object) -> None:
+    result = {"request": "r", "driver": names.DRIVER, "pool": "n", "device": "gpu-a", "consumedCapacity": consumed}
+    claim = {"metadata": {"name": "x"}, "status": {"allocation": {"devices": {"results": [result]}}}}
+    assert allocated(read(claim)) == {A: taken}
+
+
+def test_two_shares_of_one_gpu_add_up_and_a_slice_of_ours_is_where_its_pin_says() -> None:
+    claim = made(SHARE, SHARE, SLICE)
+    results = [
+        {"request": f"r{n}", "driver": names.DRIVER, "pool": "n", "device": device, "consumedCapacity": consumed}
+        for n, (device, consumed) in enumerate(
+            [
+                ("gpu-a", {"cores": "25", "memory": "20Gi"}),
+                ("gpu-a", {"cores": "25", "memory": "20Gi"}),
+                ("gpu-b", {"memorySlices": "4", "computeSlices": "3"}),
+            ]
+        )
+    ]
+    claim["status"] = {"allocation": {"devices": {"results": results}}}
+    found = pin(read(claim))
+    assert found is not None
+    assert allocated(read(claim)) == found.taken

@@ -1,0 +1,151 @@
+"""As what GPUs are published while the policies file changes and claims hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api import slices
+from dradriver.api.abilities import ALL, Abilities
+from dradriver.api.objects import ResourceSlice
+from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
+from dradriver.api.policies.modes import Mode
+from dradriver.node.publishing.changing import GRACE_S, Changing, published
+from dradriver.topology import profiles
+
+MACHINE = profiles.load("hgx-h100", seed="a")
+FIRST = MACHINE.gpus[0].uuid
+SHARED = Mode(shared="time-slicing")
+DYNAMIC = Mode(mig="dynamic")
+
+
+def rule(**fields: Any) -> Policies:
+    return msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(numbers=(0,), **fields),))
+
+
+class Node:
+    """A node whose slices are what was decided last."""
+
+    def __init__(self, policies: Policies = DEFAULTS, *, able: Abilities = ALL, mps: bool = True) -> None:
+        self.policies, self.able, self.mps = policies, able, mps
+        self.now = 0.0
+        self.slices: list[ResourceSlice] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.changing = Changing(
+            lambda: self.policies, node="a", mps=self.mps, clock=lambda: self.now, wall=lambda: 1.7e9 + self.now
+        )
+
+    def decide(self, *used: str, known: bool = True) -> tuple[Mode, bool]:
+        """Decide and publish; return the first GPU's mode, and whether it is kept from new claims."""
+        taints = self.changing.decide(
+            MACHINE,
+            labels={},
+            published=published(self.slices, MACHINE),
+            used=used if known else None,
+            able=self.able,
+        )
+        modes = self.changing.modes
+        built = slices.build(MACHINE, node="a", node_uid="u", modes=modes, taints=taints, abilities=self.able)
+        self.slices = [msgspec.convert(one, ResourceSlice) for one in built]
+        return modes[FIRST], FIRST in taints
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        Mode(),
+        SHARED,
+        DYNAMIC,
+        Mode(mig="placements"),
+        Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
+        Mode(mig="dynamic", exclusive_to="namespace"),
+    ],
+)
+def test_slices_tell_as_what_gpus_are_published(mode: Mode) -> None:
+    built = slices.build(MACHINE, node="a", node_uid="u", modes={gpu.uuid: mode for gpu in MACHINE.gpus})
+    found = published([msgspec.convert(one, ResourceSlice) for one in built], MACHINE)
+    assert found == {gpu.uuid: mode for gpu in MACHINE.gpus}
+
+
+def test_a_gpu_changes_after_its_last_claim_and_takes_no_new_ones_until_then() -> None:
+    node = Node()
+    assert node.decide() == (Mode(), False)
+    node.policies = rule(mig="dynamic")
+    assert node.decide(FIRST) == (Mode(), True)
+    node.now = 10 * GRACE_S
+    assert node.decide(FIRST) == (Mode(), True)
+    assert node.decide(known=False) == (Mode(), True)
+    assert node.decide() == (DYNAMIC, False)
+    assert node.decide(FIRST) == (DYNAMIC, False)
+    assert not node.changing.waiting
+
+
+def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
+    node = Node(rule(shared="time-slicing"))
+    assert node.decide() == (SHARED, False)
+    node.policies = DEFAULTS
+    assert node.decide() == (SHARED, True)
+    node.now = GRACE_S - 1
+    assert node.decide() == (SHARED, True)
+    node.now = GRACE_S
+    assert node.decide() == (Mode(), False)
+
+
+def test_a_change_that_is_taken_back_is_none() -> None:
+    node = Node()
+    node.decide()
+    node.policies = rule(shared="time-slicing")
+    assert node.decide(FIRST) == (Mode(), True)
+    node.policies = DEFAULTS
+    assert node.decide(FIRST) == (Mode(), False)
+    assert not node.changing.waiting
+
+
+def test_what_a_share_may_have_changes_at_once() -> None:
+    node = Node(rule(shared="time-slicing"))
+    node.decide()
+    node.policies = rule(shared="time-slicing", memory_overcommit=2.0)
+    assert node.decide(FIRST) == (Mode(shared="time-slicing", memory_overcommit=2.0), False)
+
+
+def test_a_new_agent_keeps_what_is_published_and_used() -> None:
+    node = Node(rule(mig="dynamic"))
+    node.decide()
+    node.policies = DEFAULTS
+    node.restart()
+    assert node.decide(FIRST) == (DYNAMIC, True)
+
+
+def test_nothing_changes_while_nobody_knows_what_the_file_says() -> None:
+    node = Node(rule(mig="dynamic", exclusive_to="namespace"))
+    node.decide()
+    node.policies = UNKNOWN
+    node.restart()
+    assert node.decide() == (Mode(mig="dynamic", exclusive_to="namespace"), False)
+    assert Node(UNKNOWN).decide() == (Mode(), False)
+
+
+def test_a_deleted_slice_does_not_let_a_used_gpu_change() -> None:
+    node = Node()
+    node.decide()
+    node.policies = rule(mig="dynamic")
+    node.slices = []  # the kubelet deletes them when it starts
+    assert node.decide(FIRST) == (Mode(), True)
+
+
+@pytest.mark.parametrize("fields", [{"mig": "dynamic"}, {"mig": "placements"}, {"mig": "static"}])
+def test_what_the_server_or_the_gpu_cannot_do_is_no_change(fields: dict[str, Any]) -> None:
+    able = Abilities(shares=False, counters=False)
+    node = Node(able=able)
+    node.decide()
+    node.policies = rule(**fields)
+    assert node.decide(FIRST) == (Mode(), False)
+
+
+def test_a_gpu_is_not_shared_by_what_the_node_does_not_have() -> None:
+    assert Node(rule(shared="mps")).decide() == (Mode(shared="mps"), False)
+    assert Node(rule(shared="mps"), mps=False).decide() == (Mode(), False)
