@@ -159,8 +159,7 @@ class NodeUnderTest:
             cdi_root=self.cdi,
             state_dir=self.state,
             health_port=health_port,
-            rediscover_s=0.02,
-            **({"discovery": "simulated", "simulated_default": PROFILE} | more),
+            **({"discovery": "simulated", "simulated_default": PROFILE, "rediscover_s": 0.02} | more),
         )
 
     @contextlib.asynccontextmanager
