@@ -111,9 +111,6 @@ class Killed(BaseException):
 class Inline(Thread):
     """A thread that is none, so that one trace function sees all."""
 
-    def __init__(self) -> None:
-        super().__init__("inline")
-
     async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
         await asyncio.sleep(0)
         return work()
@@ -326,7 +323,7 @@ class Node:
                 common=Edits,
                 mps=MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"),
                 sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
-                thread=Inline(),
+                thread=Inline("inline"),
             ),
             boot=f"boot-{self.boots}",
             budget_s=0.0,

@@ -152,6 +152,7 @@ class NodeUnderTest:
 
     def options(self, pod_uid: str = "pod-1", *, health_port: int = 0, **more: Any) -> agent.Options:
         """The options of an agent on this node."""
+        usual: dict[str, Any] = {"discovery": "simulated", "simulated_default": PROFILE, "rediscover_s": 0.02}
         return agent.Options(
             node=NODE,
             pod_uid=pod_uid,
@@ -159,8 +160,7 @@ class NodeUnderTest:
             cdi_root=self.cdi,
             state_dir=self.state,
             health_port=health_port,
-            rediscover_s=0.02,
-            **({"discovery": "simulated", "simulated_default": PROFILE} | more),
+            **(usual | more),
         )
 
     @contextlib.asynccontextmanager

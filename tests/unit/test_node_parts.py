@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from dradriver.api import config, slices
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.node.discovery.simulated import Simulated
 from tests.fakes.node import a_node, claim, eventually, machine, parameters, result
 
 PROFILE = "dgx-h100"
@@ -47,6 +50,19 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
             assert not any(hardware.gpu_instances(gpu.uuid) or hardware.mig_mode(gpu.uuid) for gpu in GPUS)
             with hardware.state(GPUS[2].uuid) as state:
                 assert (state.server, state.mode) == (None, 0)
+
+
+async def test_after_a_change_of_mig_mode_the_machine_is_read_at_once() -> None:
+    part = claim("placed", results=[result("gpu", slices.part_name(GPUS[0].uuid, H100["3g.40gb"].id, 4))])
+    with patch.object(Simulated, "read", autospec=True, side_effect=Simulated.read) as read:
+        async with a_node() as node, node.agent(simulated_default=PROFILE, rediscover_s=3600.0):
+            await node.published()
+            before = read.call_count
+            known = node.put_claim(part)
+            assert not (await node.kubelet.prepare(known))[known[2]].error
+            await eventually(lambda: read.call_count == before + 1)
+            await node.kubelet.unprepare(known)
+            await eventually(lambda: read.call_count == before + 2)
 
 
 def test_a_controllers_pin_is_read_as_it_was_written() -> None:
