@@ -78,10 +78,7 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert msgspec.structs.astuple(found.preference) == (50, 25, 20, 10, 5)
     assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
     assert found.known
-    assert notes(found) == [
-        "gpus: is checked and not in force yet: GPUs are handed out whole",
-        "policies.gpu-share-small: share is not available yet: pods that ask for it are refused",
-    ]
+    assert notes(found) == []
     assert notes(read(b"policies: {new: {min-driver: '570'}}", source="x")) == [
         "policies.new: min-driver is not available yet: pods that ask for it are refused"
     ]

@@ -30,7 +30,10 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
     ]
     async with a_node() as node:
         hardware = SimulatedGpu(node.state / "simulated/hardware.json", boot=boot_id())
-        async with node.agent(simulated_default=PROFILE, mps=True):
+        policies = node.root / "policies.yaml"
+        policies.write_text("gpus: [{numbers: [2], shared: mps}, {mig: dynamic}]")
+        options = {"simulated_default": PROFILE, "mps": True, "policies": policies}
+        async with node.agent(**options):
             await node.published()
             for obj in asked:
                 known = node.put_claim(obj)
@@ -41,7 +44,7 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
             assert set(hardware.gpu_instances(GPUS[1].uuid).values()) == {(14, 2), (19, 1)}
             assert (node.state / "mps" / GPUS[2].uuid.lower() / "pipe").is_dir()
             assert len(node.specs) == len(asked)
-        async with node.agent("pod-2", simulated_default=PROFILE, mps=True):
+        async with node.agent("pod-2", **options):
             await eventually(lambda: any("pod-2" in info.endpoint for info in node.kubelet.seen.values()))
             for obj in asked:
                 stored = obj["metadata"]

@@ -14,7 +14,7 @@ from dradriver.api.annotations import check_words
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
-from dradriver.api.policies.words import LATER, PARTS, WORDS
+from dradriver.api.policies.words import LATER, WORDS
 from dradriver.topology import profiles
 from dradriver.yamltext import read as yamltext
 from dradriver.yamltext.cures import hint
@@ -66,15 +66,13 @@ def read(text: bytes, *, source: str) -> Policies:
 
 def notes(policies: Policies) -> list[str]:
     """Return what the file says and nothing does yet, in sentences with their places."""
-    found = ["gpus: is checked and not in force yet: GPUs are handed out whole"] if policies.gpus else []
     places = [(f"policies.{name}", words) for name, words in policies.policies.items()]
     places += [(place, words) for place, words in _workloads(policies) if not isinstance(words, str)]
-    found += [
+    return [
         f"{place}: {', '.join(later)} is not available yet: pods that ask for it are refused"
         for place, words in places
-        if (later := [word for word in words if word in LATER or names.PREFIX + word in PARTS])
+        if (later := [word for word in words if word in LATER])
     ]
-    return found
 
 
 class _PlacedError(Exception):

@@ -33,7 +33,7 @@ LATER: Final = tuple(
     if names.PREFIX + word not in names.WISHES
 )  # fmt: skip
 
-PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+_PART: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
 
 
 def spelled_out(words: Mapping[str, str], policies: Policies) -> dict[str, str]:
@@ -68,8 +68,8 @@ def spelled_out(words: Mapping[str, str], policies: Policies) -> dict[str, str]:
 
 
 def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]:
-    if any(key in upper for key in PARTS):  # together they say one thing
-        lower = {key: text for key, text in lower.items() if key not in PARTS}
+    if any(key in upper for key in _PART):  # together they say one thing
+        lower = {key: text for key, text in lower.items() if key not in _PART}
     found = {**lower, **upper}
     if names.REQUIRED in upper and names.REQUIRED in lower:
         found[names.REQUIRED] = f"{lower[names.REQUIRED]},{upper[names.REQUIRED]}"
