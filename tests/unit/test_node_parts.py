@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 from dradriver.api import config, slices
@@ -32,7 +33,7 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
         hardware = SimulatedGpu(node.state / "simulated/hardware.json", boot=boot_id())
         policies = node.root / "policies.yaml"
         policies.write_text("gpus: [{numbers: [2], shared: mps}, {mig: dynamic}]")
-        options = {"simulated_default": PROFILE, "mps": True, "policies": policies}
+        options: dict[str, Any] = {"simulated_default": PROFILE, "mps": True, "policies": policies}
         async with node.agent(**options):
             await node.published()
             for obj in asked:
