@@ -19,6 +19,12 @@ CHART = REPO / "helm" / "gpu-topology-dra"
 IMAGE = "gpu-topology-dra"
 TAG = "test"
 MACHINES = {"node-a": "dgx1-v100", "node-b": "dgx-h100"}  # what the two nodes pretend to be
+SHARED, SLICED = ("node-b", 6), ("node-b", 7)  # the GPUs that may be had in parts; others' pods get them whole
+POLICIES = [
+    f"policies.gpus[{n}].{word}"
+    for n, ((node, gpu), mode) in enumerate(((SHARED, "shared=time-slicing"), (SLICED, "mig=dynamic")))
+    for word in (f"nodes[0]={node}", f"numbers[0]={gpu}", mode)
+]
 
 
 def build_image() -> Path:
@@ -46,7 +52,7 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None) -> 
         cluster.load_driver()
     if driver_root is None:
         simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
-        discovery = ["discovery=simulated", *simulated]
+        discovery = ["discovery=simulated", *simulated, *POLICIES]
     else:
         discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
     values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]

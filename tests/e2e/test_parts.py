@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kubectl import Namespace
+from dradriver.api import names
+from tests import deploy
+from tests.e2e.kubectl import Namespace, eventually, pod
 
 Object = dict[str, Any]
 
@@ -50,3 +52,63 @@ def test_a_claim_that_asks_for_nothing_is_nobodys_business(namespace: Namespace)
 
 def test_a_claim_of_a_whole_gpu_needs_no_amounts(namespace: Namespace) -> None:
     namespace.apply(claim("gpu.topology", None))
+
+
+NODE = deploy.SHARED[0]
+WORDS = {names.POLICY: "best-effort"}
+
+
+def part(name: str, words: dict[str, str], *, containers: tuple[str, ...] = ("main",)) -> Object:
+    return pod(name, gpus=dict.fromkeys(containers, 1), words=words, node=NODE)
+
+
+def waits(namespace: Namespace, name: str) -> None:
+    """Wait until a pod has been told why it waits; it is gated still."""
+    eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
+    assert namespace.get("pod", name)["spec"]["schedulingGates"]
+
+
+def test_shares_fill_a_gpu_and_a_whole_one_waits_for_the_last(namespace: Namespace) -> None:
+    sizes = {"quarter": "0.25", "other": "0.25", "half": "0.5"}
+    namespace.apply(*(part(name, {names.SHARE: size}) for name, size in sizes.items()))
+    namespace.wait_running(*sizes)
+    assert len({namespace.annotation(name, names.ALLOCATED) for name in sizes}) == 1
+    assert (namespace.annotation("half", names.PART) or "").startswith("50%/")
+
+    namespace.apply(part("more", {names.SHARE_CORES: "1"}), pod("node", gpus=8, words=WORDS, node=NODE))
+    waits(namespace, "more")
+    waits(namespace, "node")
+    namespace.delete("quarter")
+    namespace.wait_running("more")
+    namespace.delete("other", "half", "more")
+    namespace.wait_running("node")
+
+
+def test_two_containers_of_a_pod_have_shares_of_one_gpu(namespace: Namespace) -> None:
+    namespace.apply(part("two", {names.SHARE: "0.5"}, containers=("a", "b")))
+    namespace.wait_running("two")
+    assert namespace.devices("two", "a") == namespace.devices("two", "b") != set()
+
+
+def test_seven_slices_fill_a_gpu_and_the_eighth_waits(namespace: Namespace) -> None:
+    slices = [f"slice-{number}" for number in range(7)]
+    namespace.apply(*(part(name, {names.MIG_PROFILE: "1g.10gb"}) for name in slices))
+    namespace.wait_running(*slices)
+    parts = {namespace.annotation(name, names.PART) for name in slices}
+    assert parts == {f"1g.10gb@{start}" for start in range(7)}
+    assert len({namespace.annotation(name, names.ALLOCATED) for name in slices}) == 1
+
+    namespace.apply(part("eighth", {names.MIG_PROFILE: "1g.10gb"}), part("large", {names.MIG_PROFILE: "3g.40gb"}))
+    waits(namespace, "eighth")
+    waits(namespace, "large")
+    namespace.delete(*slices)
+    namespace.wait_running("eighth", "large")
+
+
+def test_a_pod_of_whole_gpus_and_slices_keep_off_each_other(namespace: Namespace) -> None:
+    namespace.apply(pod("whole", gpus=8, words=WORDS, node=NODE))
+    namespace.wait_running("whole")
+    namespace.apply(part("slice", {names.MIG_PROFILE: "1g.10gb"}))
+    waits(namespace, "slice")
+    namespace.delete("whole")
+    namespace.wait_running("slice")
