@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, slices
+from dradriver.api.abilities import Abilities
+from dradriver.api.policies.modes import Mode
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.devices import assemble
 from dradriver.node.devices.capabilities import SimulatedCapabilities
@@ -18,7 +20,7 @@ from dradriver.node.devices.simulated import SimulatedGpu, State
 from dradriver.node.edits import DeviceNode, Edits, Mount
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
-from tests.fakes.node import claim, device, edits, machine, result, uuid
+from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
 
 FRIENDS, EQUAL, OWN = 1, 2, 3  # by time-slicing, by MPS in four equal shares, by MPS with limits of each share's own
@@ -173,3 +175,22 @@ async def test_after_a_reboot_the_daemon_is_started_for_the_same_claim(world: Sh
     assert (world.made, world.state(OWN).mode) == ({}, DEFAULT)
     await world.prepare("a", share(OWN, "25", "4Gi", "a"))
     assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
+
+
+@pytest.mark.parametrize("gpu", [FRIENDS, OWN])
+async def test_equal_parts_of_a_gpu_which_older_servers_have_are_shares_of_it(tmp_path: Path, gpu: int) -> None:
+    world = Shared(tmp_path)
+    modes = {uuid(gpu): Mode(shared="time-slicing")}
+    built = slices.build(machine(), node=NODE, node_uid="u", modes=modes, abilities=Abilities(shares=False))
+    found = [one for one in built[0]["spec"]["devices"] if one["attributes"].get("parentUUID") == {"string": uuid(gpu)}]
+    assert len(found) == slices.EQUAL_SHARES
+    for number, one in enumerate(found[:2]):
+        prepared = await world.prepare(f"c{number}", result("gpu", one["name"]))
+        (device_,) = prepared.devices
+        assert device_.uuid == uuid(gpu)
+        assert device_.part == ("share" if gpu == FRIENDS else "mps")
+        told = dict(device_.told)
+        assert (told["cores"], told["memory"]) == (
+            int(one["capacity"]["cores"]["value"]),
+            one["capacity"]["memory"]["value"],
+        )

@@ -11,13 +11,14 @@ can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from dradriver.api import names, quantity
+from dradriver.api import names, quantity, slices
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.kinds import Found, Wish
@@ -31,6 +32,7 @@ from dradriver.topology.machine import Gpu, Machine
 PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
 SHM: Final = "/dev/shm"  # noqa: S108
 _ALL_CORES: Final = 100
+_EQUAL: Final = re.compile(r"(.+)-share-[0-9]{1,2}")
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +164,25 @@ def _share(machine: Machine, wish: Wish) -> Found | None:
         WordError: An amount is none.
     """
     gpu = named(machine, wish.device)
-    if gpu is None or gpu.mig is not None or not {names.CAPACITY_CORES, names.CAPACITY_MEMORY} & wish.consumed.keys():
+    if gpu is None:
+        return _equal_share(machine, wish.device)
+    if gpu.mig is not None or not {names.CAPACITY_CORES, names.CAPACITY_MEMORY} & wish.consumed.keys():
         return None
     cores = _amount(wish.consumed, names.CAPACITY_CORES, _ALL_CORES)
     memory_mib = _amount(wish.consumed, names.CAPACITY_MEMORY, gpu.memory_mib << 20) >> 20
     if cores >= _ALL_CORES and memory_mib >= gpu.memory_mib:
         return None
     return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
+
+
+def _equal_share(machine: Machine, device: str) -> Found | None:
+    """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
+    match = _EQUAL.fullmatch(device)
+    gpu = named(machine, match[1]) if match else None
+    if gpu is None or gpu.mig is not None:
+        return None
+    memory_mib = gpu.memory_mib // slices.EQUAL_SHARES
+    return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": _ALL_CORES // slices.EQUAL_SHARES})
 
 
 def _amounts(wanted: Mapping[str, Any]) -> dict[str, Any]:
