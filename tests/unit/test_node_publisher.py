@@ -460,3 +460,23 @@ async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monk
         await eventually(lambda: shown(on, 0).get("allowMultipleAllocations") is True)
         assert "taints" not in shown(on, 0)
         assert on.publisher.modes[uuid(0)] == Mode(shared="time-slicing")
+
+
+async def test_placements_are_several_slices_of_one_generation_counters_first() -> None:
+    """An incomplete pool, or one of two generations, is given to nobody."""
+    policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(mig="placements"),))
+    async with stage(registered=False, policies=lambda: policies) as on:
+        on.machine = machine(profile="hgx-h100")
+        on.register()
+        await eventually(lambda: on.publisher.published)
+        assert len(on.slices) == on.slices[0]["spec"]["pool"]["resourceSliceCount"] > 2
+        assert [len(one["spec"].get("sharedCounters", ())) for one in on.slices][:2] == [8, 0]
+        assert set(on.generations) == {1}
+        on.taints = {on.machine.gpus[0].uuid: [taint()]}
+        on.publisher.poke()
+        await eventually(lambda: tainted_devices(on) > 1)
+        assert set(on.generations) == {2}
+
+
+def tainted_devices(on: Stage) -> int:
+    return sum("taints" in device for one in on.slices for device in one["spec"].get("devices", ()))

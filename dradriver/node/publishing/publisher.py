@@ -230,7 +230,7 @@ class Publisher:
             )
         await self._write(wanted)
         self.published = owner is None
-        metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"]["devices"]) for obj in wanted))
+        metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
 
     def _tainted(self) -> set[tuple[str, str]]:
         ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
