@@ -36,7 +36,14 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     assert list(nodes) == ["node-a", "node-b"]
     held = [gpu for gpu in nodes["node-a"]["gpus"] if gpu["holders"]]
     assert {gpu["uuid"] for gpu in held} == uuids
-    wanted = {"hold": "allocated", "namespace": namespace.name, "claim": claim, "pods": ["holder"], "share": ""}
+    wanted = {
+        "hold": "allocated",
+        "namespace": namespace.name,
+        "claim": claim,
+        "pods": ["holder"],
+        "share": "",
+        "part": "",
+    }
     assert [gpu["holders"] for gpu in held] == [[wanted], [wanted]]
     assert len(nodes["node-a"]["free"]) == 6
     assert nodes["node-b"]["free"] == list(range(8))
