@@ -373,6 +373,20 @@ def test_blanks_too_many_take_the_room_of_attributes(where: str) -> None:
     assert rules(with_blanks(10)) == ["attributes"]
 
 
+@pytest.mark.parametrize("kind", ["0x020700", "0X030200", "0x068000", "0x068001"])
+def test_nccl_looks_below_no_device_of_another_class(kind: str) -> None:
+    assert "below-device" in rules(swap(GOOD, "0x060400", kind))
+    alone = swap(GOOD, 'class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>',
+                 f'class="{kind}"><pcilink target="0000:01:00.0"/></pci>')  # fmt: skip
+    assert "pcilink-place" in rules(alone)
+    assert "pcilink-place" not in rules(swap(GOOD, "    </pci>", '<pcilink target="0000:81:00.0"/></pci>'))
+
+
+def test_a_device_on_no_node_in_the_file_is_on_none_beside_its_machine() -> None:
+    text = GOOD.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')
+    assert "not-numa" not in rules(text, machine_of(GOOD))
+
+
 def test_letters_of_several_bytes_are_long_earlier() -> None:
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 126 + '"')) == []
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 127 + '"')) == ["long-value"]

@@ -125,6 +125,8 @@ def test_a_device_on_no_numa_node_hangs_where_nccl_hangs_it() -> None:
 def test_nodes_before_one_of_a_high_number_are_not_made_up() -> None:
     tree = tuple(PciDevice(d.busid, d.parent, 1000, d.kind, d.ids, d.link_speed, d.link_width) for d in TREE)
     assert nccl.write(box(pci=tree, numa=())).count("<cpu ") == 1
+    listed = box(numa=(NumaNode(id=0, cpus="0-7"), NumaNode(id=3)))  # of which the last one has no device
+    assert nccl.write(listed).count("<cpu ") == 4
 
 
 @pytest.mark.parametrize("listed", [(), (NumaNode(id=2, cpus="8-15"),)], ids=["none", "the device's alone"])
