@@ -13,6 +13,7 @@ from dradriver.topology.machine import Machine
 MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
 
 _GROUP_SIZES: Final = (2, 4, 8)
+_SHARE: Final = re.compile(r"(.+)-share-[0-9]{1,2}")
 
 Device = dict[str, Any]
 
@@ -58,9 +59,20 @@ def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, na
         names.CAPACITY_MEMORY: {"value": f"{int(gpu.memory_mib * mode.memory_overcommit) // shares}Mi"},
     }
     return [
-        {"name": f"{name}-share-{number}", "attributes": dict(attributes), "capacity": capacity}
+        {"name": share_name(name, number), "attributes": dict(attributes), "capacity": capacity}
         for number in range(shares)
     ]
+
+
+def share_name(gpu: str, number: int) -> str:
+    """Return the device name of one of a GPU's equal shares: the GPU's own and a number."""
+    return f"{gpu}-share-{number}"
+
+
+def gpu_of_share(name: str) -> str | None:
+    """Return the device name of the GPU that an equal share is of; None for the name of any other device."""
+    match = _SHARE.fullmatch(name)
+    return match[1] if match else None
 
 
 def semver(version: str) -> str | None:

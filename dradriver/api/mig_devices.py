@@ -111,9 +111,9 @@ def counters(gpu: Gpu) -> dict[str, Any]:
     return {counter: {"value": "1"} for counter in (*found, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))}
 
 
-def placement_name(gpu: str, profile: MigProfile, start: int) -> str:
-    """Return the device name of a placement on the GPU of this device name."""
-    return f"{gpu}-{profile.id}-{start}"
+def placement_name(gpu: str, profile: int, start: int) -> str:
+    """Return the device name of a placement: its GPU's device name, the profile's id and the first memory slice."""
+    return f"{gpu}-{profile}-{start}"
 
 
 def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
@@ -128,7 +128,7 @@ def _instance(machine: Machine, position: int, profile: MigProfile, start: int, 
     attributes = devices.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
     return {
-        "name": placement_name(name, profile, start),
+        "name": placement_name(name, profile.id, start),
         "attributes": attributes
         | {
             "type": {"string": "mig"},

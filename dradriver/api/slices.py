@@ -16,7 +16,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
-from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.machine import Gpu, Machine
 
 MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
@@ -129,15 +129,7 @@ def device_name(uuid: str) -> str:
 
 
 def part_name(uuid: str, profile: int, start: int) -> str:
-    """Return the device name of a MIG instance at a placement: its GPU's, the profile's id and its first slice.
-
-    It is never the instance's own uuid, which is born when the instance is made.
-    """
-    return f"{device_name(uuid)}-{profile}-{start}"
-
-
-def placement_name(uuid: str, profile: MigProfile, start: int) -> str:
-    """Return the device name of a placement of a MIG profile on a GPU."""
+    """Return the device name of a MIG instance at a placement; ``profile`` is the profile's id."""
     return mig_devices.placement_name(device_name(uuid), profile, start)
 
 

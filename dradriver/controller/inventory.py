@@ -321,7 +321,7 @@ def _placed(machine: Machine, listed: frozenset[str]) -> dict[str, dict[str, Sli
         own = {
             name: Slice(profile.name, start, profile.size)
             for profile, start in every
-            if (name := slices.placement_name(gpu.uuid, profile, start)) in listed
+            if (name := slices.part_name(gpu.uuid, profile.id, start)) in listed
         }
         if own:
             found[device] = own

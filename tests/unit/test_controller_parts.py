@@ -307,7 +307,7 @@ async def test_a_slice_of_a_template_keeps_its_gpu_from_being_whole_and_its_plac
     cluster.node("a", "dgx-a100", mode=PLACEMENTS)
     cluster.node("b", "hgx-h100", mode=PLACEMENTS)
     (profile,) = [one for one in cluster.machines["b"].gpus[0].profiles if one.name == "4g.40gb"]
-    device = slices.placement_name(cluster.machines["b"].gpus[0].uuid, profile, 0)
+    device = slices.part_name(cluster.machines["b"].gpus[0].uuid, profile.id, 0)
     result = {"request": "g", "driver": names.DRIVER, "pool": "b", "device": device}
     status = {"allocation": {"devices": {"results": [result]}}}
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "x", "namespace": "default"}, "status": status})

@@ -11,19 +11,18 @@ can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from dradriver.api import names, quantity, slices
+from dradriver.api import devices, names, quantity, slices
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.kinds import Found, Wish
 from dradriver.node.devices.made import Made
-from dradriver.node.devices.whole import named
+from dradriver.node.devices.whole import Whole, named
 from dradriver.node.edits import Edits, Mount
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import Server
@@ -32,7 +31,6 @@ from dradriver.topology.machine import Gpu, Machine
 PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
 SHM: Final = "/dev/shm"  # noqa: S108
 _ALL_CORES: Final = 100
-_EQUAL: Final = re.compile(r"(.+)-share-[0-9]{1,2}")
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +45,15 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     equal: int = 0
 
 
-class TimeSliced:
-    """Shares by time-slicing."""
+class TimeSliced(Whole):
+    """Shares by time-slicing: each is given the whole GPU, and as for a whole one nothing has to be made."""
 
     name = "share"
-    makes = False
     part = True
 
     def __init__(self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing]) -> None:
         """Keep what says how a container is given a GPU, and how a GPU is shared."""
-        self._edits = edits
+        super().__init__(edits)
         self._sharing = sharing
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
@@ -64,24 +61,9 @@ class TimeSliced:
         found = _share(machine, wish)
         return found if found is not None and self._sharing(found.gpu).by == "time-slicing" else None
 
-    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Decide nothing."""
-        return [intent.wanted for intent in intents]
-
-    def make(self, control: Control, made: Made) -> dict[str, Any]:  # noqa: ARG002  # the kinds' signature
-        """Make nothing."""
-        return {}
-
-    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
-        """Undo nothing."""
-
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
         """Return how much of the GPU it is."""
         return _amounts(wanted)
-
-    def edits(self, gpu: Gpu, made: Made | None) -> Edits:  # noqa: ARG002
-        """Return what the whole GPU brings to a container."""
-        return self._edits(gpu)
 
 
 class Mps:
@@ -177,8 +159,8 @@ def _share(machine: Machine, wish: Wish) -> Found | None:
 
 def _equal_share(machine: Machine, device: str) -> Found | None:
     """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
-    match = _EQUAL.fullmatch(device)
-    gpu = named(machine, match[1]) if match else None
+    whole = devices.gpu_of_share(device)
+    gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None
     memory_mib = gpu.memory_mib // slices.EQUAL_SHARES
