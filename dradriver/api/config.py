@@ -9,9 +9,8 @@ import msgspec
 from dradriver.api import names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
-from dradriver.topology.check import is_identity
+from dradriver.topology.check import is_identity, is_mig_profile
 
-_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z][a-z.]{0,15})*")
 _MOST_START = 63
 _NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
 
@@ -104,7 +103,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
                 )
     for request, one in config.mig.items():
         where = f"opaque parameters: mig[{request!r}]"
-        if not _PROFILE.fullmatch(one.profile):
+        if not is_mig_profile(one.profile):
             raise WordError(f"{where}: profile {shown(one.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb")
         for uuid, start in one.starts.items():
             if not is_identity(uuid) or _NUMBER.fullmatch(uuid) or not 0 <= start <= _MOST_START:

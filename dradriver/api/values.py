@@ -8,6 +8,7 @@ from typing import Final
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api.errors import WordError
 from dradriver.api.quantity import whole
+from dradriver.topology.check import is_mig_profile
 
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
@@ -23,8 +24,6 @@ _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 # What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
 _SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
-# As NVML spells GPU instances' profiles: 1g.10gb, 1g.10gb+me, 1g.24gb+me.all, 1g.24gb-me, 2g.48gb+gfx.
-_MIG_PROFILE: Final = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]{1,8}(?:[.,+][a-z]{1,8})?)?", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _MIB: Final = 1 << 20
 
@@ -83,7 +82,7 @@ def percent(text: str) -> int | None:
 
 def mig_profile(text: str) -> str | None:
     """Return the name of a MIG profile of GPU instances, slices and memory both: ``1g.10gb``."""
-    return text.strip() if _MIG_PROFILE.fullmatch(text.strip()) else None
+    return text.strip() if is_mig_profile(text.strip()) else None
 
 
 def gpu_count(text: str) -> int | None:

@@ -19,7 +19,7 @@ _IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
 _WORDS = re.compile(r"[ -~]{0,32}")
 _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 _MIG = re.compile(r"MIG-[0-9a-z/-]{1,59}")
-_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z.,+]{1,16})?")
+_MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]{1,8}(\.[a-z]{1,8})?){0,2}")
 _MAX_NUMBER = 1e12
 _MOST_PROFILES = 32
 _MOST_SLICES = 16
@@ -56,6 +56,15 @@ def is_bus_id(text: str) -> bool:
 def is_mig_uuid(text: str) -> bool:
     """Return whether ``text`` is a MIG device's identity: ``MIG-`` and a lower-case UUID (before driver 470 a path)."""
     return _MIG.fullmatch(text) is not None
+
+
+def is_mig_profile(text: str) -> bool:
+    """Return whether ``text`` is the name of a profile of GPU instances as NVML spells it, without ``MIG`` before it.
+
+    ``1g.10gb``, ``1g.10gb+me``, ``1g.24gb+me.all``, ``1g.24gb-me``, ``2g.48gb+gfx`` (NVIDIA's MIG user guide, supported
+    profiles). ``1c.3g.40gb`` is none: it names a compute instance that has a part of a GPU instance.
+    """
+    return _MIG_PROFILE.fullmatch(text) is not None
 
 
 def check(machine: Machine) -> Machine:
@@ -146,7 +155,7 @@ def check_profile(profile: MigProfile, at: str) -> None:
     Raises:
         TopologyError: It cannot.
     """
-    if not _PROFILE.fullmatch(profile.name):
+    if not is_mig_profile(profile.name):
         raise TopologyError(f"{at}.name: {profile.name!r}; write it as nvidia-smi mig -lgip does: 1g.10gb")
     for field in ("id", "compute", "memory_mib", "most"):
         _check_number(getattr(profile, field), f"{at}.{field}")
