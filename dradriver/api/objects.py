@@ -301,11 +301,22 @@ class Consumer(_Object, frozen=True):
     uid: str = ""
 
 
+class DeviceStatus(_Object, frozen=True):
+    """What the driver said of an allocated device; ``data`` is any JSON, by whoever may write claims' status."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class ClaimStatus(_Object, frozen=True):
     """Where a claim's life stands."""
 
     allocation: Allocation | None = None
     reserved_for: list[Consumer] = []
+    devices: list[DeviceStatus] = []
 
 
 class ResourceClaim(_Object, frozen=True):

@@ -11,7 +11,8 @@ from dradriver.allocator.request import Amount, Choice, Part, PartChoice, ShareP
 from dradriver.api import claims, config, names, quantity, slices
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
-from dradriver.api.objects import DeviceConfig, Pod, ResourceClaim
+from dradriver.api.objects import AllocationResult, DeviceConfig, Pod, ResourceClaim
+from dradriver.topology.check import is_mig_profile
 
 Key = tuple[str, str]
 """Namespace and name of an object."""
@@ -22,6 +23,7 @@ Device = tuple[str, str]
 
 ALL_CORES: Final = 100
 _MIB: Final = 2**20
+_MOST_START: Final = 63  # nobody counts in bits whatever number stands in a claim
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -31,11 +33,13 @@ class Slice(msgspec.Struct, frozen=True):
         profile: The profile's name.
         start: Its first memory slice.
         size: How many memory slices it takes from there on.
+        compute: How many compute slices; 0 for as many as the profile has.
     """
 
     profile: str
     start: int
     size: int
+    compute: int = 0
 
 
 Taken = tuple[Amount | Slice, ...] | None
@@ -185,8 +189,9 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
 def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
     """Return what the scheduler gave the claim of this driver's devices; monitoring takes nothing from anybody.
 
-    Where a MIG slice lies the scheduler does not know: that is read from the pin, and a claim without one has all of
-    the GPU, as far as anybody else can tell.
+    Where a MIG slice lies the scheduler does not know. That is read from the pin, and of a claim without one from what
+    the node agent wrote into its status when it had prepared it; until then the claim has all of the GPU, as far as
+    anybody else can tell.
     """
     if claim.status.allocation is None:
         return {}
@@ -196,15 +201,53 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
         if result.driver != ledger.driver or result.admin_access:
             continue
         device = result.pool, result.device
+        part: Amount | Slice | None
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
             if pinned is None:
                 pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
-            found[device] = pinned.get(device)
-            continue
-        share = share_of(result.consumed_capacity)
+            if pinned:
+                found[device] = pinned.get(device)
+                continue
+            part = slice_of(claim, result)
+        else:
+            part = share_of(result.consumed_capacity)
         others = found.get(device, ())
-        found[device] = None if share is None or others is None else (*others, share)
+        found[device] = None if part is None or others is None else (*others, part)
     return found
+
+
+class _Told(msgspec.Struct, frozen=True, gc=False):
+    """What the node agent says of a MIG slice (``node.claims.status``)."""
+
+    type: str = ""
+    profile: str = ""
+    placement: int = -1
+
+
+_TOLD: Final = msgspec.json.Decoder(_Told)
+
+
+def slice_of(claim: ResourceClaim, result: AllocationResult) -> Slice | None:
+    """Return where the MIG slice of a result lies, as the claim's status says; None where it does not, or nonsense.
+
+    What it takes of the GPU is what the scheduler counted: whether that is what the profile takes, only who knows the
+    GPU's profiles can tell.
+    """
+    same = result.driver, result.pool, result.device, result.share_id
+    for one in claim.status.devices:
+        if (one.driver, one.pool, one.device, one.share_id) != same:
+            continue
+        try:
+            told = _TOLD.decode(one.data)
+            size, compute = (
+                quantity.whole(result.consumed_capacity.get(name, "0"))
+                for name in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WordError):
+            return None
+        sound = told.type == "mig" and is_mig_profile(told.profile) and 0 <= told.placement <= _MOST_START
+        return Slice(told.profile, told.placement, size, compute) if sound and min(size, compute) > 0 else None
+    return None
 
 
 def share_of(consumed: Mapping[str, str]) -> Amount | None:

@@ -115,11 +115,13 @@ class Inventory:
 
     def hold(self, claim: Key, devices: Mapping[Device, Taken]) -> set[Device]:
         """Record all that a claim holds from now on. Returns the devices that it is news for."""
+        before = dict(self.holds.of(claim))
         news = self.holds.hold(claim, devices)
         for pool, device in news:
             self._dirty.add(pool)
             left = self.holds.holders((pool, device))
-            if claim not in left and None not in left.values():
+            less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
+            if less and None not in left.values():
                 self._nodes.helped(pool)
         return news
 
@@ -149,8 +151,10 @@ class Inventory:
     def holders(self, device: Device) -> Mapping[Key, Taken]:
         """Return the claims that hold a GPU or parts of it, given as its own device or as one of its placements."""
         pool = self._pools.get(device[0])
-        if pool is None or not pool.placed:
+        if pool is None:
             return self.holds.holders(device)
+        if not pool.placed:
+            return _believed(pool.machine, device[1], self.holds.holders(device))
         gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
         held = dict(self.holds.holders((device[0], gpu)))
         for name, one in pool.placed.get(gpu, {}).items():
@@ -310,6 +314,31 @@ def _part(number: int, one: Amount | Slice) -> Part:
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)
+
+
+def _believed(machine: Machine, device: str, held: Mapping[Key, Taken]) -> Mapping[Key, Taken]:
+    """Return what claims hold of a GPU, all of it where a status tells of a slice that the scheduler counts otherwise.
+
+    Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
+    again and again, whatever place there is.
+    """
+    told = [
+        claim for claim, taken in held.items() if any(isinstance(one, Slice) and one.compute for one in taken or ())
+    ]
+    if not told:
+        return held
+    profiles = {p.name: p for gpu in machine.gpus if slices.device_name(gpu.uuid) == device for p in gpu.profiles}
+
+    def sound(one: Amount | Slice) -> bool:
+        profile = profiles.get(one.profile) if isinstance(one, Slice) else None
+        return (
+            isinstance(one, Slice)
+            and profile is not None
+            and one.start in profile.starts
+            and (one.size, one.compute) == (profile.size, profile.compute)
+        )
+
+    return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
 
 
 def _placed(machine: Machine, listed: frozenset[str]) -> dict[str, dict[str, Slice]]:

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, names
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.pins import Claim, Slice, allocated, pin
+from dradriver.kube import codec
 
 POD = Pod(
     metadata=Metadata(name="p", namespace="n", uid="u"),
@@ -157,3 +160,83 @@ def test_two_shares_of_one_gpu_add_up_and_a_slice_of_ours_is_where_its_pin_says(
     found = pin(read(claim))
     assert found is not None
     assert allocated(read(claim)) == found.taken
+
+
+TOLD = {"uuid": "MIG-1", "parentUUID": "GPU-a", "request": "r", "type": "mig", "profile": "1g.10gb", "placement": 6}
+ONE = {"memorySlices": "1", "computeSlices": "1"}
+
+
+def elsewhere(
+    told: object, *, consumed: dict[str, str] | None = None, entry: Object | None = None, slices: int = 1
+) -> Object:
+    """Return a claim without a pin that has slices of a GPU, of the last of which the node agent told this."""
+    shared = {"driver": names.DRIVER, "pool": "n", "device": "gpu-a"}
+    results = [
+        shared | {"request": f"r{n}", "shareID": f"s{n}", "consumedCapacity": consumed or ONE} for n in range(slices)
+    ]
+    devices: list[Object] = [shared | {"shareID": f"s{n}", "data": TOLD | {"placement": n}} for n in range(slices - 1)]
+    devices.append(shared | {"shareID": f"s{slices - 1}", "data": told} | (entry or {}))
+    return {
+        "metadata": {"name": "x"},
+        "status": {"allocation": {"devices": {"results": results}}, "devices": devices},
+    }
+
+
+def test_a_slice_without_a_pin_lies_where_its_claims_status_says() -> None:
+    assert allocated(read(elsewhere(TOLD))) == {A: (Slice("1g.10gb", 6, 1, 1),)}
+    two = elsewhere(TOLD, slices=2)
+    assert allocated(read(two)) == {A: (Slice("1g.10gb", 0, 1, 1), Slice("1g.10gb", 6, 1, 1))}
+    del two["status"]["devices"][0]
+    assert allocated(read(two)) == {A: None}, "of one of them nobody knows it yet"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"driver": "gpu.example.com"}, {"pool": "m"}, {"device": "gpu-b"}, {"shareID": "other"}, {"shareID": None},
+        {"data": None},
+    ],
+)  # fmt: skip
+def test_what_is_said_of_another_device_or_not_at_all_says_nothing_of_this_one(entry: Object) -> None:
+    assert allocated(read(elsewhere(TOLD, entry=entry))) == {A: None}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {}, [], "1g.10gb@6", 7, TOLD | {"type": "share"}, TOLD | {"placement": -1}, TOLD | {"placement": 64},
+        TOLD | {"placement": 10**30}, TOLD | {"placement": True}, TOLD | {"placement": 1.5}, TOLD | {"placement": "6"},
+        TOLD | {"profile": 1}, TOLD | {"profile": "\x1b[2J"}, TOLD | {"profile": "1c.3g.40gb"},
+    ],
+)  # fmt: skip
+def test_nonsense_in_a_status_is_no_place(told: object) -> None:
+    assert allocated(read(elsewhere(told))) == {A: None}
+
+
+@pytest.mark.parametrize("consumed", [{"memorySlices": "x"}, {"memorySlices": "1"}, ONE | {"memorySlices": "0"}])
+def test_amounts_that_are_none_are_no_place(consumed: dict[str, str]) -> None:
+    assert allocated(read(elsewhere(TOLD, consumed=consumed))) == {A: None}
+
+
+def test_a_status_nested_deeper_than_anybody_reads_is_no_place() -> None:
+    text = msgspec.json.encode(elsewhere("HERE")).replace(b'"HERE"', b'{"type":' + b"[" * 4000 + b"]" * 4000 + b"}")
+    assert allocated(codec.decode(text, Claim)) == {A: None}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TOLD, "x"]), inner, max_size=6),
+    )
+)
+def test_whatever_a_status_says_is_read(told: object) -> None:
+    (found,) = allocated(read(elsewhere(told))).values()
+    assert found is None or (isinstance(found[0], Slice) and 0 <= found[0].start < 64)
+
+
+def test_a_pin_stands_above_what_a_status_says() -> None:
+    claim = made(SLICE)
+    claim["status"] = elsewhere(TOLD, consumed={"memorySlices": "4", "computeSlices": "3"})["status"]
+    for one in (*claim["status"]["allocation"]["devices"]["results"], *claim["status"]["devices"]):
+        one["device"] = "gpu-b"
+    assert allocated(read(claim)) == {B: (Slice("3g.40gb", 4, 4),)}

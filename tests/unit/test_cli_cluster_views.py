@@ -91,6 +91,18 @@ def test_a_holder_of_a_part_says_which() -> None:
     assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/next (1g.10gb@6)"]
 
 
+def test_a_slice_that_the_node_agent_placed_is_where_the_claims_status_says() -> None:
+    taken = {"memorySlices": "1", "computeSlices": "1"}
+    claim = allocated("t", "a", [0], pods=["p"], shareID="s1", consumedCapacity=taken)
+    unknown = allocated("u", "a", [0], pods=["q"], shareID="s2", consumedCapacity=taken)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    entry = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+    claim["status"]["devices"] = [entry | {"data": {"type": "mig", "profile": "1g.10gb", "placement": 6}}]
+    nodes, warnings = shown([piece("a")], claim, unknown)
+    assert warnings == []
+    assert [holder.words for holder in nodes["a"].gpus[0].holders] == ["team-a/p (1g.10gb@6)", "team-a/q (share s2)"]
+
+
 def test_shares_of_a_gpu_are_several_holders_and_whole_ones_are_a_warning() -> None:
     nodes, warnings = shown(
         [piece("a")],

@@ -46,6 +46,16 @@ def hold(cluster: GpuCluster, device: str, consumed: dict[str, str]) -> None:
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "x", "namespace": "default"}, "status": status})
 
 
+def tell(cluster: GpuCluster, told: dict[str, object]) -> None:
+    """Let the node agent say in its status what somebody else's claim has."""
+    claim = cluster.find(RESOURCE_CLAIMS, "x", "default")
+    assert claim is not None
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    entry = {key: result[key] for key in ("driver", "pool", "device", "shareID")} | {"data": told}
+    claim["status"]["devices"] = [entry]
+    cluster.put(RESOURCE_CLAIMS, claim)
+
+
 async def test_a_share_is_a_claim_of_so_much_of_one_gpu() -> None:
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=SHARED)
@@ -253,6 +263,41 @@ async def test_of_a_slice_that_the_node_agent_placed_nobody_knows_where_it_is() 
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=DYNAMIC)
     hold(cluster, cluster.machines["a"].gpus[0].uuid.lower(), {"memorySlices": "1", "computeSlices": "1"})
+    cluster.pod("whole", 7)
+    cluster.pod("late", ("1g.10gb",))
+    await step(cluster)
+    assert bound(cluster, "whole", "late") == [True, False]
+    tell(cluster, {"type": "mig", "profile": "1g.10gb", "placement": 0})
+    await step(cluster)
+    assert bound(cluster, "late") == [True], "the pod that waited gets a place as soon as it is known"
+    for number in range(6):
+        cluster.pod(f"p{number}", ("1g.10gb",))
+    await step(cluster)
+    assert bound(cluster, *(f"p{number}" for number in range(6))) == [True] * 5 + [False]
+    starts = {(cluster.note(name, "part") or "")[-1] for name in ("late", *(f"p{number}" for number in range(5)))}
+    assert starts == set("123456")
+
+
+@pytest.mark.parametrize(
+    ("told", "consumed"),
+    [
+        ({"type": "mig", "profile": "1g.5gb", "placement": 0}, ("1", "1")),
+        ({"type": "mig", "profile": "2g.20gb", "placement": 0}, ("1", "1")),
+        ({"type": "mig", "profile": "2g.20gb", "placement": 1}, ("2", "2")),
+        ({"type": "mig", "profile": "1g.10gb", "placement": 9}, ("1", "1")),
+        ({"type": "mig", "profile": "1g.10gb", "placement": 0}, ("4", "1")),
+        ({"type": "mig", "profile": "1g.10gb", "placement": 0}, ("1", "7")),
+        ({"type": "mig", "profile": ["1g.10gb"], "placement": 0}, ("1", "1")),
+    ],
+)
+async def test_what_cannot_be_of_a_slice_keeps_its_gpu_closed(
+    told: dict[str, object], consumed: tuple[str, str]
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=DYNAMIC)
+    taken = dict(zip(("memorySlices", "computeSlices"), consumed, strict=True))
+    hold(cluster, cluster.machines["a"].gpus[0].uuid.lower(), taken)
+    tell(cluster, told)
     cluster.pod("whole", 7)
     cluster.pod("late", ("1g.10gb",))
     await step(cluster)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api import names, pins, slices
 from dradriver.api.errors import WordError
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim
@@ -199,6 +199,10 @@ async def test_what_was_made_is_in_the_status_and_in_the_containers_metadata(wor
             },
         ),
     ]
+    seen = claim("c", results=asked)
+    seen["status"]["devices"] = entries
+    read = pins.allocated(msgspec.json.decode(msgspec.json.encode(seen), type=pins.Claim))
+    assert read["node-a", device(0)] == (pins.Slice("3g.40gb", 4, 4, 3),), "a controller reads what the agent wrote"
     told = {}
     for path in (world.folder / "state/files/uid-c").glob("*-metadata.json"):
         (request,) = json.loads(path.read_text())["requests"]

@@ -16,7 +16,7 @@ from dradriver.api import claims as claims_of
 from dradriver.api import names, results, slices
 from dradriver.api.objects import AllocationResult, ResourceSlice
 from dradriver.api.objects import Device as SliceDevice
-from dradriver.api.pins import Claim, Device, owner, pin, share_of
+from dradriver.api.pins import Claim, Device, owner, pin, share_of, slice_of
 from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
 from dradriver.cli.render.plain import plain
 from dradriver.topology.errors import TopologyError
@@ -84,17 +84,19 @@ def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
     for result in claim.results:
         hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
         own = parts.get(result.request)
-        part = _consumed(result) if own is None else results.described(own)
+        part = _part(claim, result) if own is None else results.described(own)
         holder = Holder(
             namespace=namespace, claim=name, pods=pods, hold=hold, share=plain(result.share_id or ""), part=plain(part)
         )
         yield (result.pool, result.device), holder
 
 
-def _consumed(result: AllocationResult) -> str:
-    """Return what a claim that is not our controller's has of a GPU that may be shared; empty for all of it."""
-    told = share_of(result.consumed_capacity)
-    return "" if told is None else f"{told.cores}%/{told.memory_mib}Mi"
+def _part(claim: Claim, result: AllocationResult) -> str:
+    """Return what a claim that is not our controller's has of a GPU; empty for all of it, and where nobody knows."""
+    if (share := share_of(result.consumed_capacity)) is not None:
+        return f"{share.cores}%/{share.memory_mib}Mi"
+    found = slice_of(claim, result)
+    return "" if found is None else f"{found.profile}@{found.start}"
 
 
 def _current(pool: str, found: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
