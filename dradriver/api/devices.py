@@ -32,16 +32,18 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
 
     What a claim does not ask for it takes at its default, which is all: a claim of whole GPUs needs no word of shares.
     More memory than there is may be promised, never more than there is to one claim; compute is never promised twice,
-    so that nobody else is on a GPU that somebody has whole.
+    so that nobody else is on a GPU that somebody has whole. Where shares are equal a claim has one of them or all: what
+    is asked for in between is rounded up (KEP-5075).
     """
     gpu = machine.gpus[position]
+    promised = int(gpu.memory_mib * mode.memory_overcommit)
     device = whole(machine, groups, position, name=name)
     device["attributes"] |= _sharing(mode)
     return device | {
         "allowMultipleAllocations": True,
         "capacity": {
-            names.CAPACITY_CORES: divisible(100, 100),
-            names.CAPACITY_MEMORY: divisible(int(gpu.memory_mib * mode.memory_overcommit), gpu.memory_mib, unit="Mi"),
+            names.CAPACITY_CORES: divisible(100, 100, parts=mode.equal_shares),
+            names.CAPACITY_MEMORY: divisible(promised, gpu.memory_mib, unit="Mi", parts=mode.equal_shares),
         },
     }
 
@@ -49,14 +51,15 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
 def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, name: str) -> list[Device]:
     """Return a GPU as so many devices of equal size, for a server that has no devices that claims share.
 
-    None of them is the whole GPU: the server would hand that out beside them.
+    None of them is the whole GPU: the server would hand that out beside them. More memory than there is cannot be
+    promised so: each has its part of what there is.
     """
     gpu = machine.gpus[position]
     attributes = _of_type("share") | identity(machine, position) | _sharing(mode)
     attributes["parentUUID"] = attributes.pop("uuid")
     capacity = {
         names.CAPACITY_CORES: {"value": str(100 // shares)},
-        names.CAPACITY_MEMORY: {"value": f"{int(gpu.memory_mib * mode.memory_overcommit) // shares}Mi"},
+        names.CAPACITY_MEMORY: {"value": f"{gpu.memory_mib // shares}Mi"},
     }
     return [
         {"name": share_name(name, number), "attributes": dict(attributes), "capacity": capacity}
@@ -87,6 +90,8 @@ def _of_type(name: str) -> dict[str, dict[str, Any]]:
 
 def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
+    if mode.equal_shares:
+        found["equalShares"] = {"int": mode.equal_shares}
     return found | exclusive(mode)
 
 
@@ -95,9 +100,16 @@ def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
     return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 
 
-def divisible(total: int, most: int, *, unit: str = "") -> dict[str, Any]:
-    """Return a capacity of which a claim may have any whole number up to ``most``, and has that unless it says."""
-    policy = {"default": f"{most}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}", "max": f"{most}{unit}"}}
+def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[str, Any]:
+    """Return a capacity of which a claim may have any whole number up to ``most``, and has that unless it says.
+
+    Where it is in equal parts a claim may have one of them, or all.
+    """
+    policy: dict[str, Any] = {"default": f"{most}{unit}"}
+    if parts:
+        policy["validValues"] = [f"{number}{unit}" for number in sorted({max(most // parts, 1), most})]
+    else:
+        policy["validRange"] = {"min": f"1{unit}", "step": f"1{unit}", "max": f"{most}{unit}"}
     return {"value": f"{total}{unit}", "requestPolicy": policy}
 
 

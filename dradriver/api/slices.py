@@ -20,7 +20,7 @@ from dradriver.topology.machine import Gpu, Machine
 
 MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
-EQUAL_SHARES: Final = 4  # of a GPU that may be shared, where the server has no devices that claims share
+EQUAL_SHARES: Final = 4  # of a GPU that is shared, where the server keeps no devices that claims share; by default
 _WHOLE: Final = Mode()
 _STATIC: Final = Mode(mig="static")
 
@@ -180,7 +180,7 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:
         return [devices.shared(machine, groups, position, mode, name=name)]
-    return devices.equal_shares(machine, position, mode, shares=EQUAL_SHARES, name=name)
+    return devices.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
 
 
 def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:

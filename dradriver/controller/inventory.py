@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
-from dradriver.allocator.parts.offers import WHOLE
+from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
@@ -22,6 +23,8 @@ from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
+
+_ANY_SIZE: Final = ShareRule()
 
 
 class _Pool(msgspec.Struct):
@@ -197,7 +200,7 @@ class Inventory:
         return (
             not (amounts and spans)
             and sum(amount.cores for amount in amounts) <= ALL_CORES
-            and sum(amount.memory_mib for amount in amounts) <= gpu.memory_mib
+            and sum(amount.memory_mib for amount in amounts) <= ((parts and parts.memory_mib) or gpu.memory_mib)
             and len({number for span in spans for number in span}) == sum(map(len, spans))
         )
 
@@ -287,6 +290,8 @@ class Inventory:
         if not pool.parts:
             return WHOLE, {}
         shared, sliced, only = set(), set(), set()
+        rules: list[tuple[int, ShareRule]] = []
+        memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
         found: dict[int, list[Part]] = {}
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
@@ -300,9 +305,15 @@ class Inventory:
                 sliced.add(number)
             if how.shared and not others:
                 shared.add(number)
+            rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
+            if how.shared and rule != _ANY_SIZE:
+                rules.append((number, rule))
             if held and None not in held.values():
                 found[number] = [_part(number, one) for taken in held.values() for one in taken or ()]
-        return Offer(shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only)), found
+        offer = Offer(
+            shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only), rules=tuple(rules)
+        )
+        return offer, found
 
     def _with_nccl(self, machine: Machine) -> Machine:
         if machine.nccl_version or not self.nccl_version:

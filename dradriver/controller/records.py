@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names, pins
+from dradriver.api import names, pins, quantity, values
+from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
@@ -104,12 +105,16 @@ class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
         sliced: In MIG slices, made where they are wanted.
         only: Never whole.
         exclusive: Its parts are of one namespace at a time.
+        memory_mib: How much memory its shares together may have; 0 where that is not said.
+        equal: In how many equal shares it is had; 0 for shares of any size.
     """
 
     shared: bool
     sliced: bool
     only: bool
     exclusive: bool
+    memory_mib: int = 0
+    equal: int = 0
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -210,19 +215,33 @@ def _parts(device: Device) -> PartsOf | None:
     """Return how a device may be had in parts; None for one that one claim has for itself."""
     if not device.allow_multiple_allocations:
         return None
+    equal = device.attributes.get("equalShares", {}).get("int")
     return _parts_of(
         device.attributes.get("shareable", {}).get("bool") is True,
         _text(device, "mig") == "dynamic",
         _text(device, "type") == "mig",
         _text(device, "exclusiveTo") == "namespace",
+        str(device.capacity.get(names.CAPACITY_MEMORY, {}).get("value", "")),
+        equal if isinstance(equal, int) and 0 < equal <= pins.ALL_CORES else 0,
     )
 
 
-@functools.lru_cache(maxsize=16)
-def _parts_of(shared: bool, sliced: bool, only: bool, exclusive: bool) -> PartsOf | None:
+@functools.lru_cache(maxsize=256)  # 5,000 nodes have a few kinds of GPUs, which are shared in a few ways
+def _parts_of(shared: bool, sliced: bool, only: bool, exclusive: bool, memory: str, equal: int) -> PartsOf | None:
     if not (shared or sliced):
         return None
-    return PartsOf(shared=shared, sliced=sliced, only=only, exclusive=exclusive)
+    try:
+        memory_mib = quantity.whole(memory) >> 20
+    except WordError:
+        memory_mib = 0
+    return PartsOf(
+        shared=shared,
+        sliced=sliced,
+        only=only,
+        exclusive=exclusive,
+        memory_mib=max(0, min(memory_mib, values.MOST_MEMORY_MIB)),
+        equal=equal,
+    )
 
 
 def _machine(text: str, uuids: list[str]) -> Machine | str:

@@ -203,7 +203,7 @@ async def run(
         mode = publisher.modes.get(gpu.uuid)
         if mode is None:
             raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
-        return Sharing(by="mps" if mode.shared == "mps" else "time-slicing")
+        return Sharing(by="mps" if mode.shared == "mps" else "time-slicing", equal=mode.equal_shares)
 
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})

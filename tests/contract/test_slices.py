@@ -39,6 +39,7 @@ async def test_this_kubernetes_keeps_all_that_divides_a_gpu(server: Server) -> N
 MODES: Final = (
     Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
     Mode(shared="time-slicing"),
+    Mode(shared="mps", equal_shares=3),
     Mode(mig="dynamic"),
     Mode(mig="placements"),
 )

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator import Fleet, NoPlaceError, Offer
+from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, Mig, MigPart, Part, PartChoice, Share, SharePart, Strategy, Whole
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigProfile
@@ -18,7 +19,8 @@ GPUS = [gpu.index for gpu in MACHINE.gpus]
 MEMORY = MACHINE.gpus[0].memory_mib
 BY_NAME: dict[str, MigProfile] = {profile.name: profile for profile in MACHINE.gpus[0].profiles}
 NODES = ("a", "b")
-AMOUNTS = st.builds(Amount, st.sampled_from((10, 25, 50, 60, 100)), st.sampled_from((0, 0, 1000, 20_000)))
+AMOUNTS = st.builds(Amount, st.sampled_from((10, 25, 50, 60, 100)), st.sampled_from((0, 0, 1000, 20_000, 50_000)))
+RULES = st.sampled_from((ShareRule(MEMORY * 3 // 2), ShareRule(MEMORY * 4), ShareRule(equal=2), ShareRule(equal=3)))
 SHARES = st.builds(
     Share, amounts=st.lists(AMOUNTS, min_size=1, max_size=3).map(tuple), strategy=st.sampled_from(Strategy)
 )
@@ -31,6 +33,7 @@ OFFERS = st.builds(
     shared=st.frozensets(st.sampled_from(GPUS)),
     sliced=st.frozensets(st.sampled_from(GPUS)),
     parts_only=st.frozensets(st.sampled_from(GPUS), max_size=1),
+    rules=st.dictionaries(st.sampled_from(GPUS), RULES).map(lambda rules: tuple(sorted(rules.items()))),
 )
 
 
@@ -62,7 +65,11 @@ class Books:
         each: list[list[Part]]
         if isinstance(request, Share):
             each = [
-                [SharePart(gpu=gpu, amount=amount.of(MEMORY)) for gpu in sorted(offer.shared - self.whole[node])]
+                [
+                    SharePart(gpu=gpu, amount=taken)
+                    for gpu in sorted(offer.shared - self.whole[node])
+                    if (taken := takes(amount, rule_of(offer, gpu))) is not None
+                ]
                 for amount in request.amounts
             ]
         else:
@@ -75,11 +82,27 @@ class Books:
                 for name in request.profiles[0]
             ]
         for parts in itertools.product(*each):
-            if all(fits([*self.on(node, gpu), *(p for p in parts if p.gpu == gpu)]) for gpu in {p.gpu for p in parts}):
+            if all(
+                fits([*self.on(node, gpu), *(p for p in parts if p.gpu == gpu)], rule_of(offer, gpu))
+                for gpu in {p.gpu for p in parts}
+            ):
                 yield list(parts)
 
 
-def fits(parts: list[Part]) -> bool:
+def rule_of(offer: Offer, gpu: int) -> ShareRule:
+    return dict(offer.rules).get(gpu, ShareRule())
+
+
+def takes(amount: Amount, rule: ShareRule) -> Amount | None:
+    """Return what a share takes of a GPU; None for more than one can have."""
+    asked, equal = amount.of(MEMORY), rule.equal or 1
+    most = Amount(100 // equal, MEMORY // equal)
+    if asked.cores > most.cores or asked.memory_mib > most.memory_mib:
+        return None
+    return most if rule.equal else asked
+
+
+def fits(parts: list[Part], rule: ShareRule) -> bool:
     """Return whether one GPU can hold all these parts."""
     shares = [part for part in parts if isinstance(part, SharePart)]
     slices = [part for part in parts if isinstance(part, MigPart)]
@@ -88,7 +111,7 @@ def fits(parts: list[Part]) -> bool:
     return (
         not (shares and slices)
         and sum(part.amount.cores for part in shares) <= 100
-        and sum(part.amount.memory_mib for part in shares) <= MEMORY
+        and sum(part.amount.memory_mib for part in shares) <= (rule.memory_mib or MEMORY)
         and len(set().union(*spans)) == sum(map(len, spans))
         and all(part.start in BY_NAME[part.profile].starts for part in slices)
         and sum(BY_NAME[name].compute for name in names) <= 7
@@ -96,11 +119,12 @@ def fits(parts: list[Part]) -> bool:
     )
 
 
-def wanted(request: Share | Mig, choice: PartChoice) -> bool:
+def wanted(request: Share | Mig, choice: PartChoice, offer: Offer) -> bool:
     """Return whether each container gets what it asks for."""
     if isinstance(request, Share):
-        got = [tuple(part.amount for part in parts if isinstance(part, SharePart)) for parts in choice.containers]
-        return got == [(amount.of(MEMORY),) for amount in request.amounts]
+        every = [part for (part,) in choice.containers if isinstance(part, SharePart)]
+        told = [takes(one, rule_of(offer, part.gpu)) for one, part in zip(request.amounts, every, strict=True)]
+        return [part.amount for part in every] == told
     return tuple(tuple(p.profile for p in parts if isinstance(p, MigPart)) for parts in choice.containers) == (
         request.profiles
     )
@@ -143,7 +167,7 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
             books.whole[choice.node] |= set(choice.gpus)
         else:
             assert isinstance(choice, PartChoice)
-            assert wanted(step, choice)
+            assert wanted(step, choice, offers[choice.node])
             parts = [part for parts in choice.containers for part in parts]
             assert parts in list(books.options(choice.node, step))
             if step.strategy in (Strategy.BEST_FIT, Strategy.PACK):

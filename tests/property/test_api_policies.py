@@ -48,13 +48,13 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     )
     shared = st.fixed_dictionaries(
         {"shared": st.sampled_from(("mps", "time-slicing"))},
-        optional={
-            "mig": st.just("off"),
-            "exclusiveTo": st.just("namespace"),
-            "memoryOvercommit": st.sampled_from((1.0, 1.5, 16.0)),
-        },
+        optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace")},
     )
-    return draw(which) | draw(st.one_of(whole, cut, shared))
+    sizes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+        ({}, {"equalShares": 2}, {"equalShares": 48}, *({"memoryOvercommit": factor} for factor in (1.0, 1.5, 16.0)))
+    )
+    said: dict[str, Any] = draw(st.one_of(whole, cut, shared))
+    return draw(which) | said | (draw(sizes) if said.get("shared", "none") != "none" else {})
 
 
 GPUS = st.builds(
@@ -86,6 +86,7 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
                 "mig": rule.get("mig", state if said == "none" else "off"),
                 "shared": said,
                 "memory_overcommit": rule.get("memoryOvercommit", 1.0),
+                "equal_shares": rule.get("equalShares", 0),
                 "exclusive_to": rule.get("exclusiveTo", ""),
             }
     return Mode(**mode)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dradriver.allocator import Fleet, NoPlaceError, Offer, UnknownGpuError
+from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import (
     Amount,
     Mig,
@@ -261,6 +262,7 @@ def test_of_a_mixed_machine_only_the_wanted_kind_of_gpu_is_taken_or_opened() -> 
     [
         (slices("1g.12gb"), "has room for that even when it is empty; there are 1g.10gb, 1g.10gb+me, 1g.20gb"),
         (Share(amounts=(Amount(memory_mib=90_000),)), "a share of a GPU: 90000 MiB: no; no GPU of this cluster that"),
+        (Share(amounts=(Amount(1, 90_000),)), "the most that one share can have is 100 % and 81559 MiB"),
         (slices(*["7g.80gb"] * 8), "MIG slices: 8 times 7g.80gb: no; no eligible node has room for that"),
         (Share(amounts=(Amount(cores=60),) * 9), "shares of GPUs: 9 times 60 %: no; no eligible node has room"),
         (Share(amounts=()), "ask for at least one"),
@@ -274,6 +276,60 @@ def test_refusals(request_: Share | Mig, message: str) -> None:
     with pytest.raises(NoPlaceError) as short:
         fleet({"a": [share(1, 70)]}).rank(request_, explain=False)
     assert short.value.stable == refusal.value.stable
+
+
+def ruled(**rule: int) -> Offer:
+    return Offer(shared=EIGHT, rules=tuple((gpu, ShareRule(**rule)) for gpu in range(8)))
+
+
+def test_memory_that_is_promised_twice_is_given_twice_and_compute_is_not() -> None:
+    big = Amount(30, 60_000)
+    found = fleet({"a": []}, offer=ruled(memory_mib=122_000), held=range(1, 8))
+    assert first(found, Share(amounts=(big, big))).gpus == (0,)
+    found.set_parts("a", {0: [SharePart(gpu=0, amount=big)]})
+    assert only(first(found, Share(amounts=(Amount(70, 60_000),)))).gpu == 0
+    for refused in (Amount(71, 60_000), Amount(1, 62_001)):
+        with pytest.raises(NoPlaceError, match="no eligible node has room"):
+            found.rank(Share(amounts=(refused,)))
+    with pytest.raises(NoPlaceError, match="empty; the most that one share can have is 100 % and 81559"):
+        found.rank(Share(amounts=(Amount(1, 81_560),)))
+    found.set_offer("a", ruled())
+    with pytest.raises(NoPlaceError, match="no eligible node has room"):
+        found.rank(Share(amounts=(big,)))
+    assert found.free("a") == frozenset()
+    found.set_parts("a", {})
+    assert found.free("a") == {0}, "what is free stays when the rules change"
+
+
+def test_of_a_gpu_in_equal_shares_each_takes_one_whatever_less_it_asks_for() -> None:
+    found = fleet({"a": []}, offer=ruled(equal=4), held=range(1, 8))
+    quarter = Amount(25, 81559 // 4)
+    choice = first(found, Share(amounts=(Amount(cores=10), Amount(cores=25), Amount(memory_mib=1), Amount(20, 20_000))))
+    assert choice.containers == ((SharePart(gpu=0, amount=quarter),),) * 4
+    with pytest.raises(NoPlaceError, match="no eligible node has room"):
+        found.rank(Share(amounts=(Amount(cores=10),) * 5))
+    for refused in (Amount(cores=26), Amount(10, 20_390)):
+        with pytest.raises(NoPlaceError, match="empty; the most that one share can have is 25 % and 20389 MiB"):
+            found.rank(Share(amounts=(refused,)))
+    found.set_parts("a", {0: [SharePart(gpu=0, amount=quarter)] * 3})
+    assert only(first(found, Share(amounts=(Amount(cores=1),)))) == SharePart(gpu=0, amount=quarter)
+    found.set_parts("a", {0: [SharePart(gpu=0, amount=quarter)] * 4})
+    with pytest.raises(NoPlaceError, match="no eligible node has room"):
+        found.rank(Share(amounts=(Amount(cores=1),)))
+
+
+def test_nodes_of_one_kind_may_be_shared_by_different_rules() -> None:
+    found = fleet({"a": [], "b": []}, offer=ruled(equal=2))
+    found.set_offer("b", ruled(equal=4))
+    assert first(found, Share(amounts=(Amount(cores=40),))).node == "a"
+    found.set_node("b", HGX, EIGHT)  # told of its machine again
+    one = Share(amounts=(Amount(cores=20),), strategy=Strategy.FIRST_FIT)
+    half, quarter = (SharePart(gpu=0, amount=Amount(100 // equal, 81559 // equal)) for equal in (2, 4))
+    assert only(first(found, one)) == half
+    found.remove("a")
+    assert only(first(found, one)) == quarter
+    found.set_node("b", HGX.subset([0, 1]), [0, 1])
+    assert only(first(found, one)) == quarter
 
 
 def test_without_an_offer_there_is_no_part() -> None:

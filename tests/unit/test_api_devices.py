@@ -21,7 +21,7 @@ MODES = st.builds(
     shared=st.sampled_from(("none", "mps", "time-slicing")),
     memory_overcommit=st.floats(1, 16),
     exclusive_to=st.sampled_from(("", "namespace")),
-)
+) | st.builds(Mode, shared=st.sampled_from(("mps", "time-slicing")), equal_shares=st.integers(2, 48))
 
 
 def devices(machine: Machine, modes: dict[str, Mode], abilities: Abilities = ALL) -> list[dict[str, Any]]:
@@ -77,6 +77,23 @@ def test_promised_memory_never_lets_two_have_a_gpu_whole() -> None:
     assert cores["value"] == cores["requestPolicy"]["default"]
 
 
+def test_of_a_gpu_in_equal_shares_a_claim_has_one_or_all() -> None:
+    machine = profiles.load("hgx-h100", seed="n")
+    gpu = machine.gpus[0]
+    mode = Mode(shared="mps", equal_shares=3)
+    device = next(d for d in devices(machine, {gpu.uuid: mode}) if d["attributes"]["uuid"]["string"] == gpu.uuid)
+
+    assert device["attributes"]["equalShares"] == {"int": 3}
+    assert device["capacity"] == {
+        "cores": {"value": "100", "requestPolicy": {"default": "100", "validValues": ["33", "100"]}},
+        "memory": {"value": "81559Mi", "requestPolicy": {"default": "81559Mi", "validValues": ["27186Mi", "81559Mi"]}},
+    }
+    parts = [d for d in devices(machine, {gpu.uuid: mode}, NO_SHARES) if d["attributes"]["type"]["string"] == "share"]
+    assert [d["name"] for d in parts] == [f"{slices.device_name(gpu.uuid)}-share-{number}" for number in range(3)]
+    assert parts[0]["capacity"] == {"cores": {"value": "33"}, "memory": {"value": "27186Mi"}}
+    assert parts[0]["attributes"]["equalShares"] == {"int": 3}
+
+
 @given(machines(), st.data())
 def test_what_the_api_server_allows(machine: Machine, data: st.DataObject) -> None:
     modes = {gpu.uuid: data.draw(MODES) for gpu in machine.gpus}
@@ -94,11 +111,14 @@ def test_what_the_api_server_allows(machine: Machine, data: st.DataObject) -> No
                 if "requestPolicy" in amount:
                     assert device["allowMultipleAllocations"]
                     policy = amount["requestPolicy"]
+                    most = policy["validValues"][-1] if "validValues" in policy else policy["validRange"]["max"]
                     value, most, default = (
-                        int(x.removesuffix("Mi"))
-                        for x in (amount["value"], policy["validRange"]["max"], policy["default"])
+                        int(x.removesuffix("Mi")) for x in (amount["value"], most, policy["default"])
                     )
                     assert 1 <= default <= most <= value
+                    steps = [int(x.removesuffix("Mi")) for x in policy.get("validValues", ())]
+                    assert steps == sorted(set(steps))
+                    assert min(steps, default=1) >= 1
         assert {gpu.uuid for gpu in machine.gpus} == {
             (device["attributes"].get("uuid") or device["attributes"]["parentUUID"])["string"] for device in every
         }
@@ -116,8 +136,8 @@ def test_a_server_without_shares_never_hands_a_gpu_out_twice(machine: Machine, d
         assert (len(whole), bool(parts)) == ((0, True) if divided else (1, False))
         assert all(d["attributes"]["type"] == {"string": "share"} for d in parts)
         assert sum(int(d["capacity"]["cores"]["value"]) for d in parts) <= 100
-        promised = gpu.memory_mib * modes[gpu.uuid].memory_overcommit
-        assert sum(mib(d["capacity"]["memory"]["value"]) for d in parts) <= promised
+        assert sum(mib(d["capacity"]["memory"]["value"]) for d in parts) <= gpu.memory_mib
+        assert len(parts) in (0, modes[gpu.uuid].equal_shares or slices.EQUAL_SHARES)
 
 
 def test_more_devices_than_a_slice_holds_make_more_slices_each_gpu_in_one() -> None:

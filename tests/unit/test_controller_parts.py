@@ -135,6 +135,50 @@ async def test_several_shares_of_one_pod_have_requests_of_their_own() -> None:
     assert bound(cluster, "all", "q") == [True, False], "two GPUs have parts, six are whole"
 
 
+async def test_memory_that_the_policies_promise_twice_is_given_twice() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=Mode(shared="time-slicing", memory_overcommit=1.5))
+    cluster.pod("whole", 7)
+    for name, memory in (("p", 60_000), ("q", 60_000), ("r", 3_000), ("big", 81_560)):
+        cluster.pod(name, Amount(cores=20, memory_mib=memory))
+    await step(cluster)
+    assert bound(cluster, "whole", "p", "q", "r", "big") == [True, True, True, False, False]
+    assert cluster.gpus("p") == cluster.gpus("q")
+    assert "no eligible node has room" in (cluster.note("r", "reason") or "")
+    assert "the most that one share can have is 100 % and 81559 MiB" in (cluster.note("big", "reason") or "")
+    cluster.modes["a"] = Mode(shared="time-slicing", memory_overcommit=2.0)
+    cluster.publish("a", cluster.machines["a"])
+    await step(cluster)
+    assert bound(cluster, "r") == [True], "as soon as the policies promise more"
+    cluster.modes["a"] = SHARED
+    cluster.publish("a", cluster.machines["a"])
+    cluster.pod("s", Amount(cores=1, memory_mib=1))
+    await step(cluster)
+    assert bound(cluster, "s") == [False], "more than there is was given before"
+    await end(cluster, "p")
+    await step(cluster)
+    assert bound(cluster, "s") == [True]
+
+
+async def test_equal_shares_are_filled_one_by_one_and_the_gpu_is_whole_again_after() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=Mode(shared="mps", equal_shares=4))
+    cluster.pod("whole", 7)
+    cluster.pod("p", {"x": Amount(cores=10), "y": Amount(memory_mib=1024)})
+    for name in ("q", "r", "s"):
+        cluster.pod(name, QUARTER)
+    cluster.pod("half", Amount(cores=50))
+    await step(cluster)
+    assert bound(cluster, "whole", "p", "q", "r", "s", "half") == [True, True, True, True, False, False]
+    assert cluster.note("p", "part") == "25%/20389Mi,25%/20389Mi"
+    assert "the most that one share can have is 25 % and 20389 MiB" in (cluster.note("half", "reason") or "")
+    for name in ("p", "q", "r", "s"):
+        await end(cluster, name)
+    cluster.pod("one", 1)
+    await step(cluster)
+    assert bound(cluster, "one") == [True]
+
+
 async def test_what_others_claims_hold_counts() -> None:
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=SHARED)

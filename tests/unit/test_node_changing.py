@@ -62,6 +62,7 @@ class Node:
         DYNAMIC,
         Mode(mig="placements"),
         Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
+        Mode(shared="mps", equal_shares=4),
         Mode(mig="dynamic", exclusive_to="namespace"),
     ],
 )
@@ -110,6 +111,17 @@ def test_what_a_share_may_have_changes_at_once() -> None:
     node.decide()
     node.policies = rule(shared="time-slicing", memory_overcommit=2.0)
     assert node.decide(FIRST) == (Mode(shared="time-slicing", memory_overcommit=2.0), False)
+
+
+@pytest.mark.parametrize("able", [ALL, Abilities(shares=False)])
+def test_the_size_of_equal_shares_changes_once_none_is_used(able: Abilities) -> None:
+    node = Node(rule(shared="mps", equal_shares=4), able=able)
+    assert node.decide() == (Mode(shared="mps", equal_shares=4), False)
+    node.policies = rule(shared="mps", equal_shares=2)
+    node.restart()
+    assert node.decide(FIRST) == (Mode(shared="mps", equal_shares=4), True)
+    node.now = 2 * GRACE_S
+    assert node.decide() == (Mode(shared="mps", equal_shares=2), False)
 
 
 def test_a_new_agent_keeps_what_is_published_and_used() -> None:

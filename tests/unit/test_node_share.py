@@ -138,6 +138,18 @@ async def test_equal_shares_have_the_daemons_limits_which_no_program_can_unset(w
     await world.prepare("b", share(EQUAL, "50", "8Gi", "b"))
 
 
+@pytest.mark.parametrize(("gpu", "shares"), [(OWN, slices.EQUAL_SHARES), (EQUAL, 5)])
+async def test_shares_that_are_devices_are_equal_and_so_are_their_limits(world: Shared, gpu: int, shares: int) -> None:
+    world.sharing[uuid(gpu)] = Sharing(by="mps", equal=0 if shares == slices.EQUAL_SHARES else shares)
+    for number in range(2):
+        done = await world.prepare(f"c{number}", result("gpu", f"{device(gpu)}-share-{number}"))
+        (one,) = done.devices
+        assert [word for word in one.edits.env if "MPS" in word] == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
+        memory = machine().gpus[gpu].memory_mib // shares
+        assert one.told == {"type": "share", "cores": 100 // shares, "memory": f"{memory}Mi"}
+    assert world.state(gpu).server == Server(memory_mib=memory, thread_percentage=100 // shares)
+
+
 async def test_shares_of_a_gpu_that_is_shared_otherwise_now_wait_for_those_of_before(world: Shared) -> None:
     await world.prepare("a", share(OWN, "25", "4Gi", "a"))
     world.sharing[uuid(OWN)] = Sharing()

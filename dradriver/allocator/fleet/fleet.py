@@ -14,7 +14,7 @@ from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_o
 from dradriver.allocator.fleet import node_order, parts
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.network import Sites
-from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, group_key, without_uuids
+from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, Rules, group_key, without_uuids
 from dradriver.allocator.fleet.refusals import refusal
 from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
@@ -76,14 +76,21 @@ class Fleet:
         """
         mask = mask_of_gpus(machine, free)
         bare = without_uuids(machine)
-        key = group_key(bare)
-        if key not in self._groups:
-            self._groups[key] = NodeGroup(tables_of(bare), bare, key=key)
-        self._put(name, self._groups[key])
+        before = self._slots.get(name)
+        has = {gpu.index for gpu in machine.gpus}
+        rules = () if before is None else tuple(rule for rule in before[0].rules if rule[0] in has)
+        self._put(name, self._group(bare, rules))
         group, slot = self._slots[name]
         group.set_free(slot, mask)
         if row is not None:
             group.set_row(slot, row)
+
+    def _group(self, machine: Machine, rules: Rules) -> NodeGroup:
+        """The group of nodes with such a machine, whose GPUs are shared by these rules."""
+        key = group_key(machine, rules)
+        if key not in self._groups:
+            self._groups[key] = NodeGroup(tables_of(machine), machine, key=key, rules=rules)
+        return self._groups[key]
 
     def _put(self, name: str, group: NodeGroup) -> None:
         """Put a node into a group; what the caller said of it before stays, of the GPUs that it still has."""
@@ -148,6 +155,12 @@ class Fleet:
         """
         group, slot = self._slots[name]
         mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only)
+        if offer.rules != group.rules:
+            mask_of_gpus(group.machine, {number for number, _ in offer.rules})
+            unheld = group.unheld(slot)
+            self._put(name, self._group(group.machine, offer.rules))
+            group, slot = self._slots[name]
+            group.set_free(slot, unheld)
         group.set_offer(slot, offer)
 
     def set_parts(self, name: str, parts: Mapping[int, Sequence[Part]]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
-from dradriver.allocator.parts.offers import WHOLE, Offer
+from dradriver.allocator.parts.offers import WHOLE, Offer, ShareRule
 from dradriver.allocator.parts.rooms import Masks, Rooms
 from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
 from dradriver.allocator.sets import rings
@@ -24,10 +24,14 @@ NO_ROW = -1
 _MOST_ANSWERS = 1024  # kept of each kind
 
 
-def group_key(machine: Machine) -> Hashable:
+Rules = tuple[tuple[int, ShareRule], ...]
+"""How GPUs are shared, by the machine's own numbers, ascending."""
+
+
+def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
     """What nodes must share to be of one group; machines of equal links need not share products or numbers."""
     gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
-    return (shape_of(machine), *gpus)
+    return (shape_of(machine), rules, *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:
@@ -43,14 +47,16 @@ class NodeGroup:
         tables: Their tables.
         machine: The machine of the first of them, without uuids, for what all of them share.
         key: What ``group_key`` gives for each.
+        rules: How their GPUs are shared, by number.
         names: Names of the nodes.
         rooms: What is left of GPUs that may be had in parts; None while no node of the group offers any.
     """
 
-    def __init__(self, tables: Tables, machine: Machine, *, key: Hashable) -> None:
+    def __init__(self, tables: Tables, machine: Machine, *, key: Hashable, rules: Rules = ()) -> None:
         self.tables = tables
         self.machine = machine
         self.key = key
+        self.rules = rules
         self.names: list[str] = []
         self.rooms: Rooms | None = None
         self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
@@ -122,11 +128,15 @@ class NodeGroup:
         _, *masks = self.rooms.masks(slot)
         shared, sliced, parts_only = (frozenset(number[at] for at in rings.positions(mask)) for mask in masks)
         parts = {number[position]: each for position, each in self.rooms.parts(slot).items()}
-        return Offer(shared=shared, sliced=sliced, parts_only=parts_only), parts
+        return Offer(shared=shared, sliced=sliced, parts_only=parts_only, rules=self.rules), parts
+
+    def unheld(self, slot: int) -> int:
+        """Mask of the positions of a node that nobody has as a whole, with those that have parts on them."""
+        return self.free(slot) if self.rooms is None else self.rooms.masks(slot).unheld
 
     def _made_rooms(self) -> Rooms:
         if self.rooms is None:
-            self.rooms = Rooms(self.machine)
+            self.rooms = Rooms(self.machine, dict(self.rules))
             for slot, free in enumerate(self.free_masks().tolist()):
                 self.rooms.add()
                 self.rooms.set(slot, Masks(unheld=free))

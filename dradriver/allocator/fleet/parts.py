@@ -11,7 +11,7 @@ from dradriver.allocator.fleet.part_nodes import Nodes, one_part
 from dradriver.allocator.fleet.part_sets import several_parts
 from dradriver.allocator.parts import phrases
 from dradriver.allocator.parts.asks import Ask
-from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.parts.rooms import Rooms, largest_share
 from dradriver.allocator.parts.shares import Shares
 from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, Share
@@ -72,10 +72,18 @@ def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError
 
 
 def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
-    """Which profiles there are, where slices are wanted."""
+    """Which profiles there are, where slices are wanted; else the most that a share can have."""
+    if not ask.sliced:
+        most = [
+            largest_share(int(nodes.rooms.memory_mib[position]), nodes.rooms.equal[position])
+            for nodes in offering
+            for position in rings.positions(nodes.rooms.offered(sliced=False) & nodes.suitable)
+        ]
+        found = max(most, key=lambda one: (one.cores, one.memory_mib), default=None)
+        return "" if found is None else f"; the most that one share can have is {phrases.amount(found)}"
     layouts = {layout for nodes in offering for layout in nodes.rooms.layouts if layout is not None}
     known = sorted({profile.name for layout in layouts for profile in layout.profiles})
-    return f"; there are {', '.join(known) or 'no profiles'}" if ask.sliced else ""
+    return f"; there are {', '.join(known) or 'no profiles'}"
 
 
 def _nearest(ask: Ask, offering: Sequence[Nodes]) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator.parts.layouts import layout_of
-from dradriver.allocator.request import MigPart, Part, SharePart
+from dradriver.allocator.parts.offers import ShareRule
+from dradriver.allocator.request import Amount, MigPart, Part, SharePart
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.topology.machine import Machine
@@ -35,6 +36,7 @@ class Masks(NamedTuple):
 
 
 _NOTHING = Masks()
+_ANY_SIZE = ShareRule()
 
 
 class Rooms:
@@ -46,12 +48,19 @@ class Rooms:
 
     Attributes:
         memory_mib: (g,) int64, memory of each position's GPU.
+        promised_mib: (g,) int64, how much of it all shares together may have; it may be more.
+        equal: Of each position, in how many equal shares its GPU is had; 0 for shares of any size.
         layouts: Of each position's GPU; None without MIG profiles.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, rules: Mapping[int, ShareRule]) -> None:
+        """``rules`` are by the machine's own numbers."""
         g = len(machine.gpus)
+        own = [rules.get(gpu.index, _ANY_SIZE) for gpu in machine.gpus]
         self.memory_mib: Ints = np.array([gpu.memory_mib for gpu in machine.gpus], dtype=np.int64)
+        promised = [rule.memory_mib or gpu.memory_mib for rule, gpu in zip(own, machine.gpus, strict=True)]
+        self.promised_mib: Ints = np.array(promised, dtype=np.int64)
+        self.equal = [rule.equal for rule in own]
         self.layouts = [layout_of(gpu.profiles) for gpu in machine.gpus]
         self._closed = np.array([layout.closed if layout else 0 for layout in self.layouts], dtype=np.int16)
         self._cores = np.zeros((g, 64), dtype=np.int16)
@@ -154,14 +163,30 @@ class Rooms:
             shares = [part.amount for part in load if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in load if isinstance(part, MigPart)]
             if masks.shared & bit and not slices:
-                total = int(self.memory_mib[position])
+                total, promised = int(self.memory_mib[position]), int(self.promised_mib[position])
                 cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
-                memory = max(total - sum(amount.memory_mib for amount in shares), 0)
+                memory = max(promised - sum(amount.memory_mib for amount in shares), 0)
                 self._cores[position, slot], self._memory[position, slot] = cores, memory
                 self._spare[position, slot] = cores * SPARE // ALL_CORES + memory * SPARE // max(total, 1)
             layout = self.layouts[position]
             if masks.sliced & bit and not shares and layout is not None:
                 self._states[position, slot] = layout.state(slices)
+
+
+def largest_share(memory_mib: int, equal: int) -> Amount:
+    """The most that one share can have of a GPU with so much memory, which may be had in so many equal shares only."""
+    return Amount(ALL_CORES // equal, memory_mib // equal) if equal else Amount(ALL_CORES, memory_mib)
+
+
+def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
+    """What a share takes of a GPU with so much memory; None where it is more than one share can have of it.
+
+    Of a GPU in equal shares it is one of these, also where less was asked for.
+    """
+    asked, most = amount.of(memory_mib), largest_share(memory_mib, equal)
+    if asked.cores > most.cores or asked.memory_mib > most.memory_mib:
+        return None
+    return most if equal else asked
 
 
 def _mask(positions: Mapping[int, object]) -> int:

@@ -15,17 +15,20 @@ import numpy as np
 from dradriver.allocator.parts.asks import Counts
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.phrases import amount
-from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms
+from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms, share_of
 from dradriver.allocator.request import Amount, Part, Share, SharePart
 from dradriver.allocator.sets.subsets import Array
 
+_TOO_MUCH = Amount(ALL_CORES + 1, 1 << 30)  # what no GPU has
+
 
 class _Left(NamedTuple):
-    """What is left of a GPU, and its memory."""
+    """What is left of a GPU, its memory, and in how many equal shares it is had."""
 
     cores: int
     memory_mib: int
     total_mib: int
+    equal: int
 
 
 class Shares:
@@ -63,7 +66,7 @@ class Shares:
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
         """See ``Ask``."""
         cores, memory = self._needs(rooms, kind)
-        out: Array = np.minimum(ALL_CORES // cores, rooms.memory_mib[:, None] // memory)[:, 0]
+        out: Array = np.minimum(ALL_CORES // cores, rooms.promised_mib[:, None] // memory)[:, 0]
         return out
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
@@ -74,14 +77,13 @@ class Shares:
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
         """See ``Ask``."""
-        return _Left(
-            int(rooms.cores[position, slot]), int(rooms.memory[position, slot]), int(rooms.memory_mib[position])
-        )
+        cores, memory = int(rooms.cores[position, slot]), int(rooms.memory[position, slot])
+        return _Left(cores, memory, int(rooms.memory_mib[position]), rooms.equal[position])
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
         """See ``Ask``."""
-        memory = int(rooms.memory_mib[position])
-        return _Left(ALL_CORES, memory, memory)
+        total, promised = int(rooms.memory_mib[position]), int(rooms.promised_mib[position])
+        return _Left(ALL_CORES, promised, total, rooms.equal[position])
 
     def said(self, left: _Left) -> str:
         """See ``Ask``."""
@@ -98,9 +100,10 @@ class Shares:
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
         """See ``Ask``."""
-        each = [amount.of(left.total_mib) for amount in self._kinds]
-        cores = left.cores - sum(one.cores * count for one, count in zip(each, counts, strict=True))
-        memory = left.memory_mib - sum(one.memory_mib * count for one, count in zip(each, counts, strict=True))
+        cores, memory = left.cores, left.memory_mib
+        for kind, count in zip(self._kinds, counts, strict=True):
+            one = share_of(kind, left.total_mib, left.equal) or _TOO_MUCH
+            cores, memory = cores - one.cores * count, memory - one.memory_mib * count
         if min(cores, memory) < 0:
             return None
         return cores * SPARE // ALL_CORES + memory * SPARE // max(left.total_mib, 1) if any(counts) else 0
@@ -120,16 +123,15 @@ class Shares:
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """See ``Ask``."""
         return [
-            (kind, SharePart(gpu=gpu, amount=self._kinds[kind].of(left.total_mib)))
+            (kind, SharePart(gpu=gpu, amount=one))
             for kind, count in enumerate(counts)
+            if count and (one := share_of(self._kinds[kind], left.total_mib, left.equal)) is not None
             for _ in range(count)
         ]
 
     def _needs(self, rooms: Rooms, kind: int) -> tuple[Array, Array]:
         """Cores and memory of a part on the GPUs of each position: (g, 1) each."""
-        amounts = [self._of(kind, memory) for memory in rooms.memory_mib.tolist()]
+        gpus = zip(rooms.memory_mib.tolist(), rooms.equal, strict=True)
+        amounts = [share_of(self._kinds[kind], memory, equal) or _TOO_MUCH for memory, equal in gpus]
         cores = np.array([each.cores for each in amounts], dtype=np.int32)[:, None]
         return cores, np.array([each.memory_mib for each in amounts], dtype=np.int32)[:, None]
-
-    def _of(self, kind: int, memory_mib: int) -> Amount:
-        return self._kinds[kind].of(memory_mib)

@@ -35,6 +35,7 @@ Product = Annotated[
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
+EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
 PolicyName = Annotated[str, Meta(pattern=rf"\A{_NAME}\Z", description="a name in lower case, as train-fast")]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
 Version = Annotated[  # one that topology.nccl_version reads
@@ -75,6 +76,7 @@ class GpuRule(_Section, frozen=True, omit_defaults=True):
             ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
         shared: Whether pods may have shares of the GPU, and what keeps them apart.
         memory_overcommit: How many times its memory may be promised to shares.
+        equal_shares: In how many equal shares it is had; None: each has a size of its own.
         exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
     """
 
@@ -93,6 +95,7 @@ class GpuRule(_Section, frozen=True, omit_defaults=True):
     mig: MigWord | None = None
     shared: SharedWord = "none"
     memory_overcommit: Factor = 1.0
+    equal_shares: EqualShares | None = None
     exclusive_to: Literal["", "namespace"] = ""
 
 

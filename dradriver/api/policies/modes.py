@@ -13,12 +13,18 @@ from dradriver.topology.machine import Gpu
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided."""
+    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided. ``equal_shares`` is 0 for any size."""
 
     mig: MigWord = "off"
     shared: SharedWord = "none"
     memory_overcommit: float = 1.0
+    equal_shares: int = 0
     exclusive_to: Literal["", "namespace"] = ""
+
+    @property
+    def form(self) -> tuple[MigWord, SharedWord, int]:
+        """What cannot change while a claim has something of the GPU."""
+        return self.mig, self.shared, self.equal_shares
 
     @property
     def whole(self) -> bool:
@@ -50,6 +56,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         mig=rule.mig or (found if rule.shared == "none" else "off"),
         shared=rule.shared,
         memory_overcommit=rule.memory_overcommit,
+        equal_shares=rule.equal_shares or 0,
         exclusive_to=rule.exclusive_to,
     )
 

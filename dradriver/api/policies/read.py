@@ -110,6 +110,16 @@ def _check_rules(sections: Sections) -> None:
             raise _PlacedError(
                 f"{at}.memoryOvercommit", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
             )
+        if rule.equal_shares is not None and not shared:
+            raise _PlacedError(
+                f"{at}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+            )
+        if rule.equal_shares is not None and rule.memory_overcommit != 1:
+            raise _PlacedError(
+                f"{at}.memoryOvercommit",
+                f"beside equalShares: {rule.equal_shares}, which have equal parts of the memory there is; leave one of "
+                "the two out",
+            )
         if rule.exclusive_to and not (shared or cut):
             raise _PlacedError(f"{at}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
 

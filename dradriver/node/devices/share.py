@@ -58,7 +58,7 @@ class TimeSliced(Whole):
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
         """Return the GPU that the claim has a share of, where it is shared so."""
-        found = _share(machine, wish)
+        found = _share(machine, wish, self._sharing)
         return found if found is not None and self._sharing(found.gpu).by == "time-slicing" else None
 
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
@@ -89,13 +89,12 @@ class Mps:
 
     def find(self, machine: Machine, wish: Wish) -> Found | None:
         """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
-        found = _share(machine, wish)
+        found = _share(machine, wish, self._sharing)
         if found is None or (sharing := self._sharing(found.gpu)).by != "mps":
             return None
-        if not sharing.equal:
-            return found
-        memory, threads = found.gpu.memory_mib // sharing.equal, _ALL_CORES // sharing.equal
-        return Found(found.gpu, {"equal": {"memory_mib": memory, "thread_percentage": threads}})
+        if devices.gpu_of_share(wish.device) is not None:
+            return Found(found.gpu, {"equal": found.wanted})
+        return Found(found.gpu, {"equal": _part(found.gpu, sharing.equal)}) if sharing.equal else found
 
     def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
         """Decide nothing, but see that nobody else has the GPU in a mode of his own.
@@ -139,7 +138,7 @@ class Mps:
         return self._edits(gpu) + Edits(mounts=mounts, env=tuple(env))
 
 
-def _share(machine: Machine, wish: Wish) -> Found | None:
+def _share(machine: Machine, wish: Wish, sharing: Callable[[Gpu], Sharing]) -> Found | None:
     """Return the GPU that the claim has less than all of, and how much; None where that is not so.
 
     Raises:
@@ -147,7 +146,7 @@ def _share(machine: Machine, wish: Wish) -> Found | None:
     """
     gpu = named(machine, wish.device)
     if gpu is None:
-        return _equal_share(machine, wish.device)
+        return _equal_share(machine, wish.device, sharing)
     if gpu.mig is not None or not {names.CAPACITY_CORES, names.CAPACITY_MEMORY} & wish.consumed.keys():
         return None
     cores = _amount(wish.consumed, names.CAPACITY_CORES, _ALL_CORES)
@@ -157,14 +156,18 @@ def _share(machine: Machine, wish: Wish) -> Found | None:
     return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
 
 
-def _equal_share(machine: Machine, device: str) -> Found | None:
+def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> Found | None:
     """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
     whole = devices.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None
-    memory_mib = gpu.memory_mib // slices.EQUAL_SHARES
-    return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": _ALL_CORES // slices.EQUAL_SHARES})
+    return Found(gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES))
+
+
+def _part(gpu: Gpu, equal: int) -> dict[str, Any]:
+    """Return what each of so many equal shares has."""
+    return {"memory_mib": max(1, gpu.memory_mib // equal), "thread_percentage": _ALL_CORES // equal}
 
 
 def _amounts(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Changing:
         for gpu in machine.gpus:
             before = published.get(gpu.uuid) or self.modes.get(gpu.uuid)
             mode = slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
-            if before is None or (mode.mig, mode.shared) == (before.mig, before.shared):
+            if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
             elif gpu.uuid in self.waiting or self._wait(gpu, before, mode):
                 since, wall = self.waiting[gpu.uuid]
@@ -134,7 +134,12 @@ def _mode(device: Device, memory_mib: int) -> Mode:
     exclusive: Any = "namespace" if _text(device, "exclusiveTo") == "namespace" else ""
     if _text(device, "sharing"):
         shared: SharedWord = "mps" if _text(device, "sharing") == "mps" else "time-slicing"
-        return Mode(shared=shared, memory_overcommit=_overcommit(device, memory_mib), exclusive_to=exclusive)
+        return Mode(
+            shared=shared,
+            memory_overcommit=_overcommit(device, memory_mib),
+            equal_shares=_number(device, "equalShares"),
+            exclusive_to=exclusive,
+        )
     if _text(device, "mig") == "dynamic":
         return Mode(mig="dynamic", exclusive_to=exclusive)
     if device.consumes_counters:
@@ -156,7 +161,12 @@ def _text(device: Device, attribute: str) -> str:
     return text if isinstance(text, str) else ""
 
 
+def _number(device: Device, attribute: str) -> int:
+    number = device.attributes.get(attribute, {}).get("int", 0)
+    return number if isinstance(number, int) else 0
+
+
 def _told(mode: Mode) -> str:
     if mode.shared != "none":
-        return f"shared by {mode.shared}"
+        return f"shared by {mode.shared}" + (f" in {mode.equal_shares} equal shares" if mode.equal_shares else "")
     return "whole" if mode.mig == "off" else f"in MIG mode {mode.mig}"
