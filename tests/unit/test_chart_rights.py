@@ -31,7 +31,7 @@ def test_least_privilege_of_the_node_agent() -> None:
             (),
             {"get", "list", "watch", "create", "update", "delete"},
         ),
-        ("resource.k8s.io", "resourceclaims", (), {"get"}),
+        ("resource.k8s.io", "resourceclaims", (), {"get", "list"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
         ("resource.k8s.io", "resourceclaims/driver", ("gpu.topology",), {"associated-node:patch"}),
         ("", "events", (), {"create", "patch"}),

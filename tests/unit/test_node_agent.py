@@ -339,6 +339,7 @@ async def test_a_share_is_prepared_and_keeps_its_gpu_as_it_is_published(monkeypa
     monkeypatch.setattr(followed, "PERIOD_S", 0.01)
     monkeypatch.setattr(publisher, "LOOK_S", 0.01)
     monkeypatch.setattr(changing, "GRACE_S", 0.0)
+    monkeypatch.setattr(changing, "ASK_S", 0.0)
     consumed = {"cores": "25", "memory": "4Gi"}
 
     async with a_node() as node:
@@ -360,4 +361,5 @@ async def test_a_share_is_prepared_and_keeps_its_gpu_as_it_is_published(monkeypa
             await eventually(lambda: "taints" in shown())
             assert shown()["allowMultipleAllocations"]
             await node.kubelet.unprepare(asked)
+            node.api.remove(RESOURCE_CLAIMS, "share", "default")
             await eventually(lambda: "allowMultipleAllocations" not in shown() and "taints" not in shown())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
-from dradriver.node.publishing.changing import GRACE_S, Changing, published
+from dradriver.node.publishing.changing import ASK_S, GRACE_S, Changing, kept_off, published
 from dradriver.topology import profiles
 
 MACHINE = profiles.load("hgx-h100", seed="a")
@@ -32,6 +33,9 @@ class Node:
         self.policies, self.able, self.mps = policies, able, mps
         self.now = 0.0
         self.slices: list[ResourceSlice] = []
+        self.allocated: set[str] | None = set()  # as the API server says
+        self.asked = 0
+        self.writes = True  # whether the API server takes slices
         self.restart()
 
     def restart(self) -> None:
@@ -41,14 +45,22 @@ class Node:
 
     def decide(self, *used: str, known: bool = True) -> tuple[Mode, bool]:
         """Decide and publish; return the first GPU's mode, and whether it is kept from new claims."""
-        taints = self.changing.decide(
+        decide = functools.partial(
+            self.changing.decide,
             MACHINE,
             labels={},
             published=published(self.slices, MACHINE),
+            kept_off=kept_off(self.slices, MACHINE),
             used=used if known else None,
             able=self.able,
         )
+        taints = decide()
+        if self.changing.ripe:
+            self.asked += 1
+            taints = decide(allocated=self.allocated)
         modes = self.changing.modes
+        if not self.writes:
+            return modes[FIRST], FIRST in taints
         built = slices.build(MACHINE, node="a", node_uid="u", modes=modes, taints=taints, abilities=self.able)
         self.slices = [msgspec.convert(one, ResourceSlice) for one in built]
         return modes[FIRST], FIRST in taints
@@ -77,9 +89,11 @@ def test_a_gpu_changes_after_its_last_claim_and_takes_no_new_ones_until_then() -
     assert node.decide() == (Mode(), False)
     node.policies = rule(mig="dynamic")
     assert node.decide(FIRST) == (Mode(), True)
+    assert node.decide(FIRST) == (Mode(), True)
     node.now = 10 * GRACE_S
     assert node.decide(FIRST) == (Mode(), True)
     assert node.decide(known=False) == (Mode(), True)
+    assert node.asked == 0, "while a claim is prepared nobody need ask"
     assert node.decide() == (DYNAMIC, False)
     assert node.decide(FIRST) == (DYNAMIC, False)
     assert not node.changing.waiting
@@ -90,9 +104,78 @@ def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
     assert node.decide() == (SHARED, False)
     node.policies = DEFAULTS
     assert node.decide() == (SHARED, True)
-    node.now = GRACE_S - 1
+    node.now = 1.0
     assert node.decide() == (SHARED, True)
     node.now = GRACE_S
+    assert node.decide() == (SHARED, True), "it is a minute since it was seen to be kept off"
+    node.now = GRACE_S + 1
+    assert node.decide() == (Mode(), False)
+
+
+DEVICE = slices.device_name(FIRST)
+
+
+@pytest.mark.parametrize("device", [DEVICE, f"{DEVICE}-19-6", f"{DEVICE}-share-3"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_claim_that_is_allocated_and_not_prepared_keeps_its_gpu_as_it_is(device: str, restarts: bool) -> None:
+    """Its pod may wait for a volume for an hour."""
+    node = changing_node()
+    node.allocated = {device}
+    for number in range(1, 40):
+        node.now = GRACE_S * number
+        if restarts and number % 3 == 0:
+            node.restart()
+        assert node.decide() == (SHARED, True)
+    node.allocated = {slices.device_name(MACHINE.gpus[1].uuid), "gpu-0"}
+    node.now += 2 * GRACE_S
+    node.decide()
+    node.now += 2 * GRACE_S
+    assert node.decide() == (Mode(), False)
+
+
+def changing_node(**how: Any) -> Node:
+    """A node whose first GPU is shared, and is to be whole; that stands in its slices."""
+    node = Node(rule(shared="time-slicing"), **how)
+    node.decide()
+    node.policies = DEFAULTS
+    node.decide()
+    node.now = 0.1
+    assert node.decide() == (SHARED, True)
+    return node
+
+
+def test_nothing_changes_while_the_api_server_does_not_say_what_is_allocated() -> None:
+    node = changing_node()
+    node.allocated = None
+    node.now = 2 * GRACE_S
+    assert [node.decide() for _ in range(3)] == [(SHARED, True)] * 3
+    assert node.asked == 1, "it is not asked at every look"
+    node.allocated = set()
+    node.now += ASK_S
+    assert node.decide() == (Mode(), False)
+
+
+def test_time_counts_only_while_new_claims_are_kept_off() -> None:
+    """The API server may be away while the agent would write the taint."""
+    node = Node(rule(shared="time-slicing"))
+    node.decide()
+    node.policies, node.writes = DEFAULTS, False
+    for number in range(5):
+        node.now = GRACE_S * number
+        assert node.decide() == (SHARED, True)
+    node.writes = True
+    node.decide()
+    node.decide()
+    assert node.decide() == (SHARED, True)
+    assert node.asked == 0
+    node.now += GRACE_S
+    assert node.decide() == (Mode(), False)
+
+
+def test_where_taints_are_not_kept_a_gpu_that_is_in_no_slice_takes_no_claims() -> None:
+    node = changing_node(able=Abilities(taints=False))
+    assert all(device.name != DEVICE for piece in node.slices for device in piece.spec.devices)
+    node.now = 2 * GRACE_S
     assert node.decide() == (Mode(), False)
 
 
@@ -120,6 +203,7 @@ def test_the_size_of_equal_shares_changes_once_none_is_used(able: Abilities) -> 
     node.policies = rule(shared="mps", equal_shares=2)
     node.restart()
     assert node.decide(FIRST) == (Mode(shared="mps", equal_shares=4), True)
+    node.decide()
     node.now = 2 * GRACE_S
     assert node.decide() == (Mode(shared="mps", equal_shares=2), False)
 

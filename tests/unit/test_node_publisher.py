@@ -16,14 +16,14 @@ from dradriver.api.objects import Node
 from dradriver.api.policies.model import DEFAULTS, GpuRule
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
-from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery.simulated import without
 from dradriver.node.publishing import changing
 from dradriver.node.publishing import publisher as module
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.node import NODE, Object, device, eventually, machine, uuid
+from tests.fakes.node import NODE, Object, claim, device, eventually, machine, result, uuid
 
 SLICE = slices.slice_name(0, NODE)
 
@@ -460,6 +460,31 @@ async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monk
         await eventually(lambda: shown(on, 0).get("allowMultipleAllocations") is True)
         assert "taints" not in shown(on, 0)
         assert on.publisher.modes[uuid(0)] == Mode(shared="time-slicing")
+
+
+async def test_a_gpu_changes_once_no_claim_is_allocated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("GRACE_S", 0.0), ("ASK_S", 0.0)):
+        monkeypatch.setattr(changing, name, value)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    policies = DEFAULTS
+
+    def shareable(on: Stage) -> set[str]:
+        devices = on.slices[0]["spec"]["devices"]
+        return {one["name"] for one in devices if one.get("allowMultipleAllocations")}
+
+    async with stage(policies=lambda: policies) as on:
+        await on.settled(devices=8)
+        other = result("gpu", device(3)) | {"pool": "node-b"}
+        watching = result("gpu", device(4), adminAccess=True)
+        for number, one in enumerate((result("gpu", device(2)), other, watching)):
+            on.api.put(RESOURCE_CLAIMS, claim(f"c{number}", results=[one], used=False))
+        policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(shared="time-slicing"),))
+        on.publisher.poke()
+        await eventually(lambda: shareable(on) == {device(n) for n in range(8)} - {device(2)})
+        on.api.remove(RESOURCE_CLAIMS, "c0", "default")
+        await eventually(lambda: shareable(on) == {device(n) for n in range(8)})
 
 
 async def test_placements_are_several_slices_of_one_generation_counters_first() -> None:

@@ -2,17 +2,22 @@
 
 A device that is published in another form beside what claims have of it would be handed out twice: shares are not
 counted among slices, and a device that goes while it is allocated gives its counters back. So a GPU whose form is to
-change is first kept from new claims, by a taint, in its old form. It changes once no claim of it is prepared, and not
-before those that were allocated earlier had time to be. A claim whose pod takes longer to start is not known here.
+change is first kept from new claims, by a taint, in its old form. Once that has been published for a while, so that
+what the scheduler had begun before is written, and no claim of it is prepared, the API server is asked whether one is
+allocated: its pod may wait for a volume, or for the kubelet, as long as it likes. Only where none is the GPU changes.
+Nothing of this is remembered: a new agent begins anew with what is published.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from dradriver.api import names, quantity, slices
 from dradriver.api.abilities import Abilities
@@ -26,7 +31,22 @@ logger = logging.getLogger(__name__)
 
 KEY: Final = names.PREFIX + "mode-changes"
 GRACE_S: Final = 60.0
+ASK_S: Final = 30.0  # how often to ask the API server of a GPU, which has all claims read
 LOOK_S: Final = 5.0  # how often to look whether a GPU may change by now
+
+
+class _Waiting(msgspec.Struct):
+    """A GPU that is to change.
+
+    Attributes:
+        wall: Since what time of day.
+        kept_off: Since when new claims are kept off it, by the clock; None while they are not.
+        asked: When the API server was asked last, by the clock.
+    """
+
+    wall: float
+    kept_off: float | None = None
+    asked: float = -math.inf
 
 
 class Changing:
@@ -34,7 +54,9 @@ class Changing:
 
     Attributes:
         modes: What was decided last, by the GPU's uuid; empty until something was.
-        waiting: Since when each GPU waits that is to change, by the clock.
+        waiting: The GPUs that are to change, by uuid.
+        ripe: Uuids of those that change if the API server knows no claim that has something of them: it is to be asked,
+            and ``decide`` to be called once more.
     """
 
     def __init__(
@@ -62,7 +84,8 @@ class Changing:
         self._wall = wall
         self._said: set[str] = set()
         self.modes: dict[str, Mode] = {}
-        self.waiting: dict[str, tuple[float, float]] = {}
+        self.waiting: dict[str, _Waiting] = {}
+        self.ripe: set[str] = set()
 
     def decide(
         self,
@@ -70,8 +93,10 @@ class Changing:
         *,
         labels: Mapping[str, str],
         published: Mapping[str, Mode],
+        kept_off: Collection[str],
         used: Collection[str] | None,
         able: Abilities,
+        allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
         """Decide anew, into ``modes``. Returns the taints of GPUs that are kept from new claims, by uuid.
 
@@ -79,9 +104,13 @@ class Changing:
             machine: The machine.
             labels: The node's.
             published: As what GPUs are published now, by uuid (``published``).
+            kept_off: Uuids of the GPUs that take no new claims, as they are published (``kept_off``).
             used: Uuids of the GPUs of which claims are prepared; None where that is not known.
             able: What the API server keeps.
+            allocated: Names of the node's devices that claims have, as the API server says; None where it was not
+                asked, or does not say.
         """
+        asked, self.ripe = self.ripe, set()
         decided: dict[str, Mode] = {}
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
@@ -90,9 +119,15 @@ class Changing:
             if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
             elif gpu.uuid in self.waiting or self._wait(gpu, before, mode):
-                since, wall = self.waiting[gpu.uuid]
-                if used is None or gpu.uuid in used or self._clock() - since < GRACE_S:
-                    added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
+                waiting = self.waiting[gpu.uuid]
+                free = self._waited(waiting, gpu.uuid in kept_off) and used is not None and gpu.uuid not in used
+                if free and (gpu.uuid not in asked or allocated is None):
+                    free = False
+                    if self._clock() - waiting.asked >= ASK_S:
+                        waiting.asked = self._clock()
+                        self.ripe.add(gpu.uuid)
+                if not free or _holds(gpu, allocated or ()):
+                    added = datetime.datetime.fromtimestamp(int(waiting.wall), datetime.UTC)
                     taint = {"key": KEY, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
                     mode, taints[gpu.uuid] = before, [taint]
             decided[gpu.uuid] = mode
@@ -103,8 +138,17 @@ class Changing:
 
     def _wait(self, gpu: Gpu, before: Mode, mode: Mode) -> bool:
         logger.info("GPU %s is to be %s instead of %s once nobody has it", gpu.uuid, _told(mode), _told(before))
-        self.waiting[gpu.uuid] = self._clock(), self._wall()
+        self.waiting[gpu.uuid] = _Waiting(self._wall())
         return True
+
+    def _waited(self, waiting: _Waiting, kept_off: bool) -> bool:
+        """Return whether new claims have been kept off long enough; whoever lets them on again begins anew."""
+        if not kept_off:
+            waiting.kept_off = None
+            return False
+        if waiting.kept_off is None:
+            waiting.kept_off = self._clock()
+        return self._clock() - waiting.kept_off >= GRACE_S
 
     def _wanted(self, gpu: Gpu, labels: Mapping[str, str], before: Mode | None) -> Mode:
         mode = mode_of(self._policies(), node=self._node, labels=labels, gpu=gpu)
@@ -128,6 +172,26 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
             if uuid in memory and modes.get(uuid, Mode()).whole:
                 modes[uuid] = _mode(device, memory[uuid])
     return modes
+
+
+def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
+    """Return the uuids of the GPUs of which no new claim is given anything, judged from a node's slices.
+
+    All devices of such a GPU have the taint of a change, or it has none: so it is where the server keeps no taints.
+    """
+    open_ = {
+        _text(device, "uuid") or _text(device, "parentUUID")
+        for piece in found
+        for device in piece.spec.devices
+        if all(taint.key != KEY for taint in device.taints)
+    }
+    return {gpu.uuid for gpu in machine.gpus} - open_
+
+
+def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
+    """Return whether one of these names is of the GPU's device, or of a part of it."""
+    name = slices.device_name(gpu.uuid)
+    return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 
 def _mode(device: Device, memory_mib: int) -> Mode:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -25,9 +26,9 @@ from dradriver.kube.errors import ApiError
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import asking, pool
+from dradriver.node.publishing import allocated, asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
-from dradriver.node.publishing.changing import LOOK_S, Changing, published
+from dradriver.node.publishing.changing import LOOK_S, Changing, kept_off, published
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -212,19 +213,24 @@ class Publisher:
             able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)
             ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
-            kept_off = self._changing.decide(
+            decide = functools.partial(
+                self._changing.decide,
                 machine,
                 labels=node.metadata.labels,
                 published=published(ours, machine),
+                kept_off=kept_off(ours, machine),
                 used=() if self._used is None else await self._used(),
                 able=able,
             )
+            changing = decide()
+            if self._changing.ripe:
+                changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
             taints = self._taints()
             wanted = slices.build(
                 machine,
                 node=self._node,
                 node_uid=node.metadata.uid,
-                taints={uuid: [*taints.get(uuid, ()), *kept_off.get(uuid, ())] for uuid in {*taints, *kept_off}},
+                taints={uuid: [*taints.get(uuid, ()), *changing.get(uuid, ())] for uuid in {*taints, *changing}},
                 modes=self._changing.modes,
                 abilities=able,
             )

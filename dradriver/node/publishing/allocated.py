@@ -1,0 +1,35 @@
+"""Which devices of this node claims have, as the API server knows it: also those that no kubelet has asked for yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.api.objects import ResourceClaim
+from dradriver.kube import codec
+from dradriver.kube.client import Client
+from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.kube.resources import RESOURCE_CLAIMS
+
+logger = logging.getLogger(__name__)
+
+
+async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
+    """Return the names of the pool's devices that some claim was given; None where the server does not say.
+
+    No selector finds claims by node, so all are read, a page at a time, and of most of them nothing is kept.
+    """
+
+    def own(data: msgspec.Raw) -> list[str] | None:
+        claim: ResourceClaim = codec.decode(data, ResourceClaim)
+        return [one.device for one in claim.results if one.pool == pool and not one.admin_access] or None
+
+    try:
+        found, _ = await client.list(RESOURCE_CLAIMS, type=own)
+    except (ApiError, Unreachable) as error:
+        logger.warning("which of this node's %s devices are allocated is not known: %s", names.DRIVER, error)
+        return None
+    return {name for some in found for name in some}
