@@ -20,9 +20,11 @@ from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
 from dradriver.api import names
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.machine_source import nccl_version_option
+from dradriver.cli.policies import load
 from dradriver.cli.render.document import Document, report, table
 from dradriver.cli.render.output import safe_json, show
 from dradriver.errors import DriverError
@@ -46,6 +48,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         free: The machine's own numbers of the free GPUs; all of them where it is left out.
         gpus: How many are wanted; may be left out where ``containers`` says it.
         policy: As the annotation ``policy``.
+        workload: As the annotation ``workload``; what it means, and policies that are not built in, say ``--policies``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
         strategy: As the annotation, as are the next seven.
@@ -72,7 +75,8 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     machine: str
     free: list[int] | None = None
     gpus: int | None = None
-    policy: str = "best-effort"
+    policy: str = ""
+    workload: str = ""
     required: list[str] | str = ""
     preferred: list[str] | str = ""
     containers: list[int] | None = None
@@ -119,7 +123,9 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--free", metavar="LIST", help="Numbers of the free GPUs: 0,1,4 or 0-3,6. Without it all are free.")
 @click.option("--gpus", type=int, metavar="N", help="How many GPUs.")
 @click.option("--containers", metavar="LIST", help="GPUs of each container of the pod: 2,2. Without it one has all.")
-@click.option("--policy", default="best-effort", show_default=True, help="What the set must be, as the annotation.")
+@click.option("--policy", default="", help="What the set must be, as the annotation.  [default: best-effort]")
+@click.option("--workload", default="", metavar="WORD", help="What runs on them, as the annotation: tensor-parallel.")
+@click.option("--policies", "file", metavar="FILE", help="A policies file: names, workloads, weights, NCCL's version.")
 @click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
 @click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
 @click.option(
@@ -156,6 +162,7 @@ def plan(
     preferred: str,
     output: str,
     batch: bool,
+    file: str | None,
     include: str,
     exclude: str,
     **words: Any,
@@ -165,8 +172,9 @@ def plan(
     A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
     "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
     """
+    policies = DEFAULTS if file is None else load(file)
     if batch:
-        answer_lines(sys.stdin.buffer)
+        answer_lines(sys.stdin.buffer, policies)
         return
     if source is None:
         raise click.UsageError("give --machine FILE|PROFILE, or --batch")
@@ -182,11 +190,11 @@ def plan(
         exclude=numbers(exclude, option="--exclude"),
         **words,
     )
-    machine, question = told(read_machine(source), question)
+    machine, question = told(read_machine(source), question, policies)
     if output == "json":
-        click.echo(as_line(reply(machine, question)))
+        click.echo(as_line(reply(machine, question, policies)))
         return
-    wish = request(question)
+    wish = request(question, policies)
     if isinstance(wish, Whole):
         choice = choose(machine, free_gpus(machine, question), wish)
         show(document(machine, wish, choice, estimate(machine, question, choice)))
@@ -194,20 +202,20 @@ def plan(
         show(plan_parts.document(machine, wish, plan_parts.choose_parts(machine, question.free, question.parts, wish)))
 
 
-def reply(machine: Machine, question: Question) -> Answer | plan_parts.PartAnswer:
+def reply(machine: Machine, question: Question, policies: Policies) -> Answer | plan_parts.PartAnswer:
     """The answer to a question about a machine that has what the question says of it.
 
     Raises:
         DriverError: The question cannot be asked, or has no answer.
     """
-    wish = request(question)
+    wish = request(question, policies)
     if isinstance(wish, Whole):
         choice = choose(machine, free_gpus(machine, question), wish)
         return answer(choice, estimate(machine, question, choice))
     return plan_parts.answer(plan_parts.choose_parts(machine, question.free, question.parts, wish))
 
 
-def answer_lines(lines: Iterable[bytes]) -> None:
+def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
     """Print one JSON line for each that is not empty: an answer or ``{"error": …}``. Machines are read once."""
     machines: dict[str, Machine] = {}
     for line in lines:
@@ -217,23 +225,25 @@ def answer_lines(lines: Iterable[bytes]) -> None:
             question = msgspec.json.decode(line, type=Question)
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
-            found: Answer | plan_parts.PartAnswer | dict[str, str] = reply(*told(machines[question.machine], question))
+            machine, question = told(machines[question.machine], question, policies)
+            found: Answer | plan_parts.PartAnswer | dict[str, str] = reply(machine, question, policies)
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             found = {"error": str(error)}
         click.echo(as_line(found))
 
 
-def told(machine: Machine, question: Question) -> tuple[Machine, Question]:
-    """The machine with what the question says of it, and the question without.
+def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
+    """The machine with what the question says of it, and the policies where it does not, and the question without.
 
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.
     """
     product = "" if any(gpu.product for gpu in machine.gpus) else question.product
-    if product or question.cpu or question.nccl_version:
+    version = question.nccl_version or ("" if machine.nccl_version else policies.nccl.version)
+    if product or question.cpu or version:
         from dradriver.topology.complete import complete  # here, for few need it
 
-        machine = complete(machine, product=product, cpu=question.cpu, nccl_version=question.nccl_version)
+        machine = complete(machine, product=product, cpu=question.cpu, nccl_version=version)
     return machine, msgspec.structs.replace(question, product="", cpu="") if product else question
 
 
@@ -242,7 +252,7 @@ def as_line(reply: Answer | plan_parts.PartAnswer | dict[str, str]) -> str:
     return safe_json(msgspec.json.encode(reply).decode())
 
 
-def request(question: Question) -> Request:
+def request(question: Question, policies: Policies = DEFAULTS) -> Request:
     """The request that a pod with these words and limits would make.
 
     Raises:
@@ -257,8 +267,9 @@ def request(question: Question) -> Request:
         counts = [1 if question.gpus is None else question.gpus]
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
-    words = {names.POLICY: question.policy}
+    words = {}
     for key, value in (
+        (names.POLICY, question.policy), (names.WORKLOAD, question.workload),
         (names.REQUIRED, question.required), (names.PREFERRED, question.preferred),
         (names.STRATEGY, question.strategy), (names.MIN_BANDWIDTH, question.min_bandwidth),
         (names.MIN_BUSBW, question.min_busbw), (names.PRODUCT, question.product),
@@ -273,12 +284,13 @@ def request(question: Question) -> Request:
         elif value not in ("", None):
             words[key] = f"{value:g}" if isinstance(value, float) else str(value)
     checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
-    wish = words_of_pods.parse(words, checked)
+    wish = words_of_pods.parse(words, checked, policies)
     if not isinstance(wish, Whole):
         if question.include or question.exclude or question.message_size != "":
             raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
         return wish
-    return msgspec.structs.replace(wish, include=tuple(question.include), exclude=tuple(question.exclude))
+    include, exclude = tuple(question.include), tuple(question.exclude)
+    return msgspec.structs.replace(wish, include=include, exclude=exclude, weights=policies.preference)
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:

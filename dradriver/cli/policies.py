@@ -36,7 +36,7 @@ def check(file: str, output: str) -> None:
     found: Policies | None = None
     trouble = ""
     try:
-        found = read(_content(file), source=source)
+        found = load(file)
     except PoliciesError as error:
         trouble = str(error)
     show_as(
@@ -46,6 +46,15 @@ def check(file: str, output: str) -> None:
     )
     if found is None:
         raise click.exceptions.Exit(1)
+
+
+def load(file: str) -> Policies:
+    """Return what a policies file says; ``-`` is standard input.
+
+    Raises:
+        PoliciesError: It cannot be read, or is none.
+    """
+    return read(_content(file), source="standard input" if file == _STDIN else file)
 
 
 def _content(file: str) -> bytes:

@@ -166,6 +166,43 @@ def test_demands_of_the_annotations_are_options_too() -> None:
     assert found[3]["gpus"] == [0, 4]
 
 
+POLICIES = """
+policies:
+  fast: {required: nvlink, strategy: pack}
+  small: {share: 0.25}
+workloads: {inference-small: small, data-parallel: fast}
+nccl: {version: 2.23}
+"""
+
+
+def test_a_policies_file_says_what_names_and_workloads_mean(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(POLICIES)
+    line = {"machine": "dgx1-v100", "free": [0, 5, 6], "gpus": 2}
+    asked: list[object] = [
+        line | {"policy": "fast"},
+        line | {"workload": "data-parallel"},
+        line | {"workload": "data-parallel", "policy": "best-effort"},
+        line | {"workload": "inference-small", "gpus": 1},
+        line | {"workload": "inference-smal"},
+    ]
+    found = answers(run("--batch", "--policies", str(file), lines=asked))
+    assert found[0] == found[1]
+    assert found[0]["gpus"] == [5, 6]
+    assert found[0]["level"] == "nvlink"
+    assert found[3]["containers"] == [[{"gpu": 0, "cores": 25, "memory_mib": 8192}]]
+    assert "did you mean inference-small?" in str(found[4]["error"])
+    without = answers(run("--batch", lines=[asked[0], line | {"workload": "data-parallel"}]))
+    assert "policy: 'fast' is not allowed; write one of best-effort" in str(without[0]["error"])
+    assert without[1]["gpus"] == found[2]["gpus"]
+    one = run("-m", "dgx1-v100", "--free", "0,5,6", "--gpus", "2", "--policies", str(file), "--policy", "fast")
+    assert "\nGPUs       5, 6\n" in one.stdout
+    file.write_text("polices: {}")
+    refused = run("-m", "dgx1-v100", "--gpus", "2", "--policies", str(file))
+    assert refused.exit_code == 1
+    assert "polices is not one of" in refused.stderr
+
+
 def test_a_text_is_completed_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "l40s.txt"
     file.write_text(topo_m.write(profiles.load("l40s-x8")))
