@@ -318,6 +318,13 @@ def test_of_a_gpu_in_equal_shares_each_takes_one_whatever_less_it_asks_for() -> 
         found.rank(Share(amounts=(Amount(cores=1),)))
 
 
+def test_nonsense_about_memory_is_bounded() -> None:
+    found = fleet({"a": [share(0, 1)]}, offer=ruled(memory_mib=1 << 40), held=range(1, 8))
+    assert only(first(found, Share(amounts=(Amount(99, 81559),)))).gpu == 0
+    with pytest.raises(NoPlaceError):
+        found.rank(Share(amounts=(Amount(1, 81559),) * 17))
+
+
 def test_nodes_of_one_kind_may_be_shared_by_different_rules() -> None:
     found = fleet({"a": [], "b": []}, offer=ruled(equal=2))
     found.set_offer("b", ruled(equal=4))

@@ -17,6 +17,7 @@ from dradriver.topology.machine import Machine
 
 ALL_CORES = 100
 SPARE = 1 << 20  # half of what an empty GPU has
+MOST_TIMES = 16  # that memory is promised; what is left stays far below a cost that nothing has
 
 
 class Masks(NamedTuple):
@@ -58,8 +59,8 @@ class Rooms:
         g = len(machine.gpus)
         own = [rules.get(gpu.index, _ANY_SIZE) for gpu in machine.gpus]
         self.memory_mib: Ints = np.array([gpu.memory_mib for gpu in machine.gpus], dtype=np.int64)
-        promised = [rule.memory_mib or gpu.memory_mib for rule, gpu in zip(own, machine.gpus, strict=True)]
-        self.promised_mib: Ints = np.array(promised, dtype=np.int64)
+        promised: Ints = np.array([rule.memory_mib for rule in own], dtype=np.int64)
+        self.promised_mib = np.minimum(np.where(promised > 0, promised, self.memory_mib), MOST_TIMES * self.memory_mib)
         self.equal = [rule.equal for rule in own]
         self.layouts = [layout_of(gpu.profiles) for gpu in machine.gpus]
         self._closed = np.array([layout.closed if layout else 0 for layout in self.layouts], dtype=np.int16)
