@@ -172,6 +172,8 @@ def plan(
     A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
     "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
     """
+    if batch and file == "-":
+        raise click.UsageError("standard input has the questions of --batch; give --policies a file")
     policies = DEFAULTS if file is None else load(file)
     if batch:
         answer_lines(sys.stdin.buffer, policies)

@@ -197,6 +197,7 @@ def test_a_policies_file_says_what_names_and_workloads_mean(tmp_path: Path) -> N
     assert without[1]["gpus"] == found[2]["gpus"]
     one = run("-m", "dgx1-v100", "--free", "0,5,6", "--gpus", "2", "--policies", str(file), "--policy", "fast")
     assert "\nGPUs       5, 6\n" in one.stdout
+    assert run("--batch", "--policies", "-").exit_code == 2
     file.write_text("polices: {}")
     refused = run("-m", "dgx1-v100", "--gpus", "2", "--policies", str(file))
     assert refused.exit_code == 1
