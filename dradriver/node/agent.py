@@ -49,6 +49,7 @@ from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.publishing.publisher import Publisher
+from dradriver.node.publishing.remembered import Remembered
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
 
@@ -249,6 +250,7 @@ async def run(
         policies=lambda: policies.in_force,
         used=used,
         mps=options.mps,
+        remembered=Remembered(options.state_dir / "modes.json"),
         beside_device_plugin=options.beside_device_plugin,
     )
     reconciler = Reconciler(

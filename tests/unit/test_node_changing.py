@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.node.publishing.changing import ASK_S, GRACE_S, Changing, kept_off, published
+from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology import profiles
 
 MACHINE = profiles.load("hgx-h100", seed="a")
@@ -29,9 +31,12 @@ def rule(**fields: Any) -> Policies:
 class Node:
     """A node whose slices are what was decided last."""
 
-    def __init__(self, policies: Policies = DEFAULTS, *, able: Abilities = ALL, mps: bool = True) -> None:
-        self.policies, self.able, self.mps = policies, able, mps
+    def __init__(
+        self, policies: Policies = DEFAULTS, *, able: Abilities = ALL, mps: bool = True, file: Path | None = None
+    ) -> None:
+        self.policies, self.able, self.mps, self.file = policies, able, mps, file
         self.now = 0.0
+        self.machine = MACHINE
         self.slices: list[ResourceSlice] = []
         self.allocated: set[str] | None = set()  # as the API server says
         self.asked = 0
@@ -40,17 +45,22 @@ class Node:
 
     def restart(self) -> None:
         self.changing = Changing(
-            lambda: self.policies, node="a", mps=self.mps, clock=lambda: self.now, wall=lambda: 1.7e9 + self.now
+            lambda: self.policies,
+            node="a",
+            mps=self.mps,
+            remembered=None if self.file is None else Remembered(self.file),
+            clock=lambda: self.now,
+            wall=lambda: 1.7e9 + self.now,
         )
 
     def decide(self, *used: str, known: bool = True) -> tuple[Mode, bool]:
         """Decide and publish; return the first GPU's mode, and whether it is kept from new claims."""
         decide = functools.partial(
             self.changing.decide,
-            MACHINE,
+            self.machine,
             labels={},
-            published=published(self.slices, MACHINE),
-            kept_off=kept_off(self.slices, MACHINE),
+            published=published(self.slices, self.machine),
+            kept_off=kept_off(self.slices, self.machine),
             used=used if known else None,
             able=self.able,
         )
@@ -61,7 +71,7 @@ class Node:
         modes = self.changing.modes
         if not self.writes:
             return modes[FIRST], FIRST in taints
-        built = slices.build(MACHINE, node="a", node_uid="u", modes=modes, taints=taints, abilities=self.able)
+        built = slices.build(self.machine, node="a", node_uid="u", modes=modes, taints=taints, abilities=self.able)
         self.slices = [msgspec.convert(one, ResourceSlice) for one in built]
         return modes[FIRST], FIRST in taints
 
@@ -231,6 +241,51 @@ def test_a_deleted_slice_does_not_let_a_used_gpu_change() -> None:
     node.policies = rule(mig="dynamic")
     node.slices = []  # the kubelet deletes them when it starts
     assert node.decide(FIRST) == (Mode(), True)
+
+
+def test_a_node_that_starts_without_slices_hands_out_its_gpus_as_before(tmp_path: Path) -> None:
+    """It lost power while a GPU waited to be handed out otherwise: the kubelet has deleted the slices."""
+    node = Node(rule(mig="dynamic"), file=tmp_path / "state" / "modes.json")
+    node.decide()
+    node.policies = DEFAULTS
+    assert node.decide(FIRST) == (DYNAMIC, True)
+    node.slices, node.now = [], 1e6
+    node.restart()
+    assert node.changing.modes[FIRST] == DYNAMIC, "also before anything is decided: claims are prepared meanwhile"
+    assert node.decide(FIRST) == (DYNAMIC, True)
+    node.decide()
+    node.now += GRACE_S
+    assert node.decide() == (Mode(), False)
+    node.slices = []
+    node.restart()
+    assert node.decide() == (Mode(), False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"GPU-1": {"mig": "some"}}', "\xff", "[" * 5000])
+def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "modes.json"
+    file.write_bytes(text.encode("latin-1"))
+    assert Node(rule(mig="dynamic"), file=file).decide() == (DYNAMIC, False)
+    assert Remembered(file).read()[FIRST] == DYNAMIC
+
+
+def test_what_cannot_be_remembered_now_is_remembered_later(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "modes.json"
+    file.parent.write_text("in the way")
+    node = Node(rule(mig="dynamic"), file=file)
+    assert node.decide() == (DYNAMIC, False)
+    file.parent.unlink()
+    node.decide()
+    assert Remembered(file).read()[FIRST] == DYNAMIC
+
+
+def test_a_gpu_that_was_away_comes_back_as_it_was() -> None:
+    node = Node(rule(mig="dynamic"))
+    node.decide()
+    node.policies, node.machine = DEFAULTS, MACHINE.subset([1, 2])
+    node.decide()
+    node.machine = MACHINE
+    assert node.decide(FIRST) == (DYNAMIC, True)
 
 
 @pytest.mark.parametrize("fields", [{"mig": "dynamic"}, {"mig": "placements"}, {"mig": "static"}])

@@ -5,7 +5,7 @@ counted among slices, and a device that goes while it is allocated gives its cou
 change is first kept from new claims, by a taint, in its old form. Once that has been published for a while, so that
 what the scheduler had begun before is written, and no claim of it is prepared, the API server is asked whether one is
 allocated: its pod may wait for a volume, or for the kubelet, as long as it likes. Only where none is the GPU changes.
-Nothing of this is remembered: a new agent begins anew with what is published.
+A new agent begins anew with what is published, or where nothing is, with what it remembers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Device, ResourceSlice
 from dradriver.api.policies.model import Policies, SharedWord
 from dradriver.api.policies.modes import Mode, mode_of
+from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Changing:
     """Decides as what each GPU is published.
 
     Attributes:
-        modes: What was decided last, by the GPU's uuid; empty until something was.
+        modes: What was decided last, by an earlier agent too, by the GPU's uuid; also of GPUs that are away.
         waiting: The GPUs that are to change, by uuid.
         ripe: Uuids of those that change if the API server knows no claim that has something of them: it is to be asked,
             and ``decide`` to be called once more.
@@ -65,6 +66,7 @@ class Changing:
         *,
         node: str,
         mps: bool = True,
+        remembered: Remembered | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -74,6 +76,7 @@ class Changing:
             policies: Gives those in force.
             node: This node's name.
             mps: Whether this node has what starts MPS daemons.
+            remembered: Keeps what was decided over the end of the process.
             clock: Gives seconds.
             wall: Gives the time of day.
         """
@@ -83,7 +86,8 @@ class Changing:
         self._clock = clock
         self._wall = wall
         self._said: set[str] = set()
-        self.modes: dict[str, Mode] = {}
+        self._remembered = remembered
+        self.modes: dict[str, Mode] = {} if remembered is None else remembered.read()
         self.waiting: dict[str, _Waiting] = {}
         self.ripe: set[str] = set()
 
@@ -131,7 +135,9 @@ class Changing:
                     taint = {"key": KEY, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
                     mode, taints[gpu.uuid] = before, [taint]
             decided[gpu.uuid] = mode
-        self.modes = decided
+        self.modes |= decided
+        if self._remembered is not None:
+            self._remembered.write(self.modes)
         for uuid in self.waiting.keys() - decided.keys():
             del self.waiting[uuid]
         return taints

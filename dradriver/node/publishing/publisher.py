@@ -29,6 +29,7 @@ from dradriver.node import metrics
 from dradriver.node.publishing import allocated, asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
 from dradriver.node.publishing.changing import LOOK_S, Changing, kept_off, published
+from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -67,6 +68,7 @@ class Publisher:
         policies: Callable[[], Policies] = lambda: DEFAULTS,
         used: Callable[[], Awaitable[Collection[str] | None]] | None = None,
         mps: bool = True,
+        remembered: Remembered | None = None,
         beside_device_plugin: bool = False,
     ) -> None:
         """Keep what is needed.
@@ -82,6 +84,7 @@ class Publisher:
             policies: Gives the policies in force.
             used: Gives the uuids of the GPUs of which claims are prepared; None where that is not known now.
             mps: Whether this node has what starts MPS daemons.
+            remembered: Keeps as what GPUs are handed out over the end of the process.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
         """
         self._client = client
@@ -92,7 +95,7 @@ class Publisher:
         self._adopt = adopt
         self._lacks = lacks
         self._used = used
-        self._changing = Changing(policies, node=node, mps=mps)
+        self._changing = Changing(policies, node=node, mps=mps, remembered=remembered)
         self._able: Abilities | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
@@ -131,7 +134,7 @@ class Publisher:
 
     @property
     def modes(self) -> Mapping[str, Mode]:
-        """As what GPUs are handed out, by uuid; nothing until that was decided."""
+        """As what GPUs are handed out, by uuid; nothing until that was decided, by an earlier agent too."""
         return self._changing.modes
 
     def earlier(self) -> Machine | None:

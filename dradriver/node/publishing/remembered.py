@@ -1,0 +1,48 @@
+"""As what GPUs were handed out last, for an agent that starts when nothing is published.
+
+The kubelet deletes a node's slices when it starts, and 30 s after the agent is gone. A GPU that waited for its claims
+to be handed out otherwise would not wait then, and claims that a reboot leaves would have something of another form.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dradriver.api.policies.modes import Mode
+from dradriver.node import files
+
+logger = logging.getLogger(__name__)
+
+
+class Remembered:
+    """One file, of a few kilobytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Mode] = {}
+
+    def read(self) -> dict[str, Mode]:
+        """Return what was written last, by GPU's uuid; nothing where there is no such file, or it is damaged."""
+        try:
+            self._known = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Mode])
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            logger.warning("as what GPUs were handed out is not known: %s: %s", self._path, error)
+        return dict(self._known)
+
+    def write(self, modes: Mapping[str, Mode]) -> None:
+        """Remember these; what cannot be written now is tried again at the next call."""
+        if modes == self._known:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(self._path, msgspec.json.encode(modes))
+        except OSError as error:
+            logger.warning("as what GPUs are handed out is not written: %s", error)
+            return
+        self._known = dict(modes)
