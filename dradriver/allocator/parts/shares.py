@@ -42,6 +42,7 @@ class Shares:
         self.wanted = tuple(request.amounts.count(each) for each in self._kinds)
         self.containers: tuple[tuple[int, ...], ...] = tuple((self._kinds.index(each),) for each in request.amounts)
         self._known = lru_cache(maxsize=1024)(self._ways)
+        self._taken = lru_cache(maxsize=64)(self._take)
 
     @property
     def request(self) -> Share:
@@ -101,8 +102,7 @@ class Shares:
     def cost(self, left: _Left, counts: Counts) -> int | None:
         """See ``Ask``."""
         cores, memory = left.cores, left.memory_mib
-        for kind, count in zip(self._kinds, counts, strict=True):
-            one = share_of(kind, left.total_mib, left.equal) or _TOO_MUCH
+        for one, count in zip(self._taken(left.total_mib, left.equal), counts, strict=True):
             cores, memory = cores - one.cores * count, memory - one.memory_mib * count
         if min(cores, memory) < 0:
             return None
@@ -124,14 +124,17 @@ class Shares:
         """See ``Ask``."""
         return [
             (kind, SharePart(gpu=gpu, amount=one))
-            for kind, count in enumerate(counts)
-            if count and (one := share_of(self._kinds[kind], left.total_mib, left.equal)) is not None
+            for kind, (one, count) in enumerate(zip(self._taken(left.total_mib, left.equal), counts, strict=True))
             for _ in range(count)
         ]
+
+    def _take(self, memory_mib: int, equal: int) -> tuple[Amount, ...]:
+        """What a share of each kind takes of a GPU with so much memory."""
+        return tuple(share_of(kind, memory_mib, equal) or _TOO_MUCH for kind in self._kinds)
 
     def _needs(self, rooms: Rooms, kind: int) -> tuple[Array, Array]:
         """Cores and memory of a part on the GPUs of each position: (g, 1) each."""
         gpus = zip(rooms.memory_mib.tolist(), rooms.equal, strict=True)
-        amounts = [share_of(self._kinds[kind], memory, equal) or _TOO_MUCH for memory, equal in gpus]
+        amounts = [self._taken(memory, equal)[kind] for memory, equal in gpus]
         cores = np.array([each.cores for each in amounts], dtype=np.int32)[:, None]
         return cores, np.array([each.memory_mib for each in amounts], dtype=np.int32)[:, None]
