@@ -158,7 +158,7 @@ def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
     if able and gpu.profiles:
         return mode
     if gpu.mig is not None:
-        return Mode(mig="off" if mode.mig == "off" else "static")
+        return Mode(mig="off") if mode.mig == "off" else Mode(mig="static", exclusive_to=mode.exclusive_to)
     return mode if mode.mig == "off" and gpu.memory_mib else Mode()
 
 
@@ -173,9 +173,9 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
     if mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
     if mode.mig == "placements":
-        return mig_devices.placements(machine, groups, position, name=name)
+        return mig_devices.placements(machine, groups, position, mode, name=name)
     if gpu.mig is not None:
-        return [] if mode.mig == "off" else mig_devices.static(machine, position, name=name)
+        return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
     if mode.shared == "none":
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:

@@ -138,8 +138,8 @@ def _mode(device: Device, memory_mib: int) -> Mode:
     if _text(device, "mig") == "dynamic":
         return Mode(mig="dynamic", exclusive_to=exclusive)
     if device.consumes_counters:
-        return Mode(mig="placements")
-    return Mode(mig="static" if _text(device, "type") == "mig" else "off")
+        return Mode(mig="placements", exclusive_to=exclusive)
+    return Mode(mig="static" if _text(device, "type") == "mig" else "off", exclusive_to=exclusive)
 
 
 def _overcommit(device: Device, memory_mib: int) -> float:
