@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api import devices, names
@@ -61,6 +61,29 @@ def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[de
     return [
         _instance(machine, position, mode, profile, one.start or 0, name=name)
         for one, profile in existing(gpu.mig or (), gpu.profiles)
+    ]
+
+
+def gone(
+    machine: Machine, position: int, mode: Mode, kept: Iterable[str], taint: Mapping[str, Any], *, name: str
+) -> list[devices.Device]:
+    """Return the MIG instances that claims have and that are gone, each with a taint: nobody else is given one.
+
+    Args:
+        machine: The machine.
+        position: Of the GPU.
+        mode: As it is handed out.
+        kept: Names of the devices that claims have.
+        taint: The taint.
+        name: The GPU's device name.
+    """
+    gpu, held = machine.gpus[position], frozenset(kept)
+    there = {(profile.id, one.start) for one, profile in existing(gpu.mig or (), gpu.profiles)}
+    return [
+        _instance(machine, position, mode, profile, start, name=name) | {"taints": [dict(taint)]}
+        for profile in gpu.profiles
+        for start in profile.starts
+        if (profile.id, start) not in there and placement_name(name, profile.id, start) in held
     ]
 
 

@@ -59,14 +59,17 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
 async def test_after_a_change_of_mig_mode_the_machine_is_read_at_once() -> None:
     part = claim("placed", results=[result("gpu", slices.part_name(GPUS[0].uuid, H100["3g.40gb"].id, 4))])
     with patch.object(Simulated, "read", autospec=True, side_effect=Simulated.read) as read:
-        async with a_node() as node, node.agent(simulated_default=PROFILE, rediscover_s=3600.0):
-            await node.published()
-            before = read.call_count
-            known = node.put_claim(part)
-            assert not (await node.kubelet.prepare(known))[known[2]].error
-            await eventually(lambda: read.call_count == before + 1)
-            await node.kubelet.unprepare(known)
-            await eventually(lambda: read.call_count == before + 2)
+        async with a_node() as node:
+            policies = node.root / "policies.yaml"
+            policies.write_text("gpus: [{mig: placements}]")
+            async with node.agent(simulated_default=PROFILE, rediscover_s=3600.0, policies=policies):
+                await node.published()
+                before = read.call_count
+                known = node.put_claim(part)
+                assert not (await node.kubelet.prepare(known))[known[2]].error
+                await eventually(lambda: read.call_count == before + 1)
+                await node.kubelet.unprepare(known)
+                await eventually(lambda: read.call_count == before + 2)
 
 
 def test_a_controllers_pin_is_read_as_it_was_written() -> None:

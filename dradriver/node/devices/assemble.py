@@ -30,6 +30,7 @@ def simulated(
     *,
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is a file in the folder.
@@ -40,6 +41,7 @@ def simulated(
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
         sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
 
@@ -55,6 +57,7 @@ def simulated(
         common=Edits,
         mps=mps,
         sharing=sharing,
+        made=made,
         switched=switched,
     )
 
@@ -68,6 +71,7 @@ def real(
     released: Callable[[], str | None],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is this node's own.
@@ -80,6 +84,7 @@ def real(
         released: Gives the reason why nobody may hold the driver now; None where there is none.
         mps: Where GPUs' control daemons have their files.
         sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     on_host = toolkit.on_host(host_root, driver_root)
@@ -91,6 +96,7 @@ def real(
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,
+        made=made,
         switched=switched,
     )
 
@@ -104,12 +110,13 @@ def of(
     common: Callable[[], Edits],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing],
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> Workshop:
     """Return a workshop with every kind of device; the arguments are those of the kinds."""
     kinds = (
-        Mig(capabilities, parent=parent, common=common, switched=switched),
+        Mig(capabilities, parent=parent, common=common, made=made, switched=switched),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),

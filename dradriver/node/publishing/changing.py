@@ -92,9 +92,7 @@ class Changing:
             elif gpu.uuid in self.waiting or self._wait(gpu, before, mode):
                 since, wall = self.waiting[gpu.uuid]
                 if used is None or gpu.uuid in used or self._clock() - since < GRACE_S:
-                    added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
-                    taint = {"key": KEY, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
-                    mode, taints[gpu.uuid] = before, [taint]
+                    mode, taints[gpu.uuid] = before, [taint(KEY, wall)]
             decided[gpu.uuid] = mode
         self.modes = decided
         for uuid in self.waiting.keys() - decided.keys():
@@ -130,6 +128,15 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
     return modes
 
 
+def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
+    """Return the names of the parts of GPUs that a node's slices have as devices, by the GPU's uuid."""
+    names_of: dict[str, list[str]] = {}
+    for piece in found:
+        for device in piece.spec.devices:
+            names_of.setdefault(_text(device, "parentUUID"), []).append(device.name)
+    return names_of
+
+
 def _mode(device: Device, memory_mib: int) -> Mode:
     exclusive: Any = "namespace" if _text(device, "exclusiveTo") == "namespace" else ""
     if _text(device, "sharing"):
@@ -140,6 +147,12 @@ def _mode(device: Device, memory_mib: int) -> Mode:
     if device.consumes_counters:
         return Mode(mig="placements", exclusive_to=exclusive)
     return Mode(mig="static" if _text(device, "type") == "mig" else "off", exclusive_to=exclusive)
+
+
+def taint(key: str, wall: float) -> dict[str, Any]:
+    """Return the taint that keeps new claims off a device since a time of day."""
+    added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
+    return {"key": key, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def _overcommit(device: Device, memory_mib: int) -> float:
