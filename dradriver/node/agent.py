@@ -300,7 +300,8 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
-    return Simulated(source, node=options.node, folder=_simulated_dir(options))
+    folder = _simulated_dir(options)
+    return Simulated(source, node=options.node, folder=folder, seen=assemble.seen(folder, boot=_boot(options)))
 
 
 def _simulated_dir(options: Options) -> Path:

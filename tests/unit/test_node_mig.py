@@ -48,6 +48,7 @@ class Sliced(World):
         self.set({7})
         self.gpus = SimulatedGpu(folder / "hardware.json", self.gpu)
         self.static: set[str] = set()  # GPUs on which no instance is made for claims
+        self.asked_of: list[str] = []  # GPUs of which it was asked
         with self.gpus.state(uuid(7)) as state:
             state.mig = True
         self.workshop = self.kinds(self.gpus)
@@ -66,9 +67,13 @@ class Sliced(World):
             common=lambda: COMMON,
             mps=MpsFolder(self.folder / "mps", boot=self.boot),
             sharing=lambda _: Sharing(),
-            made=lambda gpu: gpu not in self.static,
+            made=self.makes,
             switched=switched,
         )
+
+    def makes(self, gpu: str) -> bool:
+        self.asked_of.append(gpu)
+        return gpu not in self.static
 
     def set(self, in_mig_mode: set[int]) -> None:
         """Read the machine anew, with these GPUs in MIG mode."""
@@ -421,10 +426,9 @@ async def test_a_static_instance_that_is_gone_is_waited_for_and_never_made(world
         await world.prepare("c", at(0, "3g.40gb", 4))
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([], False, {})
 
-    preparer = world.preparer()
+    preparer, known = world.preparer(), len(world.asked_of)
     waiting = asyncio.create_task(preparer.prepare(*world.put(claim("d", results=[at(0, "3g.40gb", 4)]))))
-    await eventually(lambda: preparer._making.busy("uid-d"))
-    await eventually(lambda: not preparer._making.busy("uid-d"))
+    await eventually(lambda: len(world.asked_of) > known)
     found = stranger(world, 0, PROFILES["3g.40gb"], 4)
     preparer.poke()
     await waiting

@@ -20,6 +20,7 @@ from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
 
+HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
 _TIME_SLICING: Final = Sharing()
 
 
@@ -51,7 +52,7 @@ def simulated(
 
     return of(
         edits,
-        SimulatedGpu(folder / "hardware.json", known, boot=mps.boot, mps=mps),
+        SimulatedGpu(folder / HARDWARE, known, boot=mps.boot, mps=mps),
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
         common=Edits,
@@ -60,6 +61,11 @@ def simulated(
         made=made,
         switched=switched,
     )
+
+
+def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
+    """Return what gives a simulated GPU with the MIG devices that the file in the folder says are on it."""
+    return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 
 def real(
