@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api import devices, names
@@ -55,12 +55,35 @@ def existing(
     return tuple(sorted(found, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
 
 
-def static(machine: Machine, position: int, *, name: str) -> list[devices.Device]:
+def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[devices.Device]:
     """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
     gpu = machine.gpus[position]
     return [
-        _instance(machine, position, profile, one.start or 0, name=name)
+        _instance(machine, position, mode, profile, one.start or 0, name=name)
         for one, profile in existing(gpu.mig or (), gpu.profiles)
+    ]
+
+
+def gone(
+    machine: Machine, position: int, mode: Mode, kept: Iterable[str], taint: Mapping[str, Any], *, name: str
+) -> list[devices.Device]:
+    """Return the MIG instances that claims have and that are gone, each with a taint: nobody else is given one.
+
+    Args:
+        machine: The machine.
+        position: Of the GPU.
+        mode: As it is handed out.
+        kept: Names of the devices that claims have.
+        taint: The taint.
+        name: The GPU's device name.
+    """
+    gpu, held = machine.gpus[position], frozenset(kept)
+    there = {(profile.id, one.start) for one, profile in existing(gpu.mig or (), gpu.profiles)}
+    return [
+        _instance(machine, position, mode, profile, start, name=name) | {"taints": [dict(taint)]}
+        for profile in gpu.profiles
+        for start in profile.starts
+        if (profile.id, start) not in there and placement_name(name, profile.id, start) in held
     ]
 
 
@@ -84,7 +107,7 @@ def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, na
     }
 
 
-def placements(machine: Machine, groups: Groups, position: int, *, name: str) -> list[devices.Device]:
+def placements(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> list[devices.Device]:
     """Return a GPU as a device for each placement of each profile, and whole where it can be.
 
     All take of the same counters, so what overlaps is never handed out together. Counters are memory slices alone, and
@@ -94,14 +117,15 @@ def placements(machine: Machine, groups: Groups, position: int, *, name: str) ->
     """
     gpu = machine.gpus[position]
     found = [
-        _placement(machine, position, profile, start, name=name)
+        _placement(machine, position, mode, profile, start, name=name)
         for profile in sorted(gpu.profiles, key=lambda profile: (profile.size, profile.name))
         for start in sorted(profile.starts, reverse=True)
     ]
     if not can_be_whole(gpu):
         return found
-    every = {"counterSet": name, "counters": counters(gpu)}
-    return [devices.whole(machine, groups, position, name=name) | {"consumesCounters": [every]}, *found]
+    whole = devices.whole(machine, groups, position, name=name)
+    whole["attributes"] |= devices.exclusive(mode)
+    return [whole | {"consumesCounters": [{"counterSet": name, "counters": counters(gpu)}]}, *found]
 
 
 def counters(gpu: Gpu) -> dict[str, Any]:
@@ -116,15 +140,19 @@ def placement_name(gpu: str, profile: int, start: int) -> str:
     return f"{gpu}-{profile}-{start}"
 
 
-def _placement(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
+def _placement(
+    machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
+) -> devices.Device:
     taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
     media = [_MEDIA] if _has_media(profile) else []
     counted = {counter: {"value": "1"} for counter in (*taken, *media)}
-    device = _instance(machine, position, profile, start, name=name)
+    device = _instance(machine, position, mode, profile, start, name=name)
     return device | {"consumesCounters": [{"counterSet": name, "counters": counted}]}
 
 
-def _instance(machine: Machine, position: int, profile: MigProfile, start: int, *, name: str) -> devices.Device:
+def _instance(
+    machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
+) -> devices.Device:
     attributes = devices.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
     return {
@@ -134,7 +162,8 @@ def _instance(machine: Machine, position: int, profile: MigProfile, start: int, 
             "type": {"string": "mig"},
             "profile": {"string": profile.name},
             "placement": {"int": start},
-        },
+        }
+        | devices.exclusive(mode),
         "capacity": {
             names.CAPACITY_MEMORY_SLICES: {"value": str(profile.size)},
             names.CAPACITY_COMPUTE_SLICES: {"value": str(profile.compute)},

@@ -32,6 +32,8 @@ def build(
     node_uid: str,
     taints: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
     modes: Mapping[str, Mode] = MappingProxyType({}),
+    kept: Mapping[str, Collection[str]] = MappingProxyType({}),
+    gone: Mapping[str, Any] = MappingProxyType({}),
     abilities: Abilities = ALL,
 ) -> list[dict[str, Any]]:
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
@@ -49,6 +51,9 @@ def build(
         taints: Taints of devices, by the GPU's uuid.
         modes: What of a GPU is handed out, by its uuid; where nothing is said it is whole, or in MIG
             mode the instances that exist.
+        kept: Names of the devices that claims have, by the GPU's uuid: a MIG instance that is handed out as it is stays
+            a device until its claim is gone.
+        gone: The taint of such a one.
         abilities: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
             devices.
 
@@ -67,9 +72,12 @@ def build(
         gpu = machine.gpus[position]
         if position in out:
             continue
-        found = _of_gpu(machine, groups, position, _mode(gpu, modes), abilities)
+        mode = _mode(gpu, modes)
+        found = _lost(machine, position, mode, abilities, kept.get(gpu.uuid, ()), gone)
+        if found is None:
+            found = _of_gpu(machine, groups, position, mode, abilities)
         if abilities.taints and (told := taints.get(gpu.uuid)):
-            found = [device | {"taints": list(told)} for device in found]
+            found = [device | {"taints": [*told, *device.get("taints", ())]} for device in found]
         by_gpu.append(found)
         if any("consumesCounters" in device for device in found):
             sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
@@ -158,7 +166,7 @@ def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
     if able and gpu.profiles:
         return mode
     if gpu.mig is not None:
-        return Mode(mig="off" if mode.mig == "off" else "static")
+        return Mode(mig="off") if mode.mig == "off" else Mode(mig="static", exclusive_to=mode.exclusive_to)
     return mode if mode.mig == "off" and gpu.memory_mib else Mode()
 
 
@@ -173,14 +181,37 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
     if mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
     if mode.mig == "placements":
-        return mig_devices.placements(machine, groups, position, name=name)
+        return mig_devices.placements(machine, groups, position, mode, name=name)
     if gpu.mig is not None:
-        return [] if mode.mig == "off" else mig_devices.static(machine, position, name=name)
+        return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
     if mode.shared == "none":
         return [devices.whole(machine, groups, position, name=name)]
     if abilities.shares:
         return [devices.shared(machine, groups, position, mode, name=name)]
     return devices.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
+
+
+def _lost(
+    machine: Machine,
+    position: int,
+    mode: Mode,
+    abilities: Abilities,
+    kept: Collection[str],
+    taint: Mapping[str, Any],
+) -> list[devices.Device] | None:
+    """Return a GPU of which a claim has a MIG instance that was there and is gone; None for any other.
+
+    It is not whole, be MIG mode off by now. Without taints the instance is no device: claims count by its name.
+    """
+    gpu = machine.gpus[position]
+    handed_out = as_handed_out(gpu, mode, abilities)
+    if not kept or "static" not in (mode.mig, handed_out.mig):
+        return None
+    name = device_name(gpu.uuid)
+    lost = mig_devices.gone(machine, position, mode, kept, taint, name=name)
+    if not lost:
+        return None
+    return [*mig_devices.static(machine, position, mode, name=name), *(lost if abilities.taints else ())]
 
 
 def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
+from dradriver.allocator import Amount, Fleet, Mig, MigPart, PartChoice, Share, SharePart
 from dradriver.allocator.parts.phrases import amount, wanted
 from dradriver.allocator.request import Part
 from dradriver.api import values
 from dradriver.api.messages import shown
+from dradriver.cli.offered import offered
 from dradriver.cli.render.document import Document, report, table
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Gpu, Machine
@@ -42,8 +43,8 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
     """The parts that a request would get of a machine, every GPU of which may be had in parts.
 
     Args:
-        machine: The machine.
-        free: Numbers of the GPUs that nobody has whole; None for all, but those with MIG instances of somebody's.
+        machine: The machine; MIG instances that it has are handed out as they are.
+        free: Numbers of the GPUs that nobody has whole; None for all.
         on: What is on GPUs already: ``0:0.5,3:1g.10gb@6``.
         request: What is wanted.
 
@@ -52,13 +53,10 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
         PartsError: ``on`` says something that cannot be.
         UnknownGpuError: A GPU that the machine does not have.
     """
-    every = frozenset(gpu.index for gpu in machine.gpus)
-    in_mig_mode = frozenset(gpu.index for gpu in machine.gpus if gpu.mig is not None)
-    if free is None:
-        free = [gpu.index for gpu in machine.gpus if not gpu.mig]
+    machine, offer = offered(machine)
     fleet = Fleet()
-    fleet.set_node(machine.name, machine, free)
-    fleet.set_offer(machine.name, Offer(shared=every - in_mig_mode, sliced=every, parts_only=in_mig_mode))
+    fleet.set_node(machine.name, machine, [gpu.index for gpu in machine.gpus] if free is None else free)
+    fleet.set_offer(machine.name, offer)
     parts: dict[int, list[Part]] = {}
     by_number = {gpu.index: gpu for gpu in machine.gpus}
     for word in filter(None, (word.strip() for word in on.split(","))):

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
+from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
 from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
-from dradriver.controller.records import PartsOf, SliceRecord
+from dradriver.controller.records import OwnSlice, PartsOf, SliceRecord
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
 
@@ -34,8 +35,10 @@ class _Pool(msgspec.Struct):
         devices: Device name and uuid of each GPU by the machine's own number.
         usable: Names of the devices that may be given away.
         parts: How devices may be had in parts, by name.
-        placed: What each device is that is a placement of a MIG profile, by the GPU's device name and its own.
+        placed: What each device is that is a MIG slice, by the GPU's device name and its own.
+        counted: Whether some of these are placements, which share counters.
         machine: The machine.
+        offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
         row: The node's row that the fleet has it under; None while it has not.
     """
 
@@ -43,7 +46,9 @@ class _Pool(msgspec.Struct):
     usable: frozenset[str]
     parts: dict[str, PartsOf]
     placed: dict[str, dict[str, Slice]]
+    counted: bool
     machine: Machine
+    offered: Machine
     row: int | None = None
 
 
@@ -146,20 +151,25 @@ class Inventory:
         found = self._pools.get(pool)
         return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
 
-    def usable(self, device: Device) -> bool | None:
-        """Return whether a device is listed and untainted; None while its pool is not complete."""
+    def usable(self, device: Device, taken: Taken) -> bool | None:
+        """Return whether a GPU, or these parts of it, is listed and untainted; None while its pool is not complete."""
         pool = self._pools.get(device[0])
-        return device[1] in pool.usable if pool is not None else None
+        if pool is None:
+            return None
+        own = pool.placed.get(device[1])
+        if own is None:
+            return device[1] in pool.usable
+        if taken is None:
+            return device[1] in pool.usable and not pool.parts[device[1]].only
+        return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
 
     def holders(self, device: Device) -> Mapping[Key, Taken]:
-        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its placements."""
+        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
         pool = self._pools.get(device[0])
         if pool is None:
             return self.holds.holders(device)
-        if not pool.placed:
-            return _believed(pool.machine, device[1], self.holds.holders(device))
         gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
-        held = dict(self.holds.holders((device[0], gpu)))
+        held = dict(_believed(pool.machine, gpu, self.holds.holders((device[0], gpu))))
         for name, one in pool.placed.get(gpu, {}).items():
             for claim in self.holds.holders((device[0], name)):
                 before = held.get(claim, ())
@@ -172,6 +182,11 @@ class Inventory:
         if found is None:
             return frozenset()
         return frozenset(uuid for device, uuid in found.devices.values() if device in found.placed)
+
+    def counted(self, pool: str) -> bool:
+        """Return whether a node has MIG placements that share counters: such a node costs the scheduler long."""
+        found = self._pools.get(pool)
+        return found is not None and found.counted
 
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
@@ -216,12 +231,16 @@ class Inventory:
                 devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
                 usable = frozenset().union(*(piece.usable for piece in found))
                 parts = {device: how for piece in found for device, how in piece.parts.items()}
-                placed = _placed(machine, frozenset().union(*(piece.placed for piece in found)))
-                for device, own in placed.items():
-                    parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=False)
-                    if not usable.isdisjoint(own):
+                own = {device: one for piece in found for device, one in piece.placed.items()}
+                placed = _placed(machine, own)
+                for device, of_gpu in placed.items():
+                    exclusive = any(own[each].exclusive for each in of_gpu)
+                    parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
+                    if not usable.isdisjoint(of_gpu):
                         usable |= {device}
-                self._pools[name] = _Pool(devices, usable, parts, placed, machine)
+                counted = any(one.counted for one in own.values())
+                offered = _offered(machine, placed, own)
+                self._pools[name] = _Pool(devices, usable, parts, placed, counted, machine, offered)
                 if any(how.exclusive for how in parts.values()):
                     self._exclusive.add(name)
         self._offer(name)
@@ -264,7 +283,7 @@ class Inventory:
             if pool.row == row:
                 self._fleet.set_free(name, free)
             else:
-                self._fleet.set_node(name, self._with_nccl(pool.machine), free, row=row)
+                self._fleet.set_node(name, self._with_nccl(pool.offered), free, row=row)
                 pool.row = row
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
@@ -308,8 +327,12 @@ class Inventory:
             rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
             if how.shared and rule != _ANY_SIZE:
                 rules.append((number, rule))
-            if held and None not in held.values():
-                found[number] = [_part(number, one) for taken in held.values() for one in taken or ()]
+            if None not in held.values():
+                taken = [one for load in held.values() for one in load or ()]
+                blocked = (one for name, one in pool.placed.get(device, {}).items() if name not in pool.usable)
+                taken += [one for one in blocked if one not in taken]
+                if taken:
+                    found[number] = [_part(number, one) for one in taken]
         offer = Offer(
             shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only), rules=tuple(rules)
         )
@@ -352,8 +375,20 @@ def _believed(machine: Machine, device: str, held: Mapping[Key, Taken]) -> Mappi
     return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
 
 
-def _placed(machine: Machine, listed: frozenset[str]) -> dict[str, dict[str, Slice]]:
-    """Return what those devices of a machine are that are placements of MIG profiles."""
+def _offered(machine: Machine, placed: Mapping[str, Mapping[str, Slice]], own: Mapping[str, OwnSlice]) -> Machine:
+    """Return the machine as MIG slices can be had of it: where instances are there already, those and no others."""
+    if all(one.counted for one in own.values()):
+        return machine
+    gpus = list(machine.gpus)
+    for position, gpu in enumerate(gpus):
+        every = placed.get(slices.device_name(gpu.uuid), {})
+        if every and not any(own[name].counted for name in every):
+            gpus[position] = with_instances(gpu, [(one.profile, one.start) for one in every.values()])
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, Slice]]:
+    """Return what those devices of a machine are that are a MIG slice each."""
     found: dict[str, dict[str, Slice]] = {}
     for gpu in machine.gpus if listed else ():
         device = slices.device_name(gpu.uuid)

@@ -117,6 +117,18 @@ class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
     equal: int = 0
 
 
+class OwnSlice(msgspec.Struct, frozen=True):
+    """A MIG slice that is a device of its own.
+
+    Attributes:
+        counted: It is one of a GPU's placements, which share counters; else an instance that is there already.
+        exclusive: All slices of its GPU are of one namespace at a time.
+    """
+
+    counted: bool
+    exclusive: bool
+
+
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A slice of this driver.
 
@@ -128,7 +140,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         count: How many slices that generation has.
         usable: Names of its devices that no taint blocks: our claims tolerate none.
         parts: How those of its devices may be had in parts that may, by name.
-        placed: Names of its devices that are a placement of a MIG profile.
+        placed: Those of its devices that are a MIG slice each, by name.
         machine: The machine in its annotation, or why that cannot be read; None without one.
     """
 
@@ -139,7 +151,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     usable: frozenset[str]
     parts: dict[str, PartsOf]
-    placed: frozenset[str]
+    placed: dict[str, OwnSlice]
     machine: Machine | str | None
 
 
@@ -162,7 +174,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         count=piece.spec.pool.resource_slice_count,
         usable=frozenset(d.name for d in piece.spec.devices if not any(taint.blocks for taint in d.taints)),
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
-        placed=frozenset(d.name for d in piece.spec.devices if d.consumes_counters and _text(d, "type") == "mig"),
+        placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
         machine=machine,
     )
 
@@ -224,6 +236,15 @@ def _parts(device: Device) -> PartsOf | None:
         str(device.capacity.get(names.CAPACITY_MEMORY, {}).get("value", "")),
         equal if isinstance(equal, int) and 0 < equal <= pins.ALL_CORES else 0,
     )
+
+
+def _own_slice(device: Device) -> OwnSlice | None:
+    if _text(device, "type") != "mig" or device.allow_multiple_allocations:
+        return None
+    return _OWN_SLICES[bool(device.consumes_counters)][_text(device, "exclusiveTo") == "namespace"]
+
+
+_OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, True)] for counted in (False, True)]
 
 
 @functools.lru_cache(maxsize=256)  # 5,000 nodes have a few kinds of GPUs, which are shared in a few ways

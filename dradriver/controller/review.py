@@ -132,7 +132,7 @@ def _promised(
         return Withdraw(claim, Cause.DAMAGED)
     if picture.rivals(claim):
         return Withdraw(claim, Cause.TAKEN)
-    if any(picture.inventory.usable(device) is False for device in claim.pin.devices):
+    if any(picture.inventory.usable(*pinned) is False for pinned in claim.pin.taken.items()):
         return Withdraw(claim, Cause.GONE)
     pod = entry.pod
     if entry.claim_uid != claim.uid:

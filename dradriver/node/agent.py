@@ -193,9 +193,9 @@ async def run(
             for one in prepared
         ]
 
-    async def used() -> set[str] | None:
+    async def used() -> Mapping[str, Sequence[str]] | None:
         try:
-            return {uuid for one in await holdings() for uuid in one.gpus}
+            return await parts()
         except (DriverError, OSError) as error:
             logger.warning("what is prepared is not known: %s", error)
             return None
@@ -205,6 +205,12 @@ async def run(
         if mode is None:
             raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
         return Sharing(by="mps" if mode.shared == "mps" else "time-slicing", equal=mode.equal_shares)
+
+    def made(gpu: str) -> bool:
+        mode = publisher.modes.get(gpu)
+        if mode is None:
+            raise NotYetError(f"whether MIG instances are made for pods on GPU {gpu} is not known yet")
+        return mode.mig in ("dynamic", "placements")
 
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
@@ -228,7 +234,7 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery, lambda: machines.machine, released, sharing, mode_switched),
+        workshop=_workshop(options, discovery, lambda: machines.machine, released, sharing, made, mode_switched),
         boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
@@ -296,7 +302,8 @@ def _discovery(options: Options, released: Callable[[], str | None]) -> Discover
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
-    return Simulated(source, node=options.node, folder=_simulated_dir(options))
+    folder = _simulated_dir(options)
+    return Simulated(source, node=options.node, folder=folder, seen=assemble.seen(folder, boot=_boot(options)))
 
 
 def _simulated_dir(options: Options) -> Path:
@@ -315,12 +322,15 @@ def _workshop(
     machine: Callable[[], Machine | None],
     released: Callable[[], str | None],
     sharing: Callable[[Gpu], Sharing],
+    made: Callable[[str], bool],
     switched: Callable[[], None],
 ) -> Workshop:
     mps = MpsFolder(options.state_dir / "mps", boot=_boot(options))
     if options.discovery == "simulated":
         folder = _simulated_dir(options)
-        return assemble.simulated(discovery.edits, folder, machine, mps=mps, sharing=sharing, switched=switched)
+        return assemble.simulated(
+            discovery.edits, folder, machine, mps=mps, sharing=sharing, made=made, switched=switched
+        )
     return assemble.real(
         discovery.edits,
         cdi_root=options.cdi_root,
@@ -329,5 +339,6 @@ def _workshop(
         released=released,
         mps=mps,
         sharing=sharing,
+        made=made,
         switched=switched,
     )

@@ -38,7 +38,7 @@ from dradriver.node.errors import DeviceBusyError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
 from tests.fakes.node import NODE, claim, device, edits, machine, parameters, result, typed, uuid
-from tests.fakes.parts import sliceable
+from tests.fakes.parts import PROFILES, sliceable
 from tests.paths import REPO
 
 T = TypeVar("T")
@@ -72,7 +72,9 @@ def _share(cores: int) -> tuple[tuple[str, str], ...]:
     return ((names.CAPACITY_CORES, str(cores)), (names.CAPACITY_MEMORY, "4Gi"))
 
 
-MIG, MPS, SLICED = (4, 5), 6, 7  # GPUs that have MIG instances, that are shared by MPS, and by time-slicing
+# GPUs that have MIG instances, that are shared by MPS, and by time-slicing, and one with instances of an administrator.
+MIG, MPS, SLICED, STATIC = (4, 5), 6, 7, 3
+THERE = (("3g.40gb", 4), ("2g.20gb", 0))
 # Whole GPUs by number, and parts of GPUs.
 CLAIMS: dict[str, tuple[int | Part, ...]] = {
     "a": (0,),
@@ -80,10 +82,10 @@ CLAIMS: dict[str, tuple[int | Part, ...]] = {
     "c": (0, 1),
     "d": (1, 2),
     "e": (2,),
-    "f": (3, 0),
+    "f": (2, 0),
     "g": (Part(4, (0, 1, 2, 3), "-9-0"),),
     "h": (Part(4, (4, 5, 6, 7), "-9-4"), Part(5, (0, 1), "-14-0")),
-    "i": (Part(5, share="i0", consumed=_slices(1, 1)), Part(5, share="i1", consumed=_slices(1, 1)), 3),
+    "i": (Part(5, share="i0", consumed=_slices(1, 1)), Part(5, share="i1", consumed=_slices(1, 1)), 1),
     "j": (5,),
     "k": (Part(4, (4, 5), share="k", consumed=_slices(2, 1), mig=("1g.20gb", 4)),),
     "l": (Part(MPS, share="l", consumed=_share(25)),),
@@ -91,6 +93,8 @@ CLAIMS: dict[str, tuple[int | Part, ...]] = {
     "n": (MPS,),
     "o": (Part(SLICED, share="o", consumed=_share(10)), 2),
     "p": (SLICED,),
+    "q": (Part(STATIC, (4, 5, 6, 7), "-9-4"),),
+    "r": (Part(STATIC, (0, 1), "-14-0"), Part(STATIC, (4, 5, 6, 7), "-9-4")),
 }
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 _CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "records.py", "files.py"))
@@ -184,6 +188,7 @@ class Node:
         self.boots = 1
         self.kills = 0
         self.gpus = SimulatedGpu(self.folder / "hardware.json")
+        self._administer()
         self.instances = [self._instance(), self._instance()]
         self.restart(0)
         self.restart(1)
@@ -229,9 +234,18 @@ class Node:
     def reboot(self, which: int, again: Kill | None) -> None:
         shutil.rmtree(self.folder / "cdi", ignore_errors=True)
         self.gpus.reboot()
+        self._administer()
         self.boots += 1
         self.instances = [self._instance(), self._instance()]
         self.restart(which, again)
+
+    def _administer(self) -> None:
+        """Make the administrator's instances, as his service does at each boot."""
+        self.gpus.set_mig_mode(uuid(STATIC), True)
+        for name, start in THERE:
+            self.gpus.create_compute_instance(
+                uuid(STATIC), self.gpus.create_gpu_instance(uuid(STATIC), PROFILES[name], start)
+            )
 
     def restart(self, which: int, kill: Kill | None = None) -> None:
         """Start the instance again and again until it comes up."""
@@ -286,11 +300,13 @@ class Node:
         noted = {
             key: (one.uuid, one.wanted["profile"], one.wanted["start"])
             for key, one in made.items()
-            if one.kind == "mig"
+            if one.kind == "mig" and one.uuid != uuid(STATIC)
         }
         assert {noted[key] for key in noted if made[key].done is not None} <= instances <= set(noted.values())
         for gpu in MIG:
             assert not self.gpus.mig_mode(uuid(gpu)) or any(one.uuid == uuid(gpu) for one in made.values())
+        administered = {(PROFILES[name].id, start) for name, start in THERE}
+        assert set(self.gpus.gpu_instances(uuid(STATIC)).values()) == administered
         served = [one for one in made.values() if one.kind == "mps"]
         with self.gpus.state(uuid(MPS)) as state:
             assert served or (state.server, state.mode) == (None, DEFAULT)
@@ -322,6 +338,7 @@ class Node:
                 parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
                 common=Edits,
                 mps=MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"),
+                made=lambda gpu: gpu != uuid(STATIC),
                 sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
                 thread=Inline("inline"),
             ),

@@ -31,6 +31,8 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
             device = devices.get(name)
             if device is None or (not device.get("allowMultipleAllocations") and name in used):
                 return None
+            if not _has(device, request["exactly"].get("capacity", {}).get("requests", {})):
+                return None
             own = used.setdefault(name, {})
             one = result(node, name, request["name"])
             if device.get("allowMultipleAllocations"):
@@ -46,6 +48,12 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
                 return None
             found.append(one)
     return found
+
+
+def _has(device: Object, asked: Mapping[str, str]) -> bool:
+    """Whether a device has what is asked of its capacities."""
+    has = {key: quantity.whole(capacity["value"]) for key, capacity in device.get("capacity", {}).items()}
+    return all(has.get(key, -1) >= quantity.whole(text) for key, text in asked.items())
 
 
 def pinned(request: Object) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator import Fleet, NoPlaceError, Offer
+from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, Mig, MigPart, Part, PartChoice, Share, SharePart, Strategy, Whole
 from dradriver.topology import profiles
@@ -35,18 +37,41 @@ OFFERS = st.builds(
     parts_only=st.frozensets(st.sampled_from(GPUS), max_size=1),
     rules=st.dictionaries(st.sampled_from(GPUS), RULES).map(lambda rules: tuple(sorted(rules.items()))),
 )
+INSTANCES = st.dictionaries(
+    st.sampled_from(GPUS),
+    st.sampled_from(
+        (
+            tuple(("1g.5gb", start) for start in range(7)),
+            (("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)),
+            (("2g.10gb", 0), ("2g.10gb", 2), ("3g.20gb", 4)),
+            (("7g.40gb", 0),),
+            (),
+        )
+    ),
+)
 
 
 class Books:
     """What is on each GPU, kept the simple way beside a fleet that is told of each change."""
 
-    def __init__(self, offers: dict[str, Offer]) -> None:
+    def __init__(self, offers: dict[str, Offer], there: dict[str, dict[int, tuple[tuple[str, int], ...]]]) -> None:
         self.offers = offers
+        self.there = there
+        self.machines = {
+            node: msgspec.structs.replace(
+                MACHINE,
+                gpus=tuple(
+                    with_instances(gpu, there[node][gpu.index]) if gpu.index in there[node] else gpu
+                    for gpu in MACHINE.gpus
+                ),
+            )
+            for node in NODES
+        }
         self.whole: dict[str, set[int]] = {node: set() for node in NODES}
         self.parts: dict[str, list[Part]] = {node: [] for node in NODES}
         self.fleet = Fleet()
         for node in NODES:
-            self.fleet.set_node(node, MACHINE, GPUS)
+            self.fleet.set_node(node, self.machines[node], GPUS)
             self.fleet.set_offer(node, offers[node])
 
     def tell(self, fleet: Fleet, node: str) -> None:
@@ -78,6 +103,7 @@ class Books:
                     MigPart(gpu=gpu, profile=name, start=start, size=BY_NAME[name].size)
                     for gpu in sorted(offer.sliced - self.whole[node])
                     for start in BY_NAME[name].starts
+                    if (name, start) in self.there[node].get(gpu, [(name, start)])
                 ]
                 for name in request.profiles[0]
             ]
@@ -131,11 +157,15 @@ def wanted(request: Share | Mig, choice: PartChoice, offer: Offer) -> bool:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.fixed_dictionaries(dict.fromkeys(NODES, OFFERS)), STEPS)
+@given(
+    st.fixed_dictionaries(dict.fromkeys(NODES, OFFERS)), st.fixed_dictionaries(dict.fromkeys(NODES, INSTANCES)), STEPS
+)
 def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu_without_need(
-    offers: dict[str, Offer], steps: list[Share | Mig | Whole | int]
+    offers: dict[str, Offer],
+    there: dict[str, dict[int, tuple[tuple[str, int], ...]]],
+    steps: list[Share | Mig | Whole | int],
 ) -> None:
-    books = Books(offers)
+    books = Books(offers, there)
     placed: list[tuple[str, list[Part], set[int]]] = []
     for step in steps:
         if isinstance(step, int):
@@ -148,7 +178,7 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
             continue
         anew = Fleet()
         for node in reversed(NODES):  # the same facts, told otherwise
-            anew.set_node(node, MACHINE, [])
+            anew.set_node(node, books.machines[node], [])
             books.tell(anew, node)
             anew.set_offer(node, offers[node])
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from dradriver.api import names
 from dradriver.controller.main import LEASE
-from tests.fakes.chart import SIMULATED, VARIANTS, container, objects, rules, workload
+from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 
 pytestmark = pytest.mark.helm
 
@@ -142,6 +142,22 @@ def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controlle
     assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
     binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-claims"]["spec"]
     assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize("kubernetes", KUBERNETES)
+def test_claims_of_parts_are_bounded_everywhere_and_say_their_amounts_where_the_server_keeps_them(
+    kubernetes: str,
+) -> None:
+    rendered = objects(kubernetes=kubernetes)
+    policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-parts"]["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["resourceclaims", "resourceclaimtemplates"])
+    told = " ".join(validation["message"] for validation in policy["validations"])
+    assert "at most 8 MIG slices" in told
+    assert ("write capacity.requests" in told) == (kubernetes >= "1.36")
+    assert not any("\n" in validation["message"] for validation in policy["validations"]), "the server refuses them"
+    binding = rendered["ValidatingAdmissionPolicyBinding", "gpu-topology-parts"]["spec"]
+    assert binding == {"policyName": "gpu-topology-parts", "validationActions": ["Deny"]}
 
 
 def ingress(part: str, *settings: str) -> list[dict[str, Any]]:

@@ -12,12 +12,14 @@ import pytest
 from dradriver.allocator.request import Amount, MigPart, PartChoice, SharePart
 from dradriver.api import claims, names, slices
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.policies.modes import Mode
 from dradriver.cli.cluster.document import nvlink_set
 from dradriver.cli.cluster.model import Hold, Holder, NodeView
 from dradriver.cli.cluster.views import views
-from dradriver.topology import codec
+from dradriver.topology import codec, profiles
 from dradriver.topology.natural import natural
 from tests.fakes.gpunodes import allocated, machine, piece, pieces, promised, read_claims, read_slices
+from tests.fakes.instances import in_mig_mode
 
 Object = dict[str, Any]
 
@@ -257,3 +259,24 @@ def test_text_of_others_cannot_steer_a_terminal() -> None:
     assert "owned" in said
     assert [c for c in said if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")] == []
     assert "\\u00" not in said
+
+
+def test_the_instances_of_a_gpu_in_mig_mode_are_shown_with_their_holders() -> None:
+    found = in_mig_mode(profiles.load("hgx-h100", seed="a"), {1: [("3g.40gb", 0), ("1g.10gb", 6)]})
+    gpu = found.gpus[1].uuid
+    (published,) = slices.build(
+        found,
+        node="a",
+        node_uid="u",
+        modes={gpu: Mode(mig="static")},
+        kept={gpu: [slices.part_name(gpu, 14, 4)]},
+        gone={"key": "gpu.topology/instance-gone", "effect": "NoSchedule"},
+    )
+    claim = allocated("theirs", "a", [0], pods=["p"])
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = slices.part_name(gpu, 19, 6)
+    nodes, warnings = shown([published], claim)
+    assert warnings == []
+    view = nodes["a"].gpus[1]
+    assert view.blocked == "in MIG mode, with 1g.10gb@6, 3g.40gb@0, 2g.20gb@4 (tainted)"
+    assert [holder.words for holder in view.holders] == ["team-a/p (1g.10gb@6)"]
+    assert 1 not in nodes["a"].free

@@ -13,6 +13,7 @@ from dradriver.cli.main import main
 from dradriver.topology import codec, profiles, topo_m
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
+from tests.fakes.instances import in_mig_mode
 
 
 def run(*arguments: str, lines: list[object] | None = None, text: str | bytes = "") -> Result:
@@ -279,6 +280,24 @@ def test_a_machine_in_mig_mode_takes_slices_and_no_shares(tmp_path: Path) -> Non
     assert slices["gpus"] == [0]
     assert "no node offers GPUs in shares" in str(share["error"])
     assert "0 of 8 GPUs are free" in str(whole["error"])
+
+
+def test_the_instances_that_a_machine_has_are_all_that_their_gpu_gives(tmp_path: Path) -> None:
+    machine = in_mig_mode(profiles.load("hgx-h100"), {2: [("3g.40gb", 0), ("1g.10gb", 6)]})
+    file = tmp_path / "machine.json"
+    file.write_text(codec.encode(machine))
+    words: list[dict[str, object]] = [
+        {"mig_profile": "1g.10gb"},
+        {"mig_profile": "1g.10gb", "parts": "2:1g.10gb@6"},
+        {"mig_profile": "1g.10gb", "parts": "2:1g.10gb@5"},
+        {"gpus": 8},
+    ]
+    asked: list[object] = [{"machine": str(file)} | word for word in words]
+    one, next_one, none, whole = answers(run("--batch", lines=asked))
+    assert one["containers"] == [[{"gpu": 2, "profile": "1g.10gb", "start": 6, "size": 1}]]
+    assert next_one["gpus"] != [2]
+    assert "this GPU has no such MIG placement; it has 1g.10gb@6, 3g.40gb@0" in str(none["error"])
+    assert "7 of 8 GPUs are free" in str(whole["error"])
 
 
 @pytest.mark.parametrize(

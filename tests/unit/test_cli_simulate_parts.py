@@ -16,6 +16,7 @@ from dradriver.cli.simulator.mixed import Arrival
 from dradriver.cli.simulator.mixed_policies import POLICIES, Taken
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
+from tests.fakes.instances import in_mig_mode
 
 HGX = profiles.load("hgx-h100")
 HALF = Share(amounts=(Amount(cores=50),))
@@ -114,3 +115,15 @@ def test_options_that_do_not_go_together(arguments: tuple[str, ...], told: str) 
     found = run("--jobs", "5", *arguments)
     assert found.exit_code == 1
     assert told in found.output
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_instances_that_exist_are_all_that_any_policy_gives_of_their_gpu(policy: str) -> None:
+    books = POLICIES[policy]([in_mig_mode(HGX, {0: [("2g.20gb", 4), ("2g.20gb", 0), ("1g.10gb", 6)]})])
+    taken = [books.place(Whole(containers=(1,))) for _ in range(8)]
+    assert [one is not None for one in taken] == [True] * 7 + [False]
+    assert all(one.gpus != (0,) for one in taken if one is not None)
+    asked = [slice_("2g.20gb"), slice_("3g.40gb"), slice_("1g.10gb"), slice_("2g.20gb"), slice_("1g.10gb")]
+    slices = [books.place(one) for one in asked]
+    assert [one is not None and one.served for one in slices] == [True, False, True, True, False]
+    assert books.place(HALF) is None

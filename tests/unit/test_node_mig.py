@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 from pathlib import Path
@@ -25,7 +26,7 @@ from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingErro
 from dradriver.node.mps.files import MpsFolder
 from dradriver.topology.machine import Gpu, Machine, MigProfile
 from dradriver.topology.profiles import mig
-from tests.fakes.node import claim, device, edits, parameters, result, typed, uuid
+from tests.fakes.node import claim, device, edits, eventually, parameters, result, typed, uuid
 from tests.fakes.node import machine as plain
 from tests.fakes.parts import PRODUCT, PROFILES
 from tests.fakes.preparing import World
@@ -46,6 +47,8 @@ class Sliced(World):
         self.products |= {6: ("NVIDIA L40S", "8.9"), 7: ("NVIDIA A100-SXM4-40GB", "8.0")}
         self.set({7})
         self.gpus = SimulatedGpu(folder / "hardware.json", self.gpu)
+        self.static: set[str] = set()  # GPUs on which no instance is made for claims
+        self.asked_of: list[str] = []  # GPUs of which it was asked
         with self.gpus.state(uuid(7)) as state:
             state.mig = True
         self.workshop = self.kinds(self.gpus)
@@ -64,8 +67,13 @@ class Sliced(World):
             common=lambda: COMMON,
             mps=MpsFolder(self.folder / "mps", boot=self.boot),
             sharing=lambda _: Sharing(),
+            made=self.makes,
             switched=switched,
         )
+
+    def makes(self, gpu: str) -> bool:
+        self.asked_of.append(gpu)
+        return gpu not in self.static
 
     def set(self, in_mig_mode: set[int]) -> None:
         """Read the machine anew, with these GPUs in MIG mode."""
@@ -414,3 +422,61 @@ async def test_an_instance_that_somebody_destroyed_is_unprepared_all_the_same(wo
         state.instances, state.mig = {}, False
     await world.preparer().unprepare("uid-c")
     assert (world.made, world.checkpoint) == ({}, [])
+
+
+async def test_a_static_instance_that_is_gone_is_waited_for_and_never_made(world: Sliced) -> None:
+    world.static = {uuid(0)}
+    with pytest.raises(ClaimError, match=rf"3g.40gb at 4 is gone.*nvidia-smi mig -i {uuid(0)} -cgi 9:4 -C"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([], False, {})
+
+    preparer, known = world.preparer(), len(world.asked_of)
+    waiting = asyncio.create_task(preparer.prepare(*world.put(claim("d", results=[at(0, "3g.40gb", 4)]))))
+    await eventually(lambda: len(world.asked_of) > known)
+    found = stranger(world, 0, PROFILES["3g.40gb"], 4)
+    preparer.poke()
+    await waiting
+    assert (world.made["uid-d.0"].done or {})["mig"] == found
+    await preparer.unprepare("uid-d")
+    assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
+
+
+async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_made_it_anew(world: Sliced) -> None:
+    world.static = {uuid(0)}
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    await world.preparer().recover()
+    with pytest.raises(ClaimError, match="is gone"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.placed(0), world.made) == ([], {})
+    stranger(world, 0, PROFILES["1g.10gb"], 0)
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.made["uid-c.0"].done or {})["instance"] == 2
+    await world.preparer().unprepare("uid-c")
+    assert world.placed(0) == [("1g.10gb", 0), ("3g.40gb", 4)]
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_what_a_killed_agent_had_of_a_static_instance_is_forgotten_and_nothing_destroyed(
+    world: Sliced, done: bool
+) -> None:
+    world.static = {uuid(0)}
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    (made,) = world.made.values()
+    ledger = MadeLedger(world.folder / "state" / "made")
+    await world.preparer().unprepare("uid-c")
+    ledger.write(made if done else msgspec.structs.replace(made, done=None))
+    await world.preparer().clean()
+    assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
+
+
+async def test_two_claims_of_one_static_instance_wait_for_each_other(world: Sliced) -> None:
+    world.static = {uuid(0)}
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    with pytest.raises(DeviceBusyError, match="still held by claim default/c"):
+        await world.prepare("d", at(0, "3g.40gb", 4))

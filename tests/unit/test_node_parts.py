@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from unittest.mock import patch
+
+import pytest
 
 from dradriver.api import config, slices
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.discovery.simulated import Simulated
-from tests.fakes.node import a_node, claim, eventually, machine, parameters, result
+from dradriver.node.publishing import publisher
+from dradriver.topology import codec, load, profiles
+from tests.fakes.instances import in_mig_mode
+from tests.fakes.node import NODE, a_node, claim, eventually, machine, parameters, result
 
 PROFILE = "dgx-h100"
 GPUS = machine(profile=PROFILE).gpus
@@ -59,14 +65,17 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
 async def test_after_a_change_of_mig_mode_the_machine_is_read_at_once() -> None:
     part = claim("placed", results=[result("gpu", slices.part_name(GPUS[0].uuid, H100["3g.40gb"].id, 4))])
     with patch.object(Simulated, "read", autospec=True, side_effect=Simulated.read) as read:
-        async with a_node() as node, node.agent(simulated_default=PROFILE, rediscover_s=3600.0):
-            await node.published()
-            before = read.call_count
-            known = node.put_claim(part)
-            assert not (await node.kubelet.prepare(known))[known[2]].error
-            await eventually(lambda: read.call_count == before + 1)
-            await node.kubelet.unprepare(known)
-            await eventually(lambda: read.call_count == before + 2)
+        async with a_node() as node:
+            policies = node.root / "policies.yaml"
+            policies.write_text("gpus: [{mig: placements}]")
+            async with node.agent(simulated_default=PROFILE, rediscover_s=3600.0, policies=policies):
+                await node.published()
+                before = read.call_count
+                known = node.put_claim(part)
+                assert not (await node.kubelet.prepare(known))[known[2]].error
+                await eventually(lambda: read.call_count == before + 1)
+                await node.kubelet.unprepare(known)
+                await eventually(lambda: read.call_count == before + 2)
 
 
 def test_a_controllers_pin_is_read_as_it_was_written() -> None:
@@ -76,3 +85,37 @@ def test_a_controllers_pin_is_read_as_it_was_written() -> None:
     assert list(written) == sorted(written)
     assert config.read(written).mig == {"a": plain, "b": pin}
     assert "mig" not in config.make({}, [])
+
+
+async def test_an_agent_gives_the_instances_that_exist_and_waits_for_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "LOOK_S", 0.01)
+    described = in_mig_mode(profiles.load(PROFILE), {0: [("3g.40gb", 0), ("1g.10gb", 6)]})
+    async with a_node() as node:
+        file = node.root / "machine.json"
+        file.write_text(codec.encode(described))
+        (first, *_) = load.read_machine(file, seed=NODE).gpus
+        gpu, three = first.uuid, slices.part_name(first.uuid, H100["3g.40gb"].id, 0)
+        asked = claim("given", results=[result("gpu", three)])
+        hardware = SimulatedGpu(node.state / "simulated/hardware.json", lambda _: first, boot=boot_id())
+
+        def published() -> dict[str, bool]:
+            found = [one for piece in node.slices for one in piece["spec"]["devices"]]
+            return {one["name"]: "taints" in one for one in found if one["attributes"]["type"]["string"] == "mig"}
+
+        async with node.agent(simulated_default=str(file), rediscover_s=0.05):
+            await eventually(lambda: published() == {three: False, slices.part_name(gpu, 19, 6): False})
+            known = node.put_claim(asked)
+            assert not (await node.kubelet.prepare(known))[known[2]].error
+            hardware.destroy_compute_instance(gpu, 1, 0)
+            hardware.destroy_gpu_instance(gpu, 1)
+            await eventually(lambda: published() == {three: True, slices.part_name(gpu, 19, 6): False})
+            await node.kubelet.unprepare(known)
+            await eventually(lambda: published() == {slices.part_name(gpu, 19, 6): False})
+            assert set(hardware.gpu_instances(gpu).values()) == {(19, 6)}
+            again = asyncio.create_task(node.kubelet.prepare(known))
+            hardware.create_compute_instance(gpu, hardware.create_gpu_instance(gpu, H100["3g.40gb"], 0))
+            assert not (await again)[known[2]].error
+            await node.kubelet.unprepare(known)
+            assert set(hardware.gpu_instances(gpu).values()) == {(19, 6), (9, 0)}

@@ -440,9 +440,9 @@ async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: 
 async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(changing, "GRACE_S", 0.0)
-    policies, used = DEFAULTS, {uuid(0)}
+    policies, used = DEFAULTS, {uuid(0): [slices.device_name(uuid(0))]}
 
-    async def who() -> set[str]:
+    async def who() -> dict[str, list[str]]:
         return used
 
     def shown(on: Stage, number: int) -> Object:
@@ -456,7 +456,7 @@ async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monk
         await eventually(lambda: shown(on, 1).get("allowMultipleAllocations") is True)
         assert [taint["key"] for taint in shown(on, 0)["taints"]] == ["gpu.topology/mode-changes"]
         assert "allowMultipleAllocations" not in shown(on, 0)
-        used = set()
+        used = {}
         await eventually(lambda: shown(on, 0).get("allowMultipleAllocations") is True)
         assert "taints" not in shown(on, 0)
         assert on.publisher.modes[uuid(0)] == Mode(shared="time-slicing")

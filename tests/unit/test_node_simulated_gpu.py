@@ -19,8 +19,10 @@ from dradriver.node.devices.control import (
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles.mig import profiles as of_product
+from tests.fakes.instances import in_mig_mode
 from tests.fakes.parts import PRODUCT
 
 GPU = "GPU-a"
@@ -227,3 +229,30 @@ def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_text("{")
     with pytest.raises(HardwareError, match="remove this file"):
         sliced.gpu_instances(GPU)
+
+
+def test_instances_of_the_machines_description_are_there_from_each_boot_on(tmp_path: Path) -> None:
+    described = in_mig_mode(profiles.load("hgx-h100"), {0: [("3g.40gb", 0), ("1g.10gb", 6)]}).gpus[0]
+    for boot in ("one", "two"):
+        gpu = SimulatedGpu(tmp_path / "hardware.json", lambda _: described, boot=boot)
+        assert (gpu.mig_mode(GPU), gpu.gpu_instances(GPU)) == (True, {1: (9, 0), 2: (19, 6)})
+        (uuid,) = gpu.compute_instances(GPU, 2).values()
+        assert gpu.processes(uuid) == 0
+        gpu.destroy_compute_instance(GPU, 2, 0)
+        gpu.destroy_gpu_instance(GPU, 2)
+        assert gpu.gpu_instances(GPU) == {1: (9, 0)}
+
+
+def test_a_gpu_is_seen_as_it_was_changed(tmp_path: Path) -> None:
+    described = profiles.load("hgx-h100").gpus[0]
+    gpu = SimulatedGpu(tmp_path / "hardware.json", lambda _: described)
+    assert gpu.seen(described) == described
+    gpu.set_mig_mode(described.uuid, True)
+    assert gpu.seen(described).mig == ()
+    instance = gpu.create_gpu_instance(described.uuid, H100["3g.40gb"], 4)
+    assert gpu.seen(described).mig == ()
+    gpu.create_compute_instance(described.uuid, instance)
+    (device,) = gpu.seen(described).mig or ()
+    assert (device.profile, device.profile_id, device.start) == ("3g.40gb", 9, 4)
+    assert gpu.compute_instances(described.uuid, instance) == {device.compute_instance: device.uuid}
+    assert SimulatedGpu(tmp_path / "hardware.json", boot="later").seen(described) == described

@@ -65,10 +65,19 @@ def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError
     elif not any(nodes.openable & nodes.rooms.offered(sliced=ask.sliced) for nodes in offering):
         stable = f"no GPU of this cluster that is offered in {word} has room for that even when it is empty"
         return NoPlaceError(f"{what}: no; {stable}{_instead(ask, offering)}")
+    elif not any(_ever(ask, nodes) for nodes in offering):
+        return NoPlaceError(f"{what}: no; no node of this cluster has room for so much, even when nothing is on it")
     else:
         stable = "no eligible node has room for that"
     stable = f"{what}: no; {stable}"
     return NoPlaceError(f"{stable}{_nearest(ask, offering)}" if explain else stable, stable=stable)
+
+
+def _ever(ask: Ask, nodes: Nodes) -> bool:
+    """Whether such nodes have room for each kind's parts, were there no others and all GPUs empty."""
+    offered = list(rings.positions(nodes.rooms.offered(sliced=ask.sliced) & nodes.suitable))
+    most = (int(ask.most_empty(nodes.rooms, kind)[offered].sum()) for kind in range(len(ask.wanted)))
+    return all(map(int.__ge__, most, ask.wanted))
 
 
 def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:

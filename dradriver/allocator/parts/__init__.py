@@ -1,6 +1,7 @@
 """Parts of GPUs: shares of compute and memory, and MIG slices at their placements.
 
 offers   which of a node's GPUs may be had in parts
+existing MIG instances that are there already
 layouts  every state that MIG instances can bring a GPU into, and what each is still good for
 rooms    what is left of each GPU of the nodes of a kind, as arrays
 shares   a request of shares: where one fits, and what that costs

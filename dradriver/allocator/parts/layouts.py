@@ -6,6 +6,7 @@ how many instances of a profile. A GPU of today has some hundred states, so what
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from dradriver.topology.machine import MigProfile
 
 NONE = 1 << 30  # a cost that nothing has
 _MOST_STATES = 1 << 13
+_MOST_WORTH = (1 << 8) - 1  # that is told apart
 
 Counts = tuple[int, ...]
 _Key = tuple[int, int, Counts]  # memory slices as a mask, compute slices, instances of the profiles that are counted
@@ -78,6 +80,8 @@ class Layout:
         worth: (closed + 1,) int32.
         free: (closed + 1,) int32, memory slices that are not taken.
         cost: (closed + 1, profiles) int32, what one instance at its best start costs; ``NONE`` where none fits.
+        order: (closed + 1, profiles) int32, the same, and of equal costs what the state is worth: the fullest GPU
+            first, so that others stay empty.
         start: (closed + 1, profiles) int64, that start; of equally good ones the highest, as some large profiles can
             only be at the lowest.
     """
@@ -94,7 +98,7 @@ class Layout:
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
         self.worth: NDArray[np.int32] = self.most @ np.array([p.size for p in profiles], dtype=np.int32)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
-        slices = max(profile.size for profile in profiles)
+        slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
         for (taken, _, _), state in states.keys.items():
             self.free[state] = slices - taken.bit_count()
         self.cost = np.full(shape, NONE, dtype=np.int32)
@@ -104,6 +108,8 @@ class Layout:
                 cost = int(self.worth[state] - self.worth[then])
                 if cost <= self.cost[state, profile]:
                     self.cost[state, profile], self.start[state, profile] = cost, start
+        spare = np.minimum(self.worth, _MOST_WORTH)[:, None]
+        self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + spare, NONE).astype(np.int32)
         self._ways = lru_cache(maxsize=4096)(self._find_ways)
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
@@ -157,6 +163,8 @@ def layout_of(profiles: tuple[MigProfile, ...]) -> Layout | None:
     if free is None:
         return None
     loose = Layout(profiles, free)
+    if loose.free[0] == sum(span.bit_count() for span in _spans(profiles)):
+        return loose  # none is in another's way: instances that are there already are there together
     counted = tuple(n for n, profile in enumerate(profiles) if loose.most[0, n] > profile.most)
     total = max(profile.compute for profile in profiles)
     compute = total if free.most_compute(profiles) > total else 0
@@ -190,6 +198,11 @@ def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], co
         if len(keys) > _MOST_STATES:
             return None
     return _States(after, keys, counted, compute)
+
+
+def _spans(profiles: tuple[MigProfile, ...]) -> list[int]:
+    """The memory slices of every placement."""
+    return [_span(profile, start) for profile in profiles for start in profile.starts]
 
 
 def _span(profile: MigProfile, start: int) -> int:

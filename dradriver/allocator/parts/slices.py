@@ -43,7 +43,7 @@ class Slices:
         out = np.full(rooms.states.shape, NONE, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
-                layout.cost[:, number].take(rooms.states[position], out=out[position], mode="clip")
+                layout.order[:, number].take(rooms.states[position], out=out[position], mode="clip")
         return out
 
     def room(self, rooms: Rooms) -> Array:

@@ -150,16 +150,32 @@ def _node(pool: str, machine: Machine, current: Iterable[ResourceSlice], held: H
     for gpu in machine.gpus:
         name = slices.device_name(gpu.uuid)
         own = parts.get(name, [])
-        holders = [holder for each in (name, *(part.name for part in own)) for holder in held.get((pool, each), ())]
+        holders = [
+            *held.get((pool, name), ()),
+            *(one for part in own for one in _of_part(part, held.get((pool, part.name)))),
+        ]
         shown = listed.get(name) or next(iter(own), None)
-        gpus.append(GpuView(gpu=gpu, holders=tuple(holders), blocked=_blocked(gpu, shown)))
+        gpus.append(GpuView(gpu=gpu, holders=tuple(holders), blocked=_blocked(gpu, shown, own)))
     node = NodeView(name=plain(pool), machine=machine, groups=group(machine), gpus=tuple(gpus))
     return msgspec.structs.replace(node, nvlink_set=_nvlink_set(machine, node.free))
 
 
-def _blocked(gpu: Gpu, device: SliceDevice | None) -> str:
+def _of_part(device: SliceDevice, holders: Sequence[Holder] | None) -> list[Holder]:
+    """Return who holds a device that is a part of a GPU: who has a MIG slice that is one, has that slice."""
+    part = _slice(device)
+    return [msgspec.structs.replace(one, part=one.part or part) for one in holders or ()]
+
+
+def _slice(device: SliceDevice) -> str:
+    """Return a MIG slice in the words of pods, ``1g.10gb@6``; empty for any other device."""
+    profile, start = (device.attributes.get(name, {}) for name in ("profile", "placement"))
+    return plain(f"{profile['string']}@{start['int']}") if "string" in profile and "int" in start else ""
+
+
+def _blocked(gpu: Gpu, device: SliceDevice | None, parts: Iterable[SliceDevice]) -> str:
     if gpu.mig is not None:
-        return "in MIG mode"
+        there = ", ".join(_slice(one) + " (tainted)" * any(taint.blocks for taint in one.taints) for one in parts)
+        return f"in MIG mode, with {there}" if there else "in MIG mode"
     if device is None:
         return "not in the node's slices"
     taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]

@@ -7,10 +7,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dradriver.allocator import Amount, Fleet, MigPart, NoPlaceError, Offer, Request, Share, SharePart, Whole
+from dradriver.allocator import Amount, Fleet, MigPart, NoPlaceError, Request, Share, SharePart, Whole
 from dradriver.allocator.parts.layouts import layout_of
 from dradriver.allocator.request import Part
-from dradriver.topology.machine import Machine, MigProfile
+from dradriver.cli.offered import offered
+from dradriver.topology.machine import Gpu, Machine
 
 _NOWHERE: Final = -1  # the start of a slice that is allocated and cannot be made
 
@@ -48,8 +49,9 @@ class Ours:
         self._parts: list[list[Part]] = [[] for _ in machines]
         self._every = [frozenset(gpu.index for gpu in machine.gpus) for machine in machines]
         for name, machine, every in zip(self._names, machines, self._every, strict=True):
-            self._fleet.set_node(name, machine, every)
-            self._fleet.set_offer(name, Offer(shared=every, sliced=every))
+            as_it_is, offer = offered(machine)
+            self._fleet.set_node(name, as_it_is, every)
+            self._fleet.set_offer(name, offer)
 
     def place(self, request: Request) -> Taken | None:
         """See ``Policy``."""
@@ -96,21 +98,23 @@ class Ours:
 class _Gpu:
     """One GPU in the books of a policy that has no tables."""
 
-    def __init__(self, memory_mib: int, profiles: Sequence[MigProfile]) -> None:
-        self.memory_mib = memory_mib
-        self.profiles = {profile.name: profile for profile in profiles}
+    def __init__(self, gpu: Gpu) -> None:
+        self.memory_mib = gpu.memory_mib
+        self.profiles = {profile.name: profile for profile in gpu.profiles}
+        self.sliced = gpu.mig is not None
+        self.there = bool(gpu.mig)
         self.whole = False
         self.parts: list[Part] = []
 
     @property
     def empty(self) -> bool:
-        return not self.whole and not self.parts
+        return not self.whole and not self.parts and not self.sliced
 
     def share(self, number: int, amount: Amount) -> Part | None:
         """The share, if there is room for it."""
         own = amount.of(self.memory_mib)
         shares = [part.amount for part in self.parts if isinstance(part, SharePart)]
-        if self.whole or len(shares) < len(self.parts):
+        if self.whole or self.sliced or len(shares) < len(self.parts):
             return None
         cores = sum(one.cores for one in shares) + own.cores
         memory = sum(one.memory_mib for one in shares) + own.memory_mib
@@ -141,6 +145,8 @@ class _Gpu:
         slices = [part for part in self.parts if isinstance(part, MigPart)]
         if name not in self.profiles or self.whole or len(slices) < len(self.parts):
             return False
+        if self.there:
+            return True
         taken = [self.profiles[part.profile] for part in slices] + [self.profiles[name]]
         return sum(one.size for one in taken) <= max(one.size for one in self.profiles.values()) and (
             sum(one.compute for one in taken) <= max(one.compute for one in self.profiles.values())
@@ -157,7 +163,7 @@ class FirstFit:
     """
 
     def __init__(self, machines: Sequence[Machine], *, least_allocated: bool = False, by_counts: bool = False) -> None:
-        self._nodes = [{gpu.index: _Gpu(gpu.memory_mib, gpu.profiles) for gpu in machine.gpus} for machine in machines]
+        self._nodes = [{gpu.index: _Gpu(gpu) for gpu in offered(machine)[0].gpus} for machine in machines]
         self._load = [0.0] * len(machines)
         self._least_allocated = least_allocated
         self._by_counts = by_counts

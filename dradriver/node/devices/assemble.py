@@ -20,6 +20,7 @@ from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
 
+HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
 _TIME_SLICING: Final = Sharing()
 
 
@@ -30,6 +31,7 @@ def simulated(
     *,
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is a file in the folder.
@@ -40,6 +42,7 @@ def simulated(
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
         sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
 
@@ -49,14 +52,20 @@ def simulated(
 
     return of(
         edits,
-        SimulatedGpu(folder / "hardware.json", known, boot=mps.boot, mps=mps),
+        SimulatedGpu(folder / HARDWARE, known, boot=mps.boot, mps=mps),
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
         common=Edits,
         mps=mps,
         sharing=sharing,
+        made=made,
         switched=switched,
     )
+
+
+def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
+    """Return what gives a simulated GPU with the MIG devices that the file in the folder says are on it."""
+    return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 
 def real(
@@ -68,6 +77,7 @@ def real(
     released: Callable[[], str | None],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
 ) -> Workshop:
     """Return a workshop whose hardware is this node's own.
@@ -80,6 +90,7 @@ def real(
         released: Gives the reason why nobody may hold the driver now; None where there is none.
         mps: Where GPUs' control daemons have their files.
         sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     on_host = toolkit.on_host(host_root, driver_root)
@@ -91,6 +102,7 @@ def real(
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,
+        made=made,
         switched=switched,
     )
 
@@ -104,12 +116,13 @@ def of(
     common: Callable[[], Edits],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing],
+    made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> Workshop:
     """Return a workshop with every kind of device; the arguments are those of the kinds."""
     kinds = (
-        Mig(capabilities, parent=parent, common=common, switched=switched),
+        Mig(capabilities, parent=parent, common=common, made=made, switched=switched),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),

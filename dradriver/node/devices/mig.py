@@ -2,7 +2,8 @@
 
 A device is named by placement (``<gpu uuid>-<profile id>-<start>``), or it is a GPU whose instances are made on demand
 (``<gpu uuid>``, with slices as capacities). An instance that is there already and nobody's is used as it is, and never
-destroyed. Facts: nvml.h, NVIDIA's MIG user guide; MIG mode changes without a reset from Hopper on.
+destroyed; where all are handed out as they are, one that is gone is waited for. Facts: nvml.h, NVIDIA's MIG user guide;
+MIG mode changes without a reset from Hopper on.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Mig:
         *,
         parent: Callable[[int], DeviceNode],
         common: Callable[[], Edits],
+        made: Callable[[str], bool] = lambda _: True,
         switched: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what is needed.
@@ -50,11 +52,14 @@ class Mig:
             capabilities: The device nodes that open an instance to a container.
             parent: Gives the device node of the GPU with a minor number.
             common: Gives what every container needs to use the driver; may raise ``NotYetError``.
+            made: Says whether instances are made for claims on the GPU with this uuid, or handed out as they are; may
+                raise ``NotYetError``. Asked in the thread that changes hardware.
             switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
         """
         self._capabilities = capabilities
         self._parent = parent
         self._common = common
+        self._made = made
         self._switched = switched
         self._told: set[tuple[str, int, Placed]] = set()
 
@@ -104,6 +109,11 @@ class Mig:
             if "profile" in intent.wanted and found in there.values() and found not in owned:
                 settled[n] = _wanted(profile, start) | {"found": True}
                 continue
+            if "profile" in intent.wanted and found not in there.values() and not self._made(gpu):
+                raise NotYetError(
+                    f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
+                    f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
+                )
             if start not in profile.starts:
                 known = ", ".join(map(str, profile.starts))
                 raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")

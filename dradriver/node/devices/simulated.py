@@ -3,7 +3,8 @@
 It refuses what a GPU refuses, in the same words and order (NVML's MIG functions, nvml.h; MPS documentation): an
 occupied placement is INSUFFICIENT_RESOURCES, a GPU instance with a compute instance and a compute instance with a
 process are IN_USE, what is not there is NOT_FOUND, MIG mode before Hopper waits for a reset. Like a GPU it forgets all
-at a reboot, but for the MIG mode before Hopper.
+at a reboot, but for the MIG mode before Hopper. MIG instances that the machine's own description has are an
+administrator's, whose service makes them at every boot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dradriver.node.devices.control import (
 )
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
-from dradriver.topology.machine import Gpu, MigProfile
+from dradriver.topology.machine import Gpu, MigDevice, MigProfile
 from dradriver.topology.profiles import mig
 
 _SAID: Final = {
@@ -103,15 +104,23 @@ class SimulatedGpu:
             OSError: The file cannot be written.
         """
         all_of = self._read()
-        one = all_of.setdefault(gpu, State(boot=self._boot))
+        one = all_of.setdefault(gpu, self._fresh(self._gpu(gpu)))
         yield one
         self._path.parent.mkdir(parents=True, exist_ok=True)
         files.write(self._path, msgspec.json.encode(all_of))
 
     def reboot(self) -> None:
         """Forget what no reboot leaves."""
-        kept = {gpu: self._rebooted(gpu, one) for gpu, one in self._read().items()}
+        kept = {gpu: self._rebooted(self._gpu(gpu), one) for gpu, one in self._read().items()}
         files.write(self._path, msgspec.json.encode(kept))
+
+    def seen(self, gpu: Gpu) -> Gpu:
+        """Return a GPU of the machine's description with the MIG devices that are on it now."""
+        one = self._stored().get(gpu.uuid)
+        if one is None:
+            return gpu
+        state = one if one.boot == self._boot else self._rebooted(gpu, one)
+        return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
 
     def minor(self, gpu: str) -> int:
         """Return N of ``/dev/nvidiaN``."""
@@ -119,7 +128,7 @@ class SimulatedGpu:
 
     def mig_mode(self, gpu: str) -> bool:
         """Return whether MIG mode is on."""
-        return self._read().get(gpu, State()).mig
+        return self._of(gpu).mig
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
         """Turn MIG mode on or off."""
@@ -141,7 +150,7 @@ class SimulatedGpu:
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
         """Return where each GPU instance is, by its number."""
-        state = self._read().get(gpu, State())
+        state = self._of(gpu)
         return {number: Placed(one.profile, one.start) for number, one in state.instances.items()}
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
@@ -176,8 +185,7 @@ class SimulatedGpu:
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
         """Return the MIG device's uuid of each compute instance, by its number."""
-        with self.state(gpu) as state:
-            return dict(_instance("nvmlDeviceGetGpuInstanceById", state, instance).devices)
+        return dict(_instance("nvmlDeviceGetGpuInstanceById", self._of(gpu), instance).devices)
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
         """Make a GPU instance's compute instance and return its number."""
@@ -207,7 +215,7 @@ class SimulatedGpu:
 
     def compute_mode(self, gpu: str) -> int:
         """Return who may use the GPU."""
-        return self._read().get(gpu, State()).mode
+        return self._of(gpu).mode
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
         """Say who may use the GPU."""
@@ -241,17 +249,61 @@ class SimulatedGpu:
     def _resetless(self, gpu: str) -> bool:
         return mig_devices.can_be_whole(self._gpu(gpu))
 
+    def _of(self, gpu: str) -> State:
+        return self._read().get(gpu) or self._fresh(self._gpu(gpu))
+
     def _read(self) -> dict[str, State]:
+        found = self._stored()
+        return {
+            gpu: one if one.boot == self._boot else self._rebooted(self._gpu(gpu), one) for gpu, one in found.items()
+        }
+
+    def _stored(self) -> dict[str, State]:
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, State])
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as error:
             raise HardwareError(str(self._path), INVALID_ARGUMENT, f"{error}; remove this file") from error
-        return {gpu: one if one.boot == self._boot else self._rebooted(gpu, one) for gpu, one in found.items()}
 
-    def _rebooted(self, gpu: str, one: State) -> State:
-        return State(boot=self._boot, mig=one.mig and not self._resetless(gpu))
+    def _fresh(self, gpu: Gpu) -> State:
+        sizes = {profile.id: profile for profile in gpu.profiles}
+        instances = {
+            one.gpu_instance: Instance(
+                profile.id, one.start, profile.size, profile.compute, {one.compute_instance: one.uuid}
+            )
+            for one in gpu.mig or ()
+            if one.profile_id is not None and one.start is not None and (profile := sizes.get(one.profile_id))
+        }
+        return State(boot=self._boot, mig=gpu.mig is not None, instances=instances)
+
+    def _rebooted(self, gpu: Gpu, one: State) -> State:
+        fresh = self._fresh(gpu)
+        fresh.mig |= one.mig and not mig_devices.can_be_whole(gpu)
+        return fresh
+
+
+def _devices(gpu: Gpu, state: State) -> tuple[MigDevice, ...]:
+    by_id = {profile.id: profile for profile in gpu.profiles}
+    found = [
+        (number, one, compute, uuid)
+        for number, one in sorted(state.instances.items())
+        for compute, uuid in sorted(one.devices.items())
+        if one.profile in by_id
+    ]
+    return tuple(
+        MigDevice(
+            slot=slot,
+            uuid=uuid,
+            gpu_instance=number,
+            compute_instance=compute,
+            profile=by_id[one.profile].name,
+            memory_mib=by_id[one.profile].memory_mib,
+            profile_id=one.profile,
+            start=one.start,
+        )
+        for slot, (number, one, compute, uuid) in enumerate(found)
+    )
 
 
 def _refused(call: str, code: int) -> HardwareError:

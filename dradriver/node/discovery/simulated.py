@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +34,20 @@ class Simulated:
     sound: frozenset[str] = frozenset()
     slow = False
 
-    def __init__(self, source: str, *, node: str, folder: Path) -> None:
+    def __init__(self, source: str, *, node: str, folder: Path, seen: Callable[[Gpu], Gpu] = lambda gpu: gpu) -> None:
+        """Read the machine once.
+
+        Args:
+            source: A profile or a file.
+            node: The node's name.
+            folder: Where it stands what is broken.
+            seen: Gives a GPU as it is now, changed as claims and administrators do.
+        """
         self._whole = load.read_machine(source, seed=node)
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
         self._failures = failures.path(folder, node)
+        self._seen = seen
         self.faults: Faults = {}
 
     def edits(self, gpu: Gpu) -> Edits:
@@ -66,7 +75,7 @@ class Simulated:
         """
         broken = failures.read(self._failures)
         lost = set(_words(self._lost))
-        found = self._whole
+        found = msgspec.structs.replace(self._whole, gpus=tuple(map(self._seen, self._whole.gpus)))
         if broken:
             found = failures.applied(found, broken)
             lost |= {gpu.uuid for gpu in found.gpus if (one := failures.of(broken, gpu)) is not None and one.lost}

@@ -131,9 +131,7 @@ class Changing:
                         waiting.asked = self._clock()
                         self.ripe.add(gpu.uuid)
                 if not free or _holds(gpu, allocated or ()):
-                    added = datetime.datetime.fromtimestamp(int(waiting.wall), datetime.UTC)
-                    taint = {"key": KEY, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
-                    mode, taints[gpu.uuid] = before, [taint]
+                    mode, taints[gpu.uuid] = before, [taint(KEY, waiting.wall)]
             decided[gpu.uuid] = mode
         self.modes |= decided
         if self._remembered is not None:
@@ -200,6 +198,15 @@ def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
     return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 
+def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
+    """Return the names of the parts of GPUs that a node's slices have as devices, by the GPU's uuid."""
+    names_of: dict[str, list[str]] = {}
+    for piece in found:
+        for device in piece.spec.devices:
+            names_of.setdefault(_text(device, "parentUUID"), []).append(device.name)
+    return names_of
+
+
 def _mode(device: Device, memory_mib: int) -> Mode:
     exclusive: Any = "namespace" if _text(device, "exclusiveTo") == "namespace" else ""
     if _text(device, "sharing"):
@@ -213,8 +220,14 @@ def _mode(device: Device, memory_mib: int) -> Mode:
     if _text(device, "mig") == "dynamic":
         return Mode(mig="dynamic", exclusive_to=exclusive)
     if device.consumes_counters:
-        return Mode(mig="placements")
-    return Mode(mig="static" if _text(device, "type") == "mig" else "off")
+        return Mode(mig="placements", exclusive_to=exclusive)
+    return Mode(mig="static" if _text(device, "type") == "mig" else "off", exclusive_to=exclusive)
+
+
+def taint(key: str, wall: float) -> dict[str, Any]:
+    """Return the taint that keeps new claims off a device since a time of day."""
+    added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
+    return {"key": key, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def _overcommit(device: Device, memory_mib: int) -> float:

@@ -12,7 +12,8 @@ import collections
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import abilities, names, slices
@@ -28,7 +29,7 @@ from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import allocated, asking, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
-from dradriver.node.publishing.changing import LOOK_S, Changing, kept_off, published
+from dradriver.node.publishing.changing import LOOK_S, Changing, kept_off, listed, published, taint
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
@@ -41,6 +42,7 @@ REPAIRS_AT_ONCE: Final = 3
 REPAIRS_WITHIN_S: Final = 60.0
 _FIRST_DELAY_S: Final = 1.0
 _LAST_DELAY_S: Final = 10.0
+GONE: Final = names.PREFIX + "instance-gone"  # taint of a MIG instance that a claim has and nobody made again
 HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
 ASK_AGAIN_S: Final = 600.0  # a server that lacks something may be upgraded
 _FIRST_RETRY_S: Final = 0.5
@@ -66,7 +68,7 @@ class Publisher:
         adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
         lacks: Callable[[Node, str], Awaitable[None]] | None = None,
         policies: Callable[[], Policies] = lambda: DEFAULTS,
-        used: Callable[[], Awaitable[Collection[str] | None]] | None = None,
+        used: Callable[[], Awaitable[Mapping[str, Collection[str]] | None]] | None = None,
         mps: bool = True,
         remembered: Remembered | None = None,
         beside_device_plugin: bool = False,
@@ -82,7 +84,7 @@ class Publisher:
             adopt: Is told before which taints are published, as names of devices with keys.
             lacks: Is told of each ability that the API server lacks, with the node, once.
             policies: Gives the policies in force.
-            used: Gives the uuids of the GPUs of which claims are prepared; None where that is not known now.
+            used: Gives the names of the devices of prepared claims by the GPU's uuid; None where that is not known now.
             mps: Whether this node has what starts MPS daemons.
             remembered: Keeps as what GPUs are handed out over the end of the process.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
@@ -115,6 +117,7 @@ class Publisher:
         self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
         self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
         self._earlier: Machine | None = None
+        self._lost = False  # whether claims have MIG instances that are gone
         self._repair_at: asyncio.TimerHandle | None = None
         self._tolerated: dict[str, frozenset[str]] = {}
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
@@ -187,11 +190,11 @@ class Publisher:
                 async with asyncio.timeout(self._look_again_s()):
                     await self._wake.wait()
                 continue
-            if not self._changing.waiting:
+            if not self._changing.waiting and not self._lost:
                 self._able = None
 
     def _look_again_s(self) -> float | None:
-        if self._changing.waiting:
+        if self._changing.waiting or self._lost:
             return LOOK_S
         return ASK_AGAIN_S if self._able is not None and self._able.lacking else None
 
@@ -216,18 +219,20 @@ class Publisher:
             able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)
             ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+            used = {} if self._used is None else await self._used()
             decide = functools.partial(
                 self._changing.decide,
                 machine,
                 labels=node.metadata.labels,
                 published=published(ours, machine),
                 kept_off=kept_off(ours, machine),
-                used=() if self._used is None else await self._used(),
+                used=used,
                 able=able,
             )
             changing = decide()
             if self._changing.ripe:
                 changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
+            kept = listed(ours) if used is None else used
             taints = self._taints()
             wanted = slices.build(
                 machine,
@@ -235,8 +240,11 @@ class Publisher:
                 node_uid=node.metadata.uid,
                 taints={uuid: [*taints.get(uuid, ()), *changing.get(uuid, ())] for uuid in {*taints, *changing}},
                 modes=self._changing.modes,
+                kept=kept,
+                gone=taint(GONE, time.time()),
                 abilities=able,
             )
+        self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
         await self._write(wanted)
         self.published = owner is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
@@ -342,3 +350,9 @@ class Publisher:
             self.published = False
             self._kubelet_is_up.clear()  # it deletes them when it starts, and registers plugins later
         self._repair()
+
+
+def _taints(wanted: Iterable[pool.Object]) -> Iterator[dict[str, Any]]:
+    for piece in wanted:
+        for device in piece["spec"].get("devices", ()):
+            yield from device.get("taints", ())
