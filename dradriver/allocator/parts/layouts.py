@@ -105,6 +105,8 @@ class Layout:
                 if cost <= self.cost[state, profile]:
                     self.cost[state, profile], self.start[state, profile] = cost, start
         self._ways = lru_cache(maxsize=4096)(self._find_ways)
+        self._costs = lru_cache(maxsize=4096)(self._find_costs)
+        self._kept = lru_cache(maxsize=4096)(self._find_kept)
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
         """The state that instances, by profile's name and start, make; ``closed`` where that is none of the states."""
@@ -122,6 +124,29 @@ class Layout:
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """The cheapest way of each multiset within ``wanted``, instances by profile number, that fits; none is one."""
         return self._ways(state, wanted)
+
+    def costs(self, counts: Counts) -> NDArray[np.int32]:
+        """What some instances together, by profile number, cost at their best starts; ``NONE`` where they do not fit.
+
+        (closed + 1,) int32; read only.
+        """
+        return self._costs(counts)
+
+    def _find_costs(self, counts: Counts) -> NDArray[np.int32]:
+        kept = self._kept(counts)
+        return np.where(kept < 0, np.int32(NONE), self.worth - kept)
+
+    def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
+        """The most worth that a state keeps beside them; -1 where they do not fit."""
+        if not any(counts):
+            return self.worth
+        number = next(number for number, count in enumerate(counts) if count)
+        rest = self._kept((*counts[:number], counts[number] - 1, *counts[number + 1 :]))
+        kept = np.full(self.closed + 1, -1, dtype=np.int32)
+        for state, found in enumerate(self._states.after):
+            after = [then for (profile, _), then in found.items() if profile == number]
+            kept[state] = max((int(rest[then]) for then in after), default=-1)
+        return kept
 
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         none = (0,) * len(wanted)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.parts.asks import Counts
+from dradriver.allocator.parts.asks import Counts, every_count
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.phrases import amount
-from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms
+from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms, portion
 from dradriver.allocator.request import Amount, Part, Share, SharePart
-from dradriver.allocator.sets.subsets import Array
+from dradriver.allocator.sets.subsets import Array, Ints
 
 
 class _Left(NamedTuple):
@@ -26,6 +26,14 @@ class _Left(NamedTuple):
     cores: int
     memory_mib: int
     total_mib: int
+
+
+class _Need(NamedTuple):
+    """What some parts take of a GPU: compute and memory, and both added up as portions of it."""
+
+    cores: int
+    memory_mib: int
+    portion: int
 
 
 class Shares:
@@ -39,6 +47,7 @@ class Shares:
         self.wanted = tuple(request.amounts.count(each) for each in self._kinds)
         self.containers: tuple[tuple[int, ...], ...] = tuple((self._kinds.index(each),) for each in request.amounts)
         self._known = lru_cache(maxsize=1024)(self._ways)
+        self._fitting: dict[int, dict[int, _Need]] = {}
 
     @property
     def request(self) -> Share:
@@ -98,24 +107,48 @@ class Shares:
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
         """See ``Ask``."""
-        each = [amount.of(left.total_mib) for amount in self._kinds]
-        cores = left.cores - sum(one.cores * count for one, count in zip(each, counts, strict=True))
-        memory = left.memory_mib - sum(one.memory_mib * count for one, count in zip(each, counts, strict=True))
-        if min(cores, memory) < 0:
+        need = self._needed(counts, left.total_mib)
+        if need.cores > left.cores or need.memory_mib > left.memory_mib:
             return None
-        return cores * SPARE // ALL_CORES + memory * SPARE // max(left.total_mib, 1) if any(counts) else 0
+        return portion(Amount(left.cores, left.memory_mib), left.total_mib) - need.portion if any(counts) else 0
+
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """See ``Ask``."""
+        rows = [rooms.cores[position], rooms.memory[position], rooms.spare[position]]
+        cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
+        out = {}
+        for way, need in self._each(int(rooms.memory_mib[position])).items():
+            wants = (cores < need.cores) | (memory < need.memory_mib)
+            # Faster than to choose by what is true: chance makes processors guess wrong.
+            out[way] = wants * np.int32(NONE + need.portion) + (spare - np.int32(need.portion))
+        return out
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """See ``Ask``."""
+        return {way: 2 * SPARE - need.portion for way, need in self._each(int(rooms.memory_mib[position])).items()}
+
+    def _each(self, total_mib: int) -> dict[int, _Need]:
+        """What all numbers of parts take that fit a GPU with so much memory, by number in ``every_count``."""
+        if total_mib not in self._fitting:
+            needs = {way: self._needed(counts, total_mib) for way, counts in enumerate(every_count(self.wanted)) if way}
+            self._fitting[total_mib] = {
+                way: need for way, need in needs.items() if need.cores <= ALL_CORES and need.memory_mib <= total_mib
+            }
+        return self._fitting[total_mib]
+
+    def _needed(self, counts: Counts, total_mib: int) -> _Need:
+        """What some parts take of a GPU together."""
+        each = [(amount.of(total_mib), count) for amount, count in zip(self._kinds, counts, strict=True) if count]
+        return _Need(
+            sum(amount.cores * count for amount, count in each),
+            sum(amount.memory_mib * count for amount, count in each),
+            sum(portion(amount, total_mib) * count for amount, count in each),
+        )
 
     def _ways(self, left: _Left) -> Mapping[Counts, int]:
-        found: list[Counts] = [()]
-        for at, most in enumerate(self.wanted):
-            rest = (0,) * (len(self.wanted) - at - 1)
-            found = [
-                (*counts, count)
-                for counts in found
-                for count in range(most + 1)
-                if self.cost(left, (*counts, count, *rest)) is not None
-            ]
-        return {counts: self.cost(left, counts) or 0 for counts in found}
+        every = every_count(self.wanted)
+        fitting = [every[0], *(every[way] for way in self._each(left.total_mib))]
+        return {counts: cost for counts in fitting if (cost := self.cost(left, counts)) is not None}
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """See ``Ask``."""
