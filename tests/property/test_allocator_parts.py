@@ -109,18 +109,18 @@ def fits(parts: list[Part]) -> bool:
 
 
 def worth(parts: list[Part]) -> int:
-    """Return what instances of each profile alone could still take beside some, in memory slices."""
+    """Return what instances of each profile alone could still take beside some, in memory slices, the most most."""
     slices = [part for part in parts if isinstance(part, MigPart)]
     taken = {slice_ for part in slices for slice_ in range(part.start, part.start + part.size)}
-    total = 0
+    room = []
     for profile in BY_NAME.values():
         fit, end = 0, 0
         for start in profile.starts:  # ascending: of spans of one length the greedy choice is the most
             if start >= end and taken.isdisjoint(range(start, start + profile.size)):
                 fit, end = fit + 1, start + profile.size
         same = sum(part.profile == profile.name for part in slices)
-        total += min(fit, profile.most - same) * profile.size
-    return total
+        room.append(min(fit, profile.most - same) * profile.size)
+    return sum(slices << rank for rank, slices in enumerate(sorted(room)))
 
 
 def wanted(request: Share | Mig, choice: PartChoice) -> bool:
