@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -85,11 +85,20 @@ class Inventory:
     @property
     def fleet(self) -> Fleet:
         """The allocator's arrays, up to date."""
-        if self._dirty:
-            for pool in sorted(self._dirty):
-                self._refresh(pool)
-            self._dirty.clear()
+        self.catch_up(lambda: False)
         return self._fleet
+
+    def catch_up(self, late: Callable[[], bool]) -> bool:
+        """Bring the fleet up to date node by node, until it is late: the first of its kind takes milliseconds.
+
+        Returns whether others are left.
+        """
+        for pool in sorted(self._dirty):
+            self._dirty.discard(pool)
+            self._refresh(pool)
+            if late():
+                break
+        return bool(self._dirty)
 
     def free(self) -> NDArray[np.int64]:
         """Return the number of free GPUs of each node, by row."""

@@ -123,17 +123,23 @@ class Worker:
         """Look at all that changed and give places while there are places and writers."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
+
+        def late() -> bool:
+            return loop.time() - begun > SLICE_S
+
         while True:
-            now = loop.time()
-            if now - begun > SLICE_S:
+            if late():
                 await asyncio.sleep(0)
-                begun = now = loop.time()
+                begun = loop.time()
+            now = loop.time()
             while self._timers and self._timers[0][0] <= now:
                 self._touch(heapq.heappop(self._timers)[1])
             if not self._touched and (key := self._parking.release(self._over)) is not None:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
+            elif self.picture.inventory.catch_up(late):
+                continue  # others get the loop between the tables of a thousand kinds of nodes
             elif not (self._asked() or self._next()):
                 break
         metrics.WAITING.set(len(self._queue))

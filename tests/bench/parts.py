@@ -1,6 +1,8 @@
 """``python -m tests.bench.parts [--seed N]``: parts of GPUs beside what a scheduler does alone, and how long one takes.
 
 * ``day``: a day of mixed requests, 60 % of them parts, at equal load under each policy (``gputopo simulate --parts``).
+* ``MIG alone``: the same of slices alone, on GPUs that serve nothing else, as those of an A100 in MIG mode.
+  ``moved at will`` is no policy: it shows what is left to be won (``moved.py``).
 * ``one GPU``: slices come to and leave one full GPU; how often one that fits by counts finds no placement, by where
   slices are put: as ours are, at the highest free start, at the lowest, at any.
 * ``decision``: one decision on 10,000 nodes of 8 GPUs that are in use by all kinds, milliseconds.
@@ -21,6 +23,7 @@ from dradriver.allocator.request import MigPart, Part
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
 from dradriver.topology import profiles
+from tests.bench.moved import Moved
 
 GOAL_MS = 1.0
 _NODES = 10_000
@@ -33,16 +36,19 @@ def main() -> None:
     seed = parser.parse_args().seed
     for machine in ("dgx-a100", "hgx-h100"):
         for load in (0.8, 1.0, 1.3):
-            _day(machine, load=load, seed=seed)
+            _day(machine, nodes=32, load=load, seed=seed)
+    for load in (0.8, 0.9, 1.0, 1.15, 1.3):
+        _day("dgx-a100", nodes=16, load=load, seed=seed, parts=1.0, sliced=1.0)
     _one_gpu("hgx-h100", seed=seed)
     _decisions(seed=seed)
 
 
-def _day(name: str, *, load: float, seed: int) -> None:
-    machines = [profiles.load(name)] * 32
-    arrivals = mixed.drawn(6000, machines, load=load, parts=0.6, seed=seed)
+def _day(name: str, *, nodes: int, load: float, seed: int, parts: float = 0.6, sliced: float = 0.7) -> None:
+    machines = [profiles.load(name)] * nodes
+    arrivals = mixed.drawn(6000, machines, load=load, parts=parts, seed=seed, sliced=sliced)
     found = {policy: mixed.replay(machines, arrivals, policy=policy) for policy in POLICIES}
-    print(f"day, 32 x {name}, load {load}")
+    found["moved at will"] = mixed.replay(machines, arrivals, policy="moved at will", books=Moved(machines))
+    print(f"{'day' if parts < 1 else 'MIG alone'}, {nodes} x {name}, load {load}")
     ours = found["ours"]
     for policy, result in found.items():
         more = ours.parts_served / result.parts_served - 1

@@ -214,6 +214,24 @@ def test_many_kinds_of_parts_are_dealt_out_all_the_same() -> None:
     assert max(cores) <= 100
 
 
+def test_many_different_parts_find_the_one_node_with_a_place_behind_many_fuller_ones() -> None:
+    # 40 % are left of each GPU, which is enough in sum, and yet only for one part each.
+    fuller = {f"a-{number:02}": [share(gpu, 60) for gpu in range(7)] for number in range(40)}
+    found = fleet({**fuller, "b": [share(gpu, 60) for gpu in range(7)]}, held=[7])
+    different = Share(amounts=tuple(Amount(cores=21 + n) for n in range(8)))
+    with pytest.raises(NoPlaceError, match="no eligible node has room"):
+        found.rank(different)
+    found.set_parts("b", on_gpus([share(gpu, 50) for gpu in range(7)]))
+    assert first(found, different).node == "b"
+
+
+def test_parts_that_cost_least_are_found_on_any_node() -> None:
+    # As full as the others is the one node where nothing is left beside both.
+    nodes = {f"a-{number:02}": [share(0, 45), share(1, 55)] for number in range(20)}
+    found = fleet({**nodes, "b": [share(0, 40), share(1, 60)]})
+    assert first(found, Share(amounts=(Amount(cores=60), Amount(cores=40)))).node == "b"
+
+
 @pytest.mark.parametrize("request_", [HALF, slices("1g.10gb")])
 @pytest.mark.parametrize(
     ("strategy", "node", "gpu"),

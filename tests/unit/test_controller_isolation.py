@@ -264,3 +264,34 @@ async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.Mo
     async with working(cluster):
         await asyncio.sleep(5)
         assert cluster.gpus("p")[0] == "a"
+
+
+async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, seen = 0, []
+
+    async def lease() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    def set_node(fleet: Fleet, *args: Any, **options: Any) -> None:
+        seen.append(passes)
+        made(fleet, *args, **options)
+
+    made = Fleet.set_node
+    monkeypatch.setattr(Fleet, "set_node", set_node)
+    monkeypatch.setattr("dradriver.controller.worker.SLICE_S", -1.0)  # whatever it does has taken too long
+    cluster = GpuCluster()
+    for node in "abcd":
+        cluster.node(node)
+    cluster.pod("p", 8)
+    cluster.deliver()
+    other = asyncio.create_task(lease())
+    await cluster.worker.turn()
+    other.cancel()
+    assert len(set(seen)) == 4
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"

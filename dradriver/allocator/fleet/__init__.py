@@ -6,6 +6,7 @@ node_order   in which order nodes are filled
 network      where nodes stand in the network
 refusals     why no node fits, and the nearest thing that does
 part_nodes   on which node, and which of its GPUs, a part goes
+part_costs   what several parts cost at least, on many nodes at once
 part_sets    the same for a pod of several parts
 parts        nodes ranked for a request of parts, and why none has a place
 fleet        all of it: the nodes of a cluster, ranked for one pod

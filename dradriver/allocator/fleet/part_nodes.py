@@ -115,13 +115,13 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
         keys = least[slots].astype(np.int64)
         free = np.bitwise_count(nodes.group.free_masks()[slots]).astype(np.int64)
         keys = free << 32 | keys if strategy is Strategy.PACK else keys << 8 | free
-    for slot, key in _smallest(slots, keys, limit):
+    for slot, key in smallest(slots, keys, limit):
         position = int(np.argmin(costs[:, slot]))
         take = Take(position, ask.left(rooms, position, slot), ask.wanted)
         yield Place(key, nodes.group.names[slot], nodes.group, (take,))
 
 
-def _smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
+def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
     """The slots with the smallest keys and these, ascending; of equal ones those that stand first."""
     if len(slots) > limit:
         last = np.partition(keys, limit - 1)[limit - 1]

@@ -1,73 +1,126 @@
 """Places for a pod of several parts: each node that could have one is looked at as a whole.
 
-Fewest empty GPUs that whole requests could have had are opened, then the parts cost least (``assign.py``). Alike nodes
-are looked at once. Of a large cluster not all that differ are looked at: the fullest first, until some have a place,
-and of thousands that have none, although they have enough in sum, not all: a pod must not keep others waiting.
+Fewest empty GPUs that whole requests could have had are opened, then the parts cost least (``part_costs.py``). Where
+that is too much to look at, of thousands of nodes or for many different parts, those that have enough in sum are
+looked at in the strategy's order until some have a place, and not all of them: a pod must not keep others waiting.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.fleet.part_nodes import Nodes, Place, Take
+from dradriver.allocator.fleet.part_costs import FAR, least_costs, order, steps
+from dradriver.allocator.fleet.part_nodes import Nodes, Place, Take, smallest
 from dradriver.allocator.parts.asks import Ask, Left
-from dradriver.allocator.parts.assign import assign, work
+from dradriver.allocator.parts.assign import MOST_EXACT, assign, work
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.subsets import Array, Bools, Ints
 
-_MOST_WORK = 1 << 13  # over all nodes that differ, before a pod is told that there is no place
+_AT_ONCE = 1 << 17  # nodes times steps: about a millisecond
+_MOST = 1 << 20  # of these, before a pod is told that there is no place
 _FEWEST = 32  # nodes that are looked at, whatever the work
 _ENOUGH = 8  # of these that have a place
 
 
 def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
     """The best place on each of the best nodes, best first; empty where there is none."""
-    ordered = heapq.merge(*(_able(ask, nodes) for nodes in every), key=lambda each: each[:2])
-    looked: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
-    places: list[Place] = []
-    good = 0
-    most = max(_MOST_WORK // work(ask), _FEWEST)
-    for _, name, nodes, slot in ordered:
+    exact = work(ask) <= MOST_EXACT
+    each = len(steps(ask.wanted)) if exact else _AT_ONCE
+    found: list[tuple[int, str, Nodes, int]] = []
+    for nodes in every:
+        good = 0
+        for slots in _lots(ask, nodes, each):
+            keys = _keys(ask, nodes, slots, limit=limit, exact=exact)
+            good += len(keys) - int(np.count_nonzero(keys == FAR))
+            found += [(key, nodes.group.names[slot], nodes, slot) for slot, key in _best(nodes, slots, keys, limit)]
+            if good >= max(_ENOUGH, limit):
+                break
+    found.sort(key=lambda entry: entry[:2])
+    places = []
+    known: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
+    for key, name, nodes, slot in found[:limit]:
         gpus = _gpus(ask, nodes, slot)
-        key = (nodes.group, *gpus)
-        if key not in looked:
-            if len(looked) >= most or good >= max(_ENOUGH, limit):
-                break
-            looked[key] = _place(ask, nodes, gpus)
-            good += looked[key] is not None
-        if (found := looked[key]) is not None:
-            places.append(Place(found[0], name, nodes.group, found[1]))
-            if len(places) >= 64 * limit:
-                break
-    if ask.request.strategy is Strategy.BEST_FIT:
-        places.sort(key=lambda place: (place.key, place.name))
-    return places[:limit]
+        same = (nodes.group, *gpus)
+        if same not in known:
+            known[same] = _place(ask, nodes, gpus)
+        place = known[same]
+        assert place is not None, "its cost is known"
+        places.append(Place(key, name, nodes.group, place[1]))
+    return places
 
 
-def _able(ask: Ask, nodes: Nodes) -> Iterator[tuple[int, str, Nodes, int]]:
-    """The nodes that have room for each kind's parts, were there no others, in the strategy's order, then by name."""
-    rooms, suitable = nodes.rooms, nodes.suitable
-    g = len(rooms.layouts)
-    rows = np.array([suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
-    opening = rooms.opening(sliced=ask.sliced) & np.uint16(suitable)
-    empty = opening[None, :] >> np.arange(g, dtype=np.uint16)[:, None] & 1
+def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
+    """The slots of the nodes that may be taken, so many at a time as may be looked at at once; ascending in each lot.
+
+    All of them, where these are few enough; else those with room in sum, in the strategy's order, up to a number.
+    """
+    count = len(nodes.group.names)
+    slots = np.arange(count) if nodes.eligible is None else np.flatnonzero(nodes.eligible)
+    at_once = max(_AT_ONCE // each, _FEWEST)
+    if each < _AT_ONCE and len(slots) <= at_once:
+        yield slots
+        return
+    slots = nodes.able(_roomy(ask, nodes))
+    slots = slots[np.argsort(_by_strategy(ask, nodes, slots), kind="stable")][: max(_MOST // each, _FEWEST)]
+    for at in range(0, len(slots), at_once):
+        yield np.sort(slots[at : at + at_once])
+
+
+def _keys(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
+    """What orders the places on some nodes, the smaller the better; ``FAR`` where there is none."""
+    best_fit = ask.request.strategy is Strategy.BEST_FIT
+    if exact:
+        keys = least_costs(ask, nodes, slots, enough=limit if best_fit else len(slots) + 1)
+    else:
+        found = [_place(ask, nodes, _gpus(ask, nodes, slot)) for slot in slots.tolist()]
+        keys = np.array([FAR if place is None else place[0] for place in found], dtype=np.int64)
+    return keys if best_fit else np.where(keys < FAR, _by_strategy(ask, nodes, slots), FAR)
+
+
+def _best(nodes: Nodes, slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
+    """The best of some nodes that have a place, and their keys; of equal ones the first by name."""
+    last = min(int(np.partition(keys, limit - 1)[limit - 1]), FAR - 1) if len(keys) > limit else FAR - 1
+    chosen = np.flatnonzero(keys <= last)
+    among = np.zeros(len(nodes.group.names), dtype=np.int64)
+    among[slots[chosen]] = keys[chosen]
+    fits = np.zeros(len(among), dtype=np.bool_)
+    fits[slots[chosen]] = True
+    by_name = nodes.able(fits)
+    return smallest(by_name, among[by_name], limit)
+
+
+def _roomy(ask: Ask, nodes: Nodes) -> Bools:
+    """Which nodes have room for each kind's parts, were there no others, and for all in sum."""
+    rooms = nodes.rooms
+    rows = _rows(nodes)
+    opening = rooms.opening(sliced=ask.sliced) & np.uint16(nodes.openable)
+    empty = opening[None, :] >> np.arange(len(rows), dtype=np.uint16)[:, None] & 1
     total, left, whole = ask.volumes(rooms)
-    fits = (left * rows + whole[:, None] * empty).sum(axis=0) >= total
+    fits: Bools = (left * rows + whole[:, None] * empty).sum(axis=0) >= total
     for kind, count in enumerate(ask.wanted):
         most = (ask.most(rooms, kind) * rows + ask.most_empty(rooms, kind)[:, None] * empty).sum(axis=0)
         fits &= most >= count
-    slots = nodes.able(fits)
-    free = np.bitwise_count(nodes.group.free_masks()[slots]).astype(np.int64)
-    emptiness = free << 32 | (ask.room(rooms) * rows).sum(axis=0, dtype=np.int64)[slots]
+    return fits
+
+
+def _by_strategy(ask: Ask, nodes: Nodes, slots: Ints) -> Ints:
+    """The order in which nodes are looked at: the fullest first, the emptiest, or no other than by name."""
     sign = {Strategy.SPREAD: -1, Strategy.FIRST_FIT: 0}.get(ask.request.strategy, 1)
-    keys = sign * emptiness
-    for at in np.argsort(keys, kind="stable"):
-        slot = int(slots[at])
-        yield int(keys[at]), nodes.group.names[slot], nodes, slot
+    if not sign:
+        return np.zeros(len(slots), dtype=np.int64)
+    free = np.bitwise_count(nodes.group.free_masks()[slots]).astype(np.int64)
+    room: Ints = (ask.room(nodes.rooms) * _rows(nodes)).sum(axis=0, dtype=np.int64)[slots]
+    keys: Ints = sign * (free << 32 | room)
+    return keys
+
+
+def _rows(nodes: Nodes) -> Array:
+    """1 for each position whose GPU is of the kind that is wanted: (g, 1)."""
+    g = len(nodes.rooms.layouts)
+    return np.array([nodes.suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
 
 
 def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
@@ -84,7 +137,7 @@ def _place(ask: Ask, nodes: Nodes, gpus: tuple[tuple[int, Left], ...]) -> tuple[
     """The cost of the best place on a node, and what is taken of each GPU; None for none."""
     *used, (_, mask) = gpus
     assert isinstance(mask, int)
-    empty = _order(nodes, mask)
+    empty = order(nodes.group.tables, mask)
     lefts = [*used, *((position, ask.empty(nodes.rooms, position)) for position in empty)]
     found = assign(ask, [left for _, left in lefts], used=len(used))
     if found is None:
@@ -92,14 +145,3 @@ def _place(ask: Ask, nodes: Nodes, gpus: tuple[tuple[int, Left], ...]) -> tuple[
     cost, counts = found
     takes = [Take(*left, count) for left, count in zip(lefts, counts, strict=True) if any(count)]
     return cost, tuple(takes)
-
-
-def _order(nodes: Nodes, mask: int) -> list[int]:
-    """The empty GPUs in the order in which losing them one after the other costs whole requests least."""
-    order: list[int] = []
-    while mask:
-        taken = best_set(nodes.group.tables, mask, gpus=1)
-        assert taken is not None, "a GPU is free"
-        order += rings.positions(taken)
-        mask &= ~taken
-    return order

@@ -6,12 +6,14 @@ a value that an ask makes and reads itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.request import Mig, Part, Share
-from dradriver.allocator.sets.subsets import Array
+from dradriver.allocator.sets.subsets import Array, Ints
 
 Left: TypeAlias = Any
 Counts = tuple[int, ...]
@@ -61,6 +63,15 @@ class Ask(Protocol):
     def ways(self, left: Left) -> Mapping[Counts, int]:
         """What every number of parts of each kind that fits costs; none of any is one of them and costs nothing."""
 
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """The same on the GPU at a position of each of some nodes: (len(slots),) int32, by number in ``every_count``.
+
+        ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are left out, and none of any.
+        """
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """The same on an empty GPU at a position."""
+
     def largest_first(self) -> list[int]:
         """The kinds, those first that are hardest to place."""
 
@@ -69,3 +80,9 @@ class Ask(Protocol):
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """So many parts of each kind on a GPU with this number, each with its kind."""
+
+
+@lru_cache(maxsize=256)
+def every_count(wanted: Counts) -> tuple[Counts, ...]:
+    """All numbers of parts of each kind up to those that are wanted, ascending: none of any is the first."""
+    return tuple(itertools.product(*(range(count + 1) for count in wanted)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dradriver.allocator.parts.asks import Ask, Counts, Left
 
 OPENING = 1 << 32  # what an empty GPU costs beside all that parts can cost
-_MOST_EXACT = 256
+MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
@@ -25,19 +25,28 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
         used: How many are in use.
     """
     opening = [0 if at < used else OPENING + at for at in range(len(gpus))]
-    if work(ask) > _MOST_EXACT:
+    if work(ask) > MOST_EXACT:
         return _dealt(ask, gpus, opening)
-    reached: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(ask.wanted): (0, ())}
-    for left, price in zip(gpus, opening, strict=True):
-        ways = [(counts, cost + price if any(counts) else 0) for counts, cost in ask.ways(left).items()]
-        then: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
+    none = (0,) * len(ask.wanted)
+    reached: dict[Counts, tuple[int, dict[int, Counts]]] = {none: (0, {})}
+    for at, (left, price) in enumerate(zip(gpus, opening, strict=True)):
+        if at >= used and ask.wanted in reached:
+            break
+        known = ask.ways(left)
+        if len(known) == 1:  # nothing fits
+            continue
+        ways = [(counts, cost + price if any(counts) else 0) for counts, cost in known.items()]
+        then: dict[Counts, tuple[int, dict[int, Counts]]] = {}
         for placed, (cost, taken) in reached.items():
             for counts, more in ways:
                 total = _sum(placed, counts)
                 if all(map(int.__le__, total, ask.wanted)) and (total not in then or cost + more < then[total][0]):
-                    then[total] = cost + more, (*taken, counts)
+                    then[total] = cost + more, {**taken, at: counts}
         reached = then
-    return reached.get(ask.wanted)
+    if ask.wanted not in reached:
+        return None
+    cost, taken = reached[ask.wanted]
+    return cost, tuple(taken.get(at, none) for at in range(len(gpus)))
 
 
 def work(ask: Ask) -> int:

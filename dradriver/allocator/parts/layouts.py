@@ -67,10 +67,12 @@ class Way(NamedTuple):
 class Layout:
     """The states of one kind of GPU: 0 is the empty one, ``closed`` one in which nothing fits.
 
-    ``worth`` of a state is what instances of one profile alone could still take, in memory slices, summed over the
-    profiles. A placement costs the worth that it takes. Worked example, H100: the first ``1g.10gb`` costs 15 at start 6
-    (8 of ``7g``, 4 of ``3g``, 2 of ``1g.20gb``, 1 of its own), 17 at 4, where ``2g`` can be, and 21 at 0, as ``4g`` is
-    spoiled, too.
+    ``worth`` of a state is what instances of one profile alone could still take, in memory slices, over the profiles:
+    the most counts twice as much as the next, that twice as much as the next, and so on. A placement costs the worth
+    that it takes, so room that is good for many slices is kept, of whatever profile (where all profiles count alike,
+    more slices find no place: ``python -m tests.bench.parts``). Worked example, H100: an empty one has 8, 8, 8, 7, 6, 4
+    and 1, which makes 985. The first ``1g.10gb`` costs 263 at start 6 (6, 6, 6, 4, 4, 1, 0 are left), 295 at 4, where
+    ``2g`` can be, and 309 at 0, as ``4g`` is spoiled, too.
 
     Attributes:
         profiles: The GPU's profiles.
@@ -96,7 +98,8 @@ class Layout:
         for state in reversed(states.by_slices()):
             for (profile, _), then in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
-        self.worth: NDArray[np.int32] = self.most @ np.array([p.size for p in profiles], dtype=np.int32)
+        room = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)  # the most is last
+        self.worth: NDArray[np.int32] = room @ (1 << np.arange(len(profiles), dtype=np.int32))
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
         for (taken, _, _), state in states.keys.items():
@@ -111,6 +114,8 @@ class Layout:
         spare = np.minimum(self.worth, _MOST_WORTH)[:, None]
         self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + spare, NONE).astype(np.int32)
         self._ways = lru_cache(maxsize=4096)(self._find_ways)
+        self._costs = lru_cache(maxsize=4096)(self._find_costs)
+        self._kept = lru_cache(maxsize=4096)(self._find_kept)
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
         """The state that instances, by profile's name and start, make; ``closed`` where that is none of the states."""
@@ -128,6 +133,29 @@ class Layout:
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """The cheapest way of each multiset within ``wanted``, instances by profile number, that fits; none is one."""
         return self._ways(state, wanted)
+
+    def costs(self, counts: Counts) -> NDArray[np.int32]:
+        """What some instances together, by profile number, cost at their best starts; ``NONE`` where they do not fit.
+
+        (closed + 1,) int32; read only.
+        """
+        return self._costs(counts)
+
+    def _find_costs(self, counts: Counts) -> NDArray[np.int32]:
+        kept = self._kept(counts)
+        return np.where(kept < 0, np.int32(NONE), self.worth - kept)
+
+    def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
+        """The most worth that a state keeps beside them; -1 where they do not fit."""
+        if not any(counts):
+            return self.worth
+        number = next(number for number, count in enumerate(counts) if count)
+        rest = self._kept((*counts[:number], counts[number] - 1, *counts[number + 1 :]))
+        kept = np.full(self.closed + 1, -1, dtype=np.int32)
+        for state, found in enumerate(self._states.after):
+            after = [then for (profile, _), then in found.items() if profile == number]
+            kept[state] = max((int(rest[then]) for then in after), default=-1)
+        return kept
 
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         none = (0,) * len(wanted)

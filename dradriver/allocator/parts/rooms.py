@@ -70,6 +70,7 @@ class Rooms:
         self._states = np.zeros((g, 64), dtype=np.int16)
         self._opening = np.zeros((2, 64), dtype=np.uint16)
         self._offered = np.zeros((2, 64), dtype=np.uint16)
+        self._told = np.zeros(64, dtype=np.uint16)
         self._masks: list[Masks] = []
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
@@ -80,6 +81,7 @@ class Rooms:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
             self._spare, self._states = _wider(self._spare), _wider(self._states)
             self._opening, self._offered = _wider(self._opening), _wider(self._offered)
+            self._told = _wider(self._told)
         self._masks.append(_NOTHING)
         self._parts.append({})
         self._refresh(slot)
@@ -89,6 +91,7 @@ class Rooms:
         last = len(self._masks) - 1
         for array in (self._cores, self._memory, self._spare, self._states, self._opening, self._offered):
             array[:, slot] = array[:, last]
+        self._told[slot] = self._told[last]
         self._masks[slot], self._parts[slot] = self._masks[last], self._parts[last]
         self._masks.pop()
         self._parts.pop()
@@ -144,6 +147,11 @@ class Rooms:
         """Number of each GPU's state in its layout: (g, nodes)."""
         return self._states[:, : len(self._masks)]
 
+    @property
+    def told_masks(self) -> NDArray[np.uint16]:
+        """``told`` of each node: (nodes,)."""
+        return self._told[: len(self._masks)]
+
     def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
         """Masks of the empty GPUs that may be had whole or in shares, or in slices: (nodes,)."""
         return self._opening[int(sliced), : len(self._masks)]
@@ -159,7 +167,8 @@ class Rooms:
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
-        for position in rings.positions(self.told(slot)):
+        self._told[slot] = told = self.told(slot)
+        for position in rings.positions(told):
             bit, load = 1 << position, parts.get(position, ())
             shares = [part.amount for part in load if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in load if isinstance(part, MigPart)]
@@ -168,7 +177,7 @@ class Rooms:
                 cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
                 memory = max(promised - sum(amount.memory_mib for amount in shares), 0)
                 self._cores[position, slot], self._memory[position, slot] = cores, memory
-                self._spare[position, slot] = cores * SPARE // ALL_CORES + memory * SPARE // max(total, 1)
+                self._spare[position, slot] = portion(Amount(cores, memory), total)
             layout = self.layouts[position]
             if masks.sliced & bit and not shares and layout is not None:
                 self._states[position, slot] = layout.state(slices)
@@ -190,10 +199,15 @@ def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
     return most if equal else asked
 
 
+def portion(amount: Amount, total_mib: int) -> int:
+    """Compute and memory added up as portions of a GPU with so much memory, which has two times ``SPARE``."""
+    return amount.cores * SPARE // ALL_CORES + amount.memory_mib * SPARE // max(total_mib, 1)
+
+
 def _mask(positions: Mapping[int, object]) -> int:
     return sum(1 << position for position in positions)
 
 
 def _wider(array: Array) -> Array:
     """The array with room for twice as many nodes."""
-    return np.concatenate((array, np.zeros_like(array)), axis=1)
+    return np.concatenate((array, np.zeros_like(array)), axis=-1)

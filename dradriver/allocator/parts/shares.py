@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.parts.asks import Counts
+from dradriver.allocator.parts.asks import Counts, every_count
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.phrases import amount
-from dradriver.allocator.parts.rooms import ALL_CORES, SPARE, Rooms, share_of
+from dradriver.allocator.parts.rooms import ALL_CORES, Rooms, portion, share_of
 from dradriver.allocator.request import Amount, Part, Share, SharePart
-from dradriver.allocator.sets.subsets import Array
+from dradriver.allocator.sets.subsets import Array, Ints
 
 _TOO_MUCH = Amount(ALL_CORES + 1, 1 << 30)  # what no GPU has
 
@@ -29,6 +29,14 @@ class _Left(NamedTuple):
     memory_mib: int
     total_mib: int
     equal: int
+
+
+class _Need(NamedTuple):
+    """What some parts take of a GPU: compute and memory, and both added up as portions of it."""
+
+    cores: int
+    memory_mib: int
+    portion: int
 
 
 class Shares:
@@ -43,6 +51,7 @@ class Shares:
         self.containers: tuple[tuple[int, ...], ...] = tuple((self._kinds.index(each),) for each in request.amounts)
         self._known = lru_cache(maxsize=1024)(self._ways)
         self._taken = lru_cache(maxsize=64)(self._take)
+        self._fitting: dict[tuple[int, int, int], dict[int, _Need]] = {}
 
     @property
     def request(self) -> Share:
@@ -101,24 +110,56 @@ class Shares:
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
         """See ``Ask``."""
-        cores, memory = left.cores, left.memory_mib
-        for one, count in zip(self._taken(left.total_mib, left.equal), counts, strict=True):
-            cores, memory = cores - one.cores * count, memory - one.memory_mib * count
-        if min(cores, memory) < 0:
+        need = self._needed(counts, left.total_mib, left.equal)
+        if need.cores > left.cores or need.memory_mib > left.memory_mib:
             return None
-        return cores * SPARE // ALL_CORES + memory * SPARE // max(left.total_mib, 1) if any(counts) else 0
+        return portion(Amount(left.cores, left.memory_mib), left.total_mib) - need.portion if any(counts) else 0
+
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """See ``Ask``."""
+        rows = [rooms.cores[position], rooms.memory[position], rooms.spare[position]]
+        cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
+        out = {}
+        for way, need in self._each(*self._gpu(rooms, position)).items():
+            wants = (cores < need.cores) | (memory < need.memory_mib)
+            # Faster than to choose by what is true: chance makes processors guess wrong.
+            out[way] = wants * np.int32(NONE + need.portion) + (spare - np.int32(need.portion))
+        return out
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """See ``Ask``."""
+        total, promised, equal = self._gpu(rooms, position)
+        whole = portion(Amount(ALL_CORES, promised), total)
+        return {way: whole - need.portion for way, need in self._each(total, promised, equal).items()}
+
+    def _gpu(self, rooms: Rooms, position: int) -> tuple[int, int, int]:
+        """Memory of a position's GPU, how much of it is promised, and in how many equal shares it is had."""
+        return int(rooms.memory_mib[position]), int(rooms.promised_mib[position]), rooms.equal[position]
+
+    def _each(self, total_mib: int, promised_mib: int, equal: int) -> dict[int, _Need]:
+        """What all numbers of parts take that fit such a GPU, by number in ``every_count``."""
+        gpu = total_mib, promised_mib, equal
+        if gpu not in self._fitting:
+            needs = (self._needed(counts, total_mib, equal) for counts in every_count(self.wanted))
+            self._fitting[gpu] = {
+                way: need
+                for way, need in enumerate(needs)
+                if way and need.cores <= ALL_CORES and need.memory_mib <= promised_mib
+            }
+        return self._fitting[gpu]
+
+    def _needed(self, counts: Counts, total_mib: int, equal: int) -> _Need:
+        """What some parts take of a GPU together."""
+        each = [(one, count) for one, count in zip(self._taken(total_mib, equal), counts, strict=True) if count]
+        return _Need(
+            sum(amount.cores * count for amount, count in each),
+            sum(amount.memory_mib * count for amount, count in each),
+            sum(portion(amount, total_mib) * count for amount, count in each),
+        )
 
     def _ways(self, left: _Left) -> Mapping[Counts, int]:
-        found: list[Counts] = [()]
-        for at, most in enumerate(self.wanted):
-            rest = (0,) * (len(self.wanted) - at - 1)
-            found = [
-                (*counts, count)
-                for counts in found
-                for count in range(most + 1)
-                if self.cost(left, (*counts, count, *rest)) is not None
-            ]
-        return {counts: self.cost(left, counts) or 0 for counts in found}
+        every = every_count(self.wanted)
+        return {counts: cost for counts in every if (cost := self.cost(left, counts)) is not None}
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """See ``Ask``."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.parts.asks import Counts
+from dradriver.allocator.parts.asks import Counts, every_count
 from dradriver.allocator.parts.layouts import NONE, Layout
 from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.request import Mig, MigPart, Part
-from dradriver.allocator.sets.subsets import Array
+from dradriver.allocator.sets.subsets import Array, Ints
 
 
 class _Left(NamedTuple):
@@ -32,6 +33,8 @@ class Slices:
         self._kinds = tuple(dict.fromkeys(every))
         self.wanted = tuple(every.count(profile) for profile in self._kinds)
         self.containers = tuple(tuple(map(self._kinds.index, profiles)) for profiles in request.profiles)
+        self._fitting: dict[Layout, list[tuple[int, Array]]] = {}
+        self._known = lru_cache(maxsize=1024)(self._ways)
 
     @property
     def request(self) -> Mig:
@@ -103,8 +106,36 @@ class Slices:
         """See ``Ask``."""
         return _Left(rooms.layouts[position], 0)
 
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """See ``Ask``."""
+        states = rooms.states[position]
+        states = states if len(slots) == len(states) else states[slots]
+        return {way: costs.take(states, mode="clip") for way, costs in self._each(rooms.layouts[position])}
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """See ``Ask``."""
+        return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
+
+    def _each(self, layout: Layout | None) -> list[tuple[int, Array]]:
+        """What all numbers of parts cost that fit the empty GPU, by state, each with its number in ``every_count``."""
+        if layout is None:
+            return []
+        if layout not in self._fitting:
+            numbers = self._numbers(layout)
+            self._fitting[layout] = [
+                (way, costs)
+                for way, counts in enumerate(every_count(self.wanted))
+                if way and not any(count and number is None for count, number in zip(counts, numbers, strict=True))
+                for costs in (layout.costs(_by_profile(layout, numbers, counts)),)
+                if costs[0] < NONE
+            ]
+        return self._fitting[layout]
+
     def ways(self, left: _Left) -> Mapping[Counts, int]:
         """See ``Ask``."""
+        return self._known(left)
+
+    def _ways(self, left: _Left) -> Mapping[Counts, int]:
         if left.layout is None:
             return {(0,) * len(self.wanted): 0}
         numbers = self._numbers(left.layout)

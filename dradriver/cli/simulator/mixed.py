@@ -17,7 +17,7 @@ from dradriver.allocator import Amount, Constraint, Mig, Request, Share, Whole, 
 from dradriver.allocator.choice.numbering import mask_of_gpus
 from dradriver.allocator.fleet.packing import pod_capacity
 from dradriver.allocator.sets.criteria import Criteria
-from dradriver.cli.simulator.mixed_policies import POLICIES, Taken
+from dradriver.cli.simulator.mixed_policies import POLICIES, Policy, Taken
 from dradriver.topology.machine import Machine, MigProfile
 
 # What is asked for, in the shape that operators publish of inference clusters; the figures themselves are assumed.
@@ -107,9 +107,11 @@ def _asked(
     return Share(amounts=(Amount(cores=percent),)), percent / 100
 
 
-def replay(machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str) -> Result:
-    """Let all requests come and leave under one policy."""
-    books = POLICIES[policy](machines)
+def replay(
+    machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
+) -> Result:
+    """Let all requests come and leave under one policy: that of ``POLICIES``, or one that keeps these books."""
+    books = books or POLICIES[policy](machines)
     quads = [_quads(machine) for machine in machines]
     leaving: list[tuple[float, int, Taken]] = []
     served = {kind: [0, 0] for kind in (Whole, Share, Mig)}

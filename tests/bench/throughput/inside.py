@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dradriver.api.policies.modes import Mode
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
-from tests.bench.throughput import chart, options, report
+from tests.bench.throughput import chart, options, parts, report
 from tests.bench.throughput.burst import burst
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.machines import Machines
@@ -36,7 +37,9 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> None:
         drivers[name] = Driver(tree, found, plane.folder / f"driver-{tree.name}", profiles=asked.profile)
     variants = [name for variant in asked.variants for name in (drivers if variant == OURS else [variant])]
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="throughput", timeout_s=120) as client:
-        machines = Machines(client, asked.machine, connections=asked.connections)
+        kind = parts.KINDS[asked.parts] if asked.parts else None
+        mode = kind.mode if kind else Mode()
+        machines = Machines(client, asked.machine, mode=mode, connections=asked.connections)
         stage = Stage(
             client,
             chart.Kubectl(plane.binaries / "kubectl", plane.kubeconfig),
@@ -44,6 +47,7 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> None:
             machines=machines,
             drivers=drivers,
             gpus=asked.gpus,
+            parts=kind,
             connections=asked.connections,
             driver_stays=asked.driver_stays,
             profiles=asked.profile,

@@ -1,4 +1,4 @@
-"""The cluster's nodes: objects that say they are Ready, each with one machine's ResourceSlice."""
+"""The cluster's nodes: objects that say they are Ready, each with one machine's ResourceSlices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api import slices
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import load
@@ -15,6 +16,7 @@ from tests.bench.throughput.crowd import crowd
 
 _MARK = "node-mark"
 _UID = "uid-mark"
+_WHOLE = Mode()
 
 
 class Machines:
@@ -25,17 +27,19 @@ class Machines:
         gpus: GPUs of each.
     """
 
-    def __init__(self, client: Client, source: str, *, connections: int) -> None:
+    def __init__(self, client: Client, source: str, *, mode: Mode = _WHOLE, connections: int) -> None:
         self._client = client
         self._connections = connections
         machine = load.read_machine(source, seed=_MARK)
         self.count = 0
         self.gpus = len(machine.gpus)
         self._uuids = [(gpu.uuid, gpu.index) for gpu in machine.gpus]
-        (only,) = slices.build(machine, node=_MARK, node_uid=_UID)
-        only["spec"]["pool"]["generation"] = 1
-        # Filled in as text: to build thousands would take minutes.
-        self._slice = msgspec.json.encode(only).decode()
+        modes = {gpu.uuid: mode for gpu in machine.gpus}
+        self._slices = []
+        for each in slices.build(machine, node=_MARK, node_uid=_UID, modes=modes):
+            each["spec"]["pool"]["generation"] = 1
+            # Filled in as text: to build thousands would take minutes.
+            self._slices.append(msgspec.json.encode(each).decode())
 
     def name(self, number: int) -> str:
         """Return a node's name."""
@@ -53,10 +57,11 @@ class Machines:
     async def _add(self, number: int) -> None:
         name = self.name(number)
         uid = (await self._client.create(NODES, _node(name)))["metadata"]["uid"]
-        text = self._slice.replace(_MARK, name).replace(_UID, uid)
-        for (old, _), new in zip(self._uuids, self.uuids(number), strict=True):
-            text = text.replace(old, new).replace(slices.device_name(old), slices.device_name(new))
-        await self._client.create(RESOURCE_SLICES, msgspec.json.decode(text))
+        for text in self._slices:
+            own = text.replace(_MARK, name).replace(_UID, uid)
+            for (old, _), new in zip(self._uuids, self.uuids(number), strict=True):
+                own = own.replace(old, new).replace(slices.device_name(old), slices.device_name(new))
+            await self._client.create(RESOURCE_SLICES, msgspec.json.decode(own))
 
 
 def _node(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.bench.throughput import workloads
+from tests.bench.throughput import parts, workloads
 from tests.paths import REPO
 
 MODES = ("burst", "steady", "start")
@@ -21,6 +21,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--machine", default="dgx-h100", help="profile or file that every node is (default: %(default)s)")
     add("--pods", type=int, default=400, help="pods of a burst (default: %(default)s)")
     add("--gpus", type=int, default=4, help="GPUs of a pod (default: %(default)s)")
+    add("--parts", choices=parts.KINDS, help="hand GPUs out in parts so; `ours` asks by annotation, `part` by a "
+        "template")  # fmt: skip
     add("--rounds", type=int, default=3, help="bursts of each variant, in turns; starts (default: %(default)s)")
     add("--variants", nargs="+", default=list(workloads.DEFAULT), metavar="NAME", help=workloads.HELP)
     add("--rate", type=float, default=20, help="pods a second in steady mode (default: %(default)s)")
@@ -41,6 +43,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         options.profile = options.profile.absolute()
     if unknown := [name for name in options.variants if not workloads.known(name)]:
         found.error(f"--variants: {unknown[0]} is none of {workloads.HELP}")
+    if not options.parts and workloads.PART in options.variants:
+        found.error("--variants part: say with --parts of what")
     for tree in options.tree:
         if not (tree / "dradriver").is_dir():
             found.error(f"--tree {tree}: no checkout of the driver there")

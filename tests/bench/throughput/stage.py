@@ -16,6 +16,7 @@ from tests.bench.throughput.chart import Kubectl
 from tests.bench.throughput.crowd import crowd
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.machines import Machines
+from tests.bench.throughput.parts import Parts
 from tests.bench.throughput.profiles import profiled
 from tests.bench.throughput.watching import watching
 from tests.bench.throughput.workloads import NAMESPACE, OURS, Work
@@ -46,6 +47,7 @@ class Stage:
         machines: Machines,
         drivers: dict[str, Driver],
         gpus: int,
+        parts: Parts | None,
         connections: int,
         driver_stays: bool,
         profiles: Path | None,
@@ -55,6 +57,7 @@ class Stage:
         self.drivers = drivers
         self.api = Api(kubeconfig)
         self.gpus = gpus
+        self._in_parts = parts
         self._kubectl = kubectl
         self._kubeconfig = kubeconfig
         self._connections = connections
@@ -67,7 +70,7 @@ class Stage:
         """Install the first driver's chart, and make the namespace with its templates."""
         await self.install(next(iter(self.drivers.values())))
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        for template in workloads.templates(self.gpus):
+        for template in workloads.templates(self.gpus, self._in_parts):
             await self.client.create(RESOURCE_CLAIM_TEMPLATES, template)
 
     async def install(self, driver: Driver) -> None:
@@ -104,7 +107,7 @@ class Stage:
     def works(self, variant: str, prefix: str, count: int) -> list[Work]:
         """Return `count` pods of a variant."""
         kind = OURS if variant in self.drivers else variant
-        return workloads.works(kind, prefix, count, gpus=self.gpus, machines=self.machines)
+        return workloads.works(kind, prefix, count, gpus=self.gpus, machines=self.machines, parts=self._in_parts)
 
     async def connect(self) -> None:
         """Have the connections open over which pods will be created."""

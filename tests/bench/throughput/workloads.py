@@ -10,12 +10,15 @@ from typing import Any
 from dradriver.api import names
 from dradriver.api.claims import uuid_selector
 from tests.bench.throughput.machines import Machines
+from tests.bench.throughput.parts import Parts
 
 NAMESPACE = "throughput"
 OURS = "ours"
+PART = "part"
 DEFAULT = (OURS, "match", "count", "plain")
 HELP = (
     "ours (annotation and limit), match (template with matchAttribute), count (template with count), plain (no GPUs), "
+    "part (template of what --parts says), "
     "pinN (a hand-made pinned claim and N nodes of affinity: what a controller that costs nothing would reach)"
 )
 _PINNED = re.compile(r"pin(\d+)")
@@ -36,14 +39,16 @@ class Work:
 
 def known(variant: str) -> bool:
     """Return whether there is such a variant."""
-    return variant in DEFAULT or _PINNED.fullmatch(variant) is not None
+    return variant in (*DEFAULT, PART) or _PINNED.fullmatch(variant) is not None
 
 
-def templates(gpus: int) -> list[dict[str, Any]]:
-    """Return the ResourceClaimTemplates that `match` and `count` name."""
+def templates(gpus: int, parts: Parts | None) -> list[dict[str, Any]]:
+    """Return the ResourceClaimTemplates that `match`, `count` and `part` name."""
     request = {"name": "gpus", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": gpus}}
     same = {"requests": ["gpus"], "matchAttribute": f"{names.ATTRIBUTE_DOMAIN}/{_group(gpus)}"}
     devices = {"count": {"requests": [request]}, "match": {"requests": [request], "constraints": [same]}}
+    if parts is not None:
+        devices[PART] = {"requests": [{"name": "gpus", "exactly": parts.request}]}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -55,15 +60,19 @@ def templates(gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-def works(variant: str, prefix: str, count: int, *, gpus: int, machines: Machines) -> list[Work]:
+def works(
+    variant: str, prefix: str, count: int, *, gpus: int, machines: Machines, parts: Parts | None = None
+) -> list[Work]:
     """Return `count` pods of a variant."""
     pinned = _PINNED.fullmatch(variant)
     if pinned:
         return [_pinned(f"{prefix}-{i}", i, int(pinned[1]), gpus=gpus, machines=machines) for i in range(count)]
-    return [Work(_by_words(variant, f"{prefix}-{i}", gpus)) for i in range(count)]
+    return [Work(_by_words(variant, f"{prefix}-{i}", gpus, parts)) for i in range(count)]
 
 
-def _by_words(variant: str, name: str, gpus: int) -> dict[str, Any]:
+def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[str, Any]:
+    if variant == OURS and parts is not None:
+        return _pod(name, annotations=parts.annotations, limits={names.GPU_RESOURCE: 1})
     if variant == OURS:
         return _pod(name, annotations={names.POLICY: "nvlink"}, limits={names.GPU_RESOURCE: gpus})
     if variant == "plain":

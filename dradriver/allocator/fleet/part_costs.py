@@ -1,0 +1,119 @@
+"""What a pod of several parts costs at least on each node: ``assign.py`` for many nodes at once, exact.
+
+Node after node the way is the same, so it is walked for all nodes together: GPU after GPU, and for each number of
+parts that are placed the least cost so far, an array over the nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.fleet.part_nodes import Nodes
+from dradriver.allocator.parts.asks import Ask, Counts, every_count
+from dradriver.allocator.parts.assign import OPENING
+from dradriver.allocator.parts.layouts import NONE
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.subsets import Array, Ints
+from dradriver.allocator.sets.tables import Tables
+
+FAR: Final = 1 << 50  # the cost where there is no place
+_NOT_YET = np.int32(NONE // 2)  # the sum with any cost stays within 32 bits
+
+
+class Step(NamedTuple):
+    """Two numbers of parts and their sum, by their places in ``every_count``; the second is never none."""
+
+    total: int
+    placed: int
+    more: int
+
+
+@lru_cache(maxsize=256)
+def steps(wanted: Counts) -> list[Step]:
+    """All of them within what is wanted; the largest sums first, so that no GPU is used twice."""
+    every = every_count(wanted)
+    number = {counts: at for at, counts in enumerate(every)}
+    return [
+        Step(number[total], number[tuple(map(int.__sub__, total, more))], number[more])
+        for total in reversed(every)
+        for more in itertools.product(*(range(count + 1) for count in total))
+        if any(more)
+    ]
+
+
+def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
+    """What the parts cost at least on some nodes: (len(slots),) int64; ``FAR`` where there is no place.
+
+    Args:
+        ask: What is wanted.
+        nodes: The nodes of one kind.
+        slots: Which of them, ascending.
+        enough: Where so many need no empty GPU, the others are not looked at and count as ``FAR``.
+    """
+    rooms = nodes.rooms
+    reached = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
+    for position in rings.positions(nodes.suitable):
+        _walk(ask.wanted, reached, ask.each_cost(rooms, position, slots))
+    costs = reached[-1].astype(np.int64)
+    missing = reached[-1] == _NOT_YET
+    costs[missing] = FAR
+    opening = rooms.opening(sliced=ask.sliced)[slots] & np.uint16(nodes.openable)
+    if len(slots) - int(missing.sum()) >= enough or not (missing & (opening > 0)).any():
+        return costs
+    more = np.flatnonzero(missing & (opening > 0))
+    wide = [np.where(row[more] == _NOT_YET, FAR, row[more].astype(np.int64)) for row in reached]
+    used = np.bitwise_count(rooms.told_masks[slots[more]] & np.uint16(nodes.suitable))
+    _open(ask, nodes, wide, opening[more], used.astype(np.int64))
+    costs[more] = np.minimum(wide[-1], FAR)
+    return costs
+
+
+def _walk(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> None:
+    """One more GPU of each node, on which some numbers of parts cost so much."""
+    for total, placed, more in steps(wanted):
+        if more in costs:
+            np.minimum(reached[total], costs[more] + reached[placed] if placed else costs[more], out=reached[total])
+
+
+def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: Ints) -> None:
+    """The empty GPUs of each node, in their order."""
+    rooms = nodes.rooms
+    g = len(rooms.layouts)
+    empty = np.full((len(reached), g + 1), FAR, dtype=np.int64)  # the last is no GPU
+    for position in rings.positions(nodes.openable):
+        for way, cost in ask.each_cost_empty(rooms, position).items():
+            empty[way, position] = cost
+    ways = [way for way in range(1, len(reached)) if empty[way].min() < FAR]
+    first = order(nodes.group.tables, int(np.bitwise_or.reduce(opening)))
+    alike = all((empty[:, position] == empty[:, first[0]]).all() for position in first)
+    orders = _orders(nodes.group.tables, opening, g)
+    for nth in range(min(len(first), sum(ask.wanted)) if alike else len(first)):
+        position = orders[opening, nth]
+        _walk(ask.wanted, reached, {way: empty[way][position] + (used + (OPENING + nth)) for way in ways})
+
+
+def _orders(tables: Tables, masks: Array, g: int) -> Array:
+    """For each mask that occurs its positions in their order, then ``g``: (2**g, g)."""
+    out = np.full((1 << g, g), g, dtype=np.int8)
+    for mask in np.flatnonzero(np.bincount(masks)).tolist():
+        positions = order(tables, mask)
+        out[mask, : len(positions)] = positions
+    return out
+
+
+@lru_cache(maxsize=4096)
+def order(tables: Tables, mask: int) -> tuple[int, ...]:
+    """The empty GPUs in the order in which losing them one after the other costs whole requests least."""
+    found: list[int] = []
+    while mask:
+        taken = best_set(tables, mask, gpus=1)
+        assert taken is not None, "a GPU is free"
+        found += rings.positions(taken)
+        mask &= ~taken
+    return tuple(found)
