@@ -96,7 +96,7 @@ def pinned(
                             "count": len(each),
                             "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed, ledger)}}],
                         }
-                        | ({} if each[0] in placed else _capacity(parts.get(name), compute)),
+                        | _capacity(parts.get(name), compute),
                     }
                     for name, each in uuids.items()
                 ],
@@ -124,7 +124,10 @@ def _device_class(part: Part | None, ledger: Ledger) -> str:
 
 
 def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
-    """Return what is asked of a device's capacities, all of them: what a claim does not ask for it gets all of."""
+    """Return what is asked of a device's capacities, all of them: what a claim does not ask for it gets all of.
+
+    Of a device that one claim has for itself it is the least that it must have, which its own slices are.
+    """
     if part is None:
         return {}
     if isinstance(part, SharePart):

@@ -273,7 +273,7 @@ async def test_a_slice_that_is_a_device_is_pinned_by_what_it_is_and_its_pod_to_o
     claim = cluster.claim("p")
     assert claim is not None
     for request in claim["spec"]["devices"]["requests"]:
-        assert "capacity" not in request["exactly"]
+        assert request["exactly"]["capacity"]["requests"].keys() == {"memorySlices", "computeSlices"}, "policy"
         assert '.?profile.orValue("") == ' in request["exactly"]["selectors"][0]["cel"]["expression"]
     assert "mig" not in claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]
     assert bound(cluster, "p", "whole") == [True, True]
