@@ -171,6 +171,10 @@ class Inventory:
         found = self._pools.get(pool)
         return {} if found is None else {p.name: p.compute for gpu in found.machine.gpus for p in gpu.profiles}
 
+    def lacks(self) -> frozenset[str]:
+        """Return what the API server lacks, as the nodes' agents found, by the names of ``api/abilities.py``."""
+        return frozenset().union(*(piece.lacks for pool in self._slices.values() for piece in pool.values()))
+
     def fits(self, claim: Key, device: Device, taken: Taken, others: Collection[Key]) -> bool:
         """Return whether a claim can have this of a device beside what these other claims hold of it."""
         held = self.holders(device)

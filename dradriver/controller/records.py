@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names, pins
+from dradriver.api.abilities import FIELDS
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
@@ -125,6 +126,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parts: How those of its devices may be had in parts that may, by name.
         placed: Names of its devices that are a placement of a MIG profile.
         machine: The machine in its annotation, or why that cannot be read; None without one.
+        lacks: What the API server lacked when it was written, by the names of ``api/abilities.py``.
     """
 
     metadata: Metadata
@@ -136,6 +138,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: dict[str, PartsOf]
     placed: frozenset[str]
     machine: Machine | str | None
+    lacks: frozenset[str]
 
 
 def read_slice(data: msgspec.Raw) -> SliceRecord | None:
@@ -159,6 +162,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
         placed=frozenset(d.name for d in piece.spec.devices if d.consumes_counters and _text(d, "type") == "mig"),
         machine=machine,
+        lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
     )
 
 
