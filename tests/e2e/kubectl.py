@@ -111,6 +111,13 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
         time.sleep(0.2)  # kubectl cannot wait for this kind of thing
 
 
+def told_why(namespace: Namespace, name: str) -> str:
+    """Return what a gated pod says of why it waits, once it does."""
+    found = eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
+    assert namespace.get("pod", name)["spec"]["schedulingGates"]
+    return found
+
+
 def owners(cluster: Cluster) -> dict[str, list[str]]:
     """Return, for each allocated device of ours, the claims that hold it: more than one is the worst bug there is."""
     claims = json.loads(cluster.kubectl("get", "resourceclaims", "-A", "-o", "json").stdout)["items"]
