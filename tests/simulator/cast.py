@@ -113,7 +113,7 @@ def any_pod(name: str, namespace: str, rng: random.Random) -> Object:
         spec["schedulerName"] = "nobody-knows"
     if rng.random() < 0.08:
         spec["schedulingGates"] = [{"name": names.GATE}, {"name": OTHER_GATE}]
-    if rng.random() < 0.4:
+    if rng.random() < 0.5:
         words, counts = rng.choice(PARTS)
         return pod(name, namespace, rng.choice(counts), words, **spec)
     return pod(name, namespace, rng.choice(COUNTS), rng.choice(WISHES), **spec)

@@ -17,6 +17,7 @@ from tests.simulator.world import World
 
 SAMPLE_S: Final = 0.5
 MARGIN_S: Final = 4.0
+OVERLOOKED_S: Final = 3.5  # one second, and time for the write; a promise that does not fit has five
 LIFT_S: Final = 2.0
 BIND_S: Final = 60.0
 NOTES_S: Final = 5.0
@@ -109,6 +110,15 @@ class Liveness:
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
                     yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
+                    if self._first_share(uid) and truth.fits(uid):
+                        name = "a share that the scheduler overlooks gets its claim anew"
+                        yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
+
+    def _first_share(self, uid: str) -> bool:
+        """Return whether a claim with a share is the first that its pod ever had."""
+        made = self._world.truth.made
+        share = any(part.cores for takes in made[uid].takes.values() for part in takes or ())
+        return share and all(other.pod != made[uid].pod for one, other in made.items() if one != uid)
 
     def _pods(self) -> Iterator[State]:
         world = self._world

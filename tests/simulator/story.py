@@ -45,7 +45,7 @@ class Story:
         assert REFUSALS[QUOTA][0] == 403
         for number in range(rng.randint(1, 4)):
             cpu = rng.choice((4, 8, 16))
-            form = rng.choice(("whole", *machines.FORMS))
+            form = rng.choice(("shared", "mixed", *machines.FORMS))
             profile, zone = rng.choice(machines.PROFILES), rng.choice("ab")
             world.add_node(Node(f"n{number + 1}", profile, cpu=cpu, zone=zone, form=form))
         self._faults()
@@ -82,7 +82,7 @@ class Story:
             plan.refusing["hook-pods", RESOURCE_CLAIMS.plural] = WEBHOOK
         self._replicas.late = rng.choice((0.0, 0.0, 0.05, 0.3))
         world.scheduler.nominates = rng.choice((0.0, 0.0, 0.2))
-        world.scheduler.overlooks = rng.choice((0.0, 0.05, 0.3))
+        world.scheduler.overlooks = rng.choice((0.0, 0.2, 0.6))
         world.housekeeping.collects = rng.random() < 0.85
         troubles = (
             self._kill, self._kill, self._fail_over, self._split, self._freeze, self._freeze_and_fail_over,

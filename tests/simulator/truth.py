@@ -94,6 +94,18 @@ class Truth:
             return False
         return together(self.homes, gpu, [takes for _, takes in loads])
 
+    def fits(self, uid: str) -> bool:
+        """Return whether there is room for what a controller's live claim is pinned to, and everybody can know that."""
+        key, takes = self._keys[uid], self.made[uid].takes
+        for gpu, own in takes.items():
+            others = self._loads(gpu, {key})
+            if any(takes is None or any(part.hidden for part in takes) for _, takes in others):
+                return False
+            alone = not self._exclusive(gpu) or all(other[0] == key[0] for other, _ in others)
+            if not alone or not together(self.homes, gpu, [own, *(takes for _, takes in others)]):
+                return False
+        return True
+
     def _exclusive(self, gpu: Gpu) -> bool:
         device = self.listed(gpu[0]).get(gpu[1])
         return device is not None and "exclusiveTo" in device["attributes"]
