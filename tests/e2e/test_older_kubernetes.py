@@ -30,7 +30,7 @@ OLDER = [version for version in KUBERNETES_VERSIONS if version != DEFAULT_KUBERN
 
 @pytest.fixture(scope="module", params=OLDER)
 def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    needs.real_cluster()
+    needs.real_cluster(request.param)
     cluster = Cluster(f"e2e-{minor_of(request.param)}", version=request.param)
     cluster.up()
     try:
