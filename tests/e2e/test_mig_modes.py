@@ -14,7 +14,7 @@ from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy
 from tests.cluster import Cluster
-from tests.e2e.kubectl import Namespace, eventually, pod, told_why
+from tests.e2e.kubectl import Namespace, claim_template, eventually, pod, pod_of_template, told_why
 from tests.e2e.parts import published_anew
 
 Object = dict[str, Any]
@@ -76,30 +76,19 @@ def test_a_slice_and_the_whole_gpu_exclude_each_other_by_what_is_published(names
         "whole": (names.DEVICE_CLASS, f'{attributes}.?uuid.orValue("") == "{uuid}"', None),
     }
     for name, (device_class, selector, requests) in asked.items():
-        exactly: Object = {"deviceClassName": device_class, "selectors": [{"cel": {"expression": selector}}]}
-        exactly |= {"capacity": {"requests": requests}} if requests else {}
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-        template = {"metadata": {"name": name}, "spec": {"spec": spec}}
-        namespace.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"} | template)
-    namespace.apply(with_template("slice", "slice"), with_template("other-slice", "slice"))
+        namespace.apply(claim_template(name, device_class, requests, selector))
+    namespace.apply(pod_of_template("slice", "slice", node=NODE), pod_of_template("other-slice", "slice", node=NODE))
     namespace.wait_running("slice", "other-slice")
 
-    namespace.apply(with_template("whole", "whole"))
+    namespace.apply(pod_of_template("whole", "whole", node=NODE))
     unschedulable(namespace, "whole")
     namespace.delete("slice", "other-slice")
     namespace.wait_running("whole")
 
-    namespace.apply(with_template("slice", "slice"))
+    namespace.apply(pod_of_template("slice", "slice", node=NODE))
     unschedulable(namespace, "slice")
     namespace.delete("whole")
     namespace.wait_running("slice")
-
-
-def with_template(name: str, template: str) -> Object:
-    made = pod(name, node=NODE)
-    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
-    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return made
 
 
 def unschedulable(namespace: Namespace, name: str) -> None:

@@ -18,7 +18,16 @@ from tests import deploy, needs
 from tests.cluster import Cluster
 from tests.cluster.settings import DEFAULT_KUBERNETES, KUBERNETES_VERSIONS, minor_of
 from tests.e2e import parts
-from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod, told_why
+from tests.e2e.kubectl import (
+    Namespace,
+    claim_template,
+    eventually,
+    no_gpu_is_owned_twice,
+    owners,
+    pod,
+    pod_of_template,
+    told_why,
+)
 
 Object = dict[str, Any]
 
@@ -90,27 +99,19 @@ def test_whole_gpus_are_placed_and_parts_wait_or_are_equal_shares(older: Cluster
         reason = told_why(namespace, waiting)
         assert "the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on" in reason
 
-    amounts = {"requests": {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}}
-    asked = {"name": "g", "exactly": {"deviceClassName": names.SHARE_CLASS, "capacity": amounts}}
-    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "share"}}
-    namespace.apply(template | {"spec": {"spec": {"devices": {"requests": [asked]}}}})
+    amounts = {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}
+    namespace.apply(claim_template("share", names.SHARE_CLASS, amounts))
     users = [f"user-{number}" for number in range(SHARES)]
-    namespace.apply(*map(user_of_a_share, users))
+    namespace.apply(*(pod_of_template(one, "share", node=NODE) for one in users))
     namespace.wait_running(*users)
     assert len({tuple(namespace.devices(one)) for one in users}) == 1
-    namespace.apply(user_of_a_share("more"), pod("rest", gpus=4, words={names.POLICY: "best-effort"}, node=NODE))
+    any_gpus = {names.POLICY: "best-effort"}
+    namespace.apply(pod_of_template("more", "share", node=NODE), pod("rest", gpus=4, words=any_gpus, node=NODE))
     namespace.kubectl("wait", "--for=jsonpath={.status.conditions[0].reason}=Unschedulable", "pod/more")
     told_why(namespace, "rest")
-    namespace.apply(pod("three", gpus=3, words={names.POLICY: "best-effort"}, node=NODE))
+    namespace.apply(pod("three", gpus=3, words=any_gpus, node=NODE))
     namespace.wait_running("three")
     assert no_gpu_is_owned_twice(older)
     assert len(owners(older)) == 4 + 3 + SHARES
     older.kubectl("delete", "namespace", name, "--timeout=120s")
     eventually("every GPU is free again", lambda: not owners(older))
-
-
-def user_of_a_share(name: str) -> Object:
-    made = pod(name, node=NODE)
-    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "share"}]
-    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return made

@@ -12,7 +12,7 @@ from dradriver.api import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e import parts
-from tests.e2e.kubectl import Namespace, pod, told_why
+from tests.e2e.kubectl import Namespace, claim_template, pod, pod_of_template, told_why
 
 Object = dict[str, Any]
 
@@ -186,22 +186,10 @@ def test_claims_of_templates_need_no_controller(namespace: Namespace) -> None:
         "share": (names.SHARE_CLASS, {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}),
         "slice": (names.MIG_CLASS, {names.CAPACITY_MEMORY_SLICES: "1", names.CAPACITY_COMPUTE_SLICES: "1"}),
     }
-    made = []
-    for name, (device_class, requests) in asked.items():
-        template = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name},
-            "spec": {"spec": claim(device_class, requests)["spec"]},
-        }
-        for number in "12":
-            user = pod(f"{name}-{number}", node=NODE)
-            user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": name}]
-            user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-            made.append(user)
-        namespace.apply(template)
-    namespace.apply(*made)
-    namespace.wait_running(*(user["metadata"]["name"] for user in made))
+    users = {f"{name}-{number}": name for name in asked for number in "12"}
+    namespace.apply(*(claim_template(name, *of) for name, of in asked.items()))
+    namespace.apply(*(pod_of_template(user, template, node=NODE) for user, template in users.items()))
+    namespace.wait_running(*users)
 
     assert namespace.devices("share-1", "main") == namespace.devices("share-2", "main")
     assert "/dev/nvidia-caps" not in namespace.devices("share-1")
