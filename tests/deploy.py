@@ -20,10 +20,11 @@ IMAGE = "gpu-topology-dra"
 TAG = "test"
 MACHINES = {"node-a": "dgx1-v100", "node-b": "dgx-h100"}  # what the two nodes pretend to be
 SHARED, SLICED = ("node-b", 6), ("node-b", 7)  # the GPUs that may be had in parts; others' pods get them whole
+_MODES = ((SHARED, ("shared=time-slicing", "exclusiveTo=namespace")), (SLICED, ("mig=dynamic",)))
 POLICIES = [
     f"policies.gpus[{n}].{word}"
-    for n, ((node, gpu), mode) in enumerate(((SHARED, "shared=time-slicing"), (SLICED, "mig=dynamic")))
-    for word in (f"nodes[0]={node}", f"numbers[0]={gpu}", mode)
+    for n, ((node, gpu), mode) in enumerate(_MODES)
+    for word in (f"nodes[0]={node}", f"numbers[0]={gpu}", *mode)
 ]
 
 

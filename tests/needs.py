@@ -19,9 +19,9 @@ from tests.cluster import build, why_not
 from tests.paths import SHARED_DATA
 
 
-def real_cluster() -> None:
-    """Skip the test where no cluster can run."""
-    if reason := why_not():
+def real_cluster(version: str | None = None) -> None:
+    """Skip the test where no cluster of a Kubernetes version can run; None for the one that tests run on."""
+    if reason := why_not(version):
         missing(f"the real cluster cannot run here: {reason}")
 
 

@@ -65,6 +65,7 @@ RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBAC
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
+SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the abilities that the API server lacks
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 

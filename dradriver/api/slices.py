@@ -62,7 +62,9 @@ def build(
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
-    annotation = codec.encode(_steady(machine, modes, abilities))
+    annotations = {names.MACHINE: codec.encode(_steady(machine, modes, abilities))}
+    if abilities.lacking:
+        annotations[names.SERVER_LACKS] = ",".join(abilities.lacking)
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
     out = () if abilities.taints else kept_off
@@ -91,7 +93,7 @@ def build(
             "kind": "ResourceSlice",
             "metadata": {
                 "name": slice_name(index, node),
-                "annotations": {names.MACHINE: annotation} if index == 0 else {},
+                "annotations": annotations if index == 0 else {},
                 "ownerReferences": [owner],
             },
             "spec": {"driver": names.DRIVER, "nodeName": node, "pool": pool} | piece,

@@ -102,7 +102,18 @@ def _rank(
         return fleet.rank(request, eligible=fit, limit=most, explain=False)
     except NoPlaceError as error:
         causes = _causes(picture, wish)
-        raise NoPlaceError(f"{error.stable}; nodes left out: {causes}" if causes else error.stable) from None
+        why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
+        raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+
+
+def _lacks(picture: Picture) -> str:
+    """Return what the API server lacks that parts of GPUs need, as a part of a reason."""
+    found = sorted(picture.inventory.lacks() & {"shares", "counters"})
+    return (
+        f"; the API server keeps no {' and no '.join(found)} in slices: Kubernetes has them from 1.36 on"
+        if found
+        else ""
+    )
 
 
 def _causes(picture: Picture, wish: Wish) -> str:

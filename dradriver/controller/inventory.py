@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -69,6 +70,7 @@ class Inventory:
         self._nodes = nodes
         self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._pools: dict[str, _Pool] = {}
+        self._lacks: collections.Counter[str] = collections.Counter()
         self._fleet = Fleet()
         self.nccl_version = ""
         self._dirty: set[str] = set()
@@ -109,8 +111,10 @@ class Inventory:
         """Take in a slice's change. Returns the pools that it concerns."""
         if old is not None:
             self._slices.get(old.pool, {}).pop(old.metadata.name, None)
+            self._lacks.subtract(old.lacks)
         if new is not None:
             self._slices.setdefault(new.pool, {})[new.metadata.name] = new
+            self._lacks.update(new.lacks)
         pools = {piece.pool for piece in (old, new) if piece is not None}
         for pool in pools:
             self._read(pool)
@@ -201,6 +205,10 @@ class Inventory:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
         found = self._pools.get(pool)
         return {} if found is None else {p.name: p.compute for gpu in found.machine.gpus for p in gpu.profiles}
+
+    def lacks(self) -> frozenset[str]:
+        """Return what the API server lacks, as the nodes' agents found, by the names of ``api/abilities.py``."""
+        return frozenset(+self._lacks)
 
     def fits(self, claim: Key, device: Device, taken: Taken, others: Collection[Key]) -> bool:
         """Return whether a claim can have this of a device beside what these other claims hold of it."""

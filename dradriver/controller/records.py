@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names, pins, quantity, values
+from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
@@ -142,6 +143,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parts: How those of its devices may be had in parts that may, by name.
         placed: Those of its devices that are a MIG slice each, by name.
         machine: The machine in its annotation, or why that cannot be read; None without one.
+        lacks: What the API server lacked when it was written, by the names of ``api/abilities.py``.
     """
 
     metadata: Metadata
@@ -153,6 +155,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: dict[str, PartsOf]
     placed: dict[str, OwnSlice]
     machine: Machine | str | None
+    lacks: frozenset[str]
 
 
 def read_slice(data: msgspec.Raw) -> SliceRecord | None:
@@ -176,6 +179,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
         placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
         machine=machine,
+        lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster [--name NAME] up|down|status|build|load IMAGE.tar...|kubectl ...|helm ...`."""
+"""`python -m tests.cluster [--name NAME] up|down|status|build [VERSION...]|load IMAGE.tar...|kubectl ...|helm ...`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.cluster import build, requirements
 from tests.cluster.errors import ClusterError, Unavailable
 from tests.cluster.local import Cluster
+from tests.cluster.settings import KUBERNETES_VERSIONS
 
 
 def main(arguments: list[str]) -> int:
@@ -27,10 +28,10 @@ def main(arguments: list[str]) -> int:
             print(cluster.status())
             return 0 if cluster.is_up() else 1
         case "build":
-            requirements.prepare(cluster.version)
             requirements.prepare_compiler()
-            for target in build.targets(cluster.version):
-                print(target.folder)
+            for version in rest or KUBERNETES_VERSIONS:
+                requirements.prepare(version)
+                print(*(target.folder for target in build.targets(version)), sep="\n")
         case "load" if rest:
             for tar in rest:
                 cluster.load_image(Path(tar))

@@ -53,8 +53,8 @@ def runc() -> Path:
     return Path(found)
 
 
-def why_not() -> str | None:
-    """Returns why this machine cannot run the cluster, or None. Changes nothing."""
+def why_not(version: str | None = None) -> str | None:
+    """Returns why this machine cannot run the cluster of a Kubernetes version, or None. Changes nothing."""
     if sys.platform != "linux":
         return "needs Linux"
     if os.geteuid() != 0:
@@ -67,7 +67,7 @@ def why_not() -> str | None:
         return "needs the Python package cryptography"
     if len(str(cache_folder())) > _LONGEST_CACHE_PATH:
         return f"needs a shorter cache folder than {cache_folder()}: set GPU_TOPOLOGY_CACHE"
-    built = all(target.built for target in build.targets(kubernetes_version()))
+    built = all(target.built for target in build.targets(version or kubernetes_version()))
     if not built and (_go_version() or (0, 0)) < _OLDEST_GO:
         return "needs Go {}.{} or newer".format(*_OLDEST_GO)
     if (missing := missing_packages()) and not _program("apt-get"):
@@ -91,7 +91,7 @@ def prepare(version: str) -> None:
         Unavailable: This machine cannot run the cluster.
         ClusterError: A build failed.
     """
-    if reason := why_not():
+    if reason := why_not(version):
         raise Unavailable(reason)
     _install_packages(_PACKAGES, cache_folder() / "packages.log")
     for target in build.targets(version):

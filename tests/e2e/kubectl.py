@@ -55,6 +55,27 @@ def pod(
     }
 
 
+def claim_template(name: str, device_class: str, amounts: Mapping[str, str] | None, *cel: str) -> dict[str, Any]:
+    """Return a template of claims for one device of a class, of which so much is asked, and that CEL selects."""
+    exactly: dict[str, Any] = {"deviceClassName": device_class}
+    exactly |= {"selectors": [{"cel": {"expression": text}} for text in cel]} if cel else {}
+    exactly |= {"capacity": {"requests": dict(amounts)}} if amounts else {}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+    }
+
+
+def pod_of_template(name: str, template: str, *, node: str) -> dict[str, Any]:
+    """Return a pod without any word of ours, with a claim made from a template."""
+    made = pod(name, node=node)
+    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    return made
+
+
 @dataclass(frozen=True)
 class Namespace:
     """One namespace of the cluster, and kubectl inside it."""
@@ -109,6 +130,13 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.2)  # kubectl cannot wait for this kind of thing
+
+
+def told_why(namespace: Namespace, name: str) -> str:
+    """Return what a gated pod says of why it waits, once it does."""
+    found = eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
+    assert namespace.get("pod", name)["spec"]["schedulingGates"]
+    return found
 
 
 def owners(cluster: Cluster) -> dict[str, list[str]]:

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests import deploy
 from tests.cluster import Cluster, Node
@@ -98,6 +100,29 @@ def no_agent(cluster: Cluster, node: str) -> Iterator[None]:
         kubectl("taint", "node", node, "gpu.topology.test/no-agent:NoSchedule-")
         eventually("the node has an agent again", lambda: [p for p in parts(cluster, "node") if p["node"] == node])
         wait_ready(cluster)
+
+
+@contextmanager
+def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Hand out an idle node's GPUs by these rules of the policies file alone; afterwards as before.
+
+    A GPU that is published keeps its form for a minute after the file changed. So nothing is published meanwhile.
+    """
+    name = f"{deploy.RELEASE}-policies"
+    kubectl = cluster.kubectl
+    file = json.loads(kubectl("-n", deploy.NAMESPACE, "get", "configmap", name, "-o", "json").stdout)["data"]
+
+    def become(text: str) -> None:
+        with no_agent(cluster, node):
+            patch = json.dumps({"data": {"policies.yaml": text}})
+            kubectl("-n", deploy.NAMESPACE, "patch", "configmap", name, "--type=merge", f"--patch={patch}")
+            kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+
+    become(yaml.safe_dump(yaml.safe_load(file["policies.yaml"]) | {"gpus": list(rules)}))
+    try:
+        yield
+    finally:
+        become(file["policies.yaml"])
 
 
 def entries(node: Node) -> dict[str, dict[str, Any]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from dradriver.api import names
 from tests import deploy
-from tests.e2e.kubectl import Namespace, eventually, pod
+from tests.cluster import Cluster
+from tests.e2e import parts
+from tests.e2e.kubectl import Namespace, claim_template, pod, pod_of_template, told_why
 
 Object = dict[str, Any]
 
@@ -62,12 +66,6 @@ def part(name: str, words: dict[str, str], *, containers: tuple[str, ...] = ("ma
     return pod(name, gpus=dict.fromkeys(containers, 1), words=words, node=NODE)
 
 
-def waits(namespace: Namespace, name: str) -> None:
-    """Wait until a pod has been told why it waits; it is gated still."""
-    eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
-    assert namespace.get("pod", name)["spec"]["schedulingGates"]
-
-
 def test_shares_fill_a_gpu_and_a_whole_one_waits_for_the_last(namespace: Namespace) -> None:
     sizes = {"quarter": "0.25", "other": "0.25", "half": "0.5"}
     namespace.apply(*(part(name, {names.SHARE: size}) for name, size in sizes.items()))
@@ -76,8 +74,8 @@ def test_shares_fill_a_gpu_and_a_whole_one_waits_for_the_last(namespace: Namespa
     assert (namespace.annotation("half", names.PART) or "").startswith("50%/")
 
     namespace.apply(part("more", {names.SHARE_CORES: "1"}), pod("node", gpus=8, words=WORDS, node=NODE))
-    waits(namespace, "more")
-    waits(namespace, "node")
+    told_why(namespace, "more")
+    told_why(namespace, "node")
     namespace.delete("quarter")
     namespace.wait_running("more")
     namespace.delete("other", "half", "more")
@@ -99,8 +97,8 @@ def test_seven_slices_fill_a_gpu_and_the_eighth_waits(namespace: Namespace) -> N
     assert len({namespace.annotation(name, names.ALLOCATED) for name in slices}) == 1
 
     namespace.apply(part("eighth", {names.MIG_PROFILE: "1g.10gb"}), part("large", {names.MIG_PROFILE: "3g.40gb"}))
-    waits(namespace, "eighth")
-    waits(namespace, "large")
+    told_why(namespace, "eighth")
+    told_why(namespace, "large")
     namespace.delete(*slices)
     namespace.wait_running("eighth", "large")
 
@@ -109,6 +107,91 @@ def test_a_pod_of_whole_gpus_and_slices_keep_off_each_other(namespace: Namespace
     namespace.apply(pod("whole", gpus=8, words=WORDS, node=NODE))
     namespace.wait_running("whole")
     namespace.apply(part("slice", {names.MIG_PROFILE: "1g.10gb"}))
-    waits(namespace, "slice")
+    told_why(namespace, "slice")
     namespace.delete("whole")
     namespace.wait_running("slice")
+
+
+@pytest.fixture
+def neighbour(driver: Cluster) -> Iterator[Namespace]:
+    """Another tenant's namespace."""
+    other = Namespace(driver, "t-neighbour")
+    driver.kubectl("create", "namespace", other.name)
+    yield other
+    driver.kubectl("delete", "namespace", other.name, "--timeout=120s")
+
+
+def test_a_gpu_has_shares_of_one_namespace_at_a_time(namespace: Namespace, neighbour: Namespace) -> None:
+    namespace.apply(part("first", {names.SHARE: "0.25"}))
+    namespace.wait_running("first")
+    neighbour.apply(part("stranger", {names.SHARE: "0.25"}))
+    told_why(neighbour, "stranger")
+    namespace.apply(part("second", {names.SHARE: "0.25"}))
+    namespace.wait_running("second")
+
+    namespace.delete("first", "second")
+    neighbour.wait_running("stranger")
+    namespace.apply(part("third", {names.SHARE: "0.25"}))
+    told_why(namespace, "third")
+    neighbour.delete("stranger")
+    namespace.wait_running("third")
+
+
+def capabilities(namespace: Namespace, name: str, container: str) -> set[str]:
+    """Return the nodes that open MIG instances to a container: two of each instance."""
+    return set(namespace.kubectl("exec", name, "-c", container, "--", "ls", "/dev/nvidia-caps").stdout.split())
+
+
+def test_a_pod_with_several_slices_is_applied_again_unchanged(namespace: Namespace) -> None:
+    manifest = pod("several", gpus={"two": 2, "one": 1}, words={names.MIG_PROFILE: "1g.10gb"}, node=NODE)
+    namespace.apply(manifest)
+    namespace.wait_running("several")
+    before = namespace.get("pod", "several")
+    used = [container["resources"]["claims"] for container in before["spec"]["containers"]]
+    assert [[use["request"] for use in each] for each in used] == [["two-1", "two-2"], ["one"]]
+    two, one = (capabilities(namespace, "several", container) for container in ("two", "one"))
+    assert (len(two), len(one), two & one) == (4, 2, set())
+
+    text = yaml.safe_dump(manifest)
+    for way in ([], ["--server-side", "--force-conflicts"], ["--server-side"], []):
+        namespace.kubectl("apply", *way, "-f", "-", stdin=text)
+        assert namespace.get("pod", "several")["spec"] == before["spec"]
+    assert namespace.kubectl("diff", "-f", "-", stdin=text, check=False).returncode == 0
+
+    namespace.kubectl("apply", "--server-side", "-f", "-", stdin=text.replace("several", "served"))
+    namespace.wait_running("served")
+    after = namespace.get("pod", "served")["spec"]
+    namespace.kubectl("apply", "--server-side", "-f", "-", stdin=text.replace("several", "served"))
+    assert namespace.get("pod", "served")["spec"] == after
+    assert [container["resources"]["claims"] for container in after["containers"]] == used
+
+
+@pytest.fixture
+def no_controller(driver: Cluster) -> Iterator[None]:
+    deployment = f"deployment/{deploy.RELEASE}-controller"
+    scale = ("-n", deploy.NAMESPACE, "scale", deployment)
+    driver.kubectl(*scale, "--replicas=0")
+    driver.kubectl(
+        *("-n", deploy.NAMESPACE, "wait", "--for=delete", "pod", "--timeout=60s"),
+        *("-l", "app.kubernetes.io/component=controller"),
+    )
+    yield
+    driver.kubectl(*scale, "--replicas=2")
+    parts.wait_ready(driver)
+
+
+@pytest.mark.usefixtures("no_controller")
+def test_claims_of_templates_need_no_controller(namespace: Namespace) -> None:
+    asked = {
+        "share": (names.SHARE_CLASS, {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}),
+        "slice": (names.MIG_CLASS, {names.CAPACITY_MEMORY_SLICES: "1", names.CAPACITY_COMPUTE_SLICES: "1"}),
+    }
+    users = {f"{name}-{number}": name for name in asked for number in "12"}
+    namespace.apply(*(claim_template(name, *of) for name, of in asked.items()))
+    namespace.apply(*(pod_of_template(user, template, node=NODE) for user, template in users.items()))
+    namespace.wait_running(*users)
+
+    assert namespace.devices("share-1", "main") == namespace.devices("share-2", "main")
+    assert "/dev/nvidia-caps" not in namespace.devices("share-1")
+    first, second = (capabilities(namespace, f"slice-{number}", "main") for number in "12")
+    assert (len(first), len(second), first & second) == (2, 2, set())

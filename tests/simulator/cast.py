@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import annotations as words
-from dradriver.api import names, resolved
+from dradriver.api import names, parts, resolved
 from tests.fakes.apistore import Object
 
 WISHES: Final[tuple[dict[str, str], ...]] = (
@@ -36,6 +36,17 @@ COUNTS: Final[tuple[dict[str, int], ...]] = (
 )
 OTHER_GATE: Final = "tenant.example.com/budget"
 
+PARTS: Final[tuple[tuple[dict[str, str], tuple[dict[str, int], ...]], ...]] = (
+    ({"share": "0.25"}, ({"main": 1}, {"left": 1, "right": 1})),
+    ({"share": "0.5"}, ({"main": 1}, {"left": 1, "right": 1})),
+    ({"memory": "10Gi"}, ({"main": 1},)),
+    ({"cores": "40", "memory": "3Gi"}, ({"main": 1}, {"left": 1, "right": 1})),
+    ({"mig-profile": "1g.10gb"}, ({"main": 1}, {"main": 2}, {"left": 2, "right": 1})),
+    ({"mig-profile": "3g.40gb"}, ({"main": 1}, {"main": 2})),
+    ({"mig-profile": "2g.20gb"}, ({"main": 1},)),
+)
+"""Words about parts of a GPU, and the containers that may have them."""
+
 
 def claim_of(pod: str) -> str:
     """Return the claim name that the webhook gave a pod."""
@@ -53,13 +64,15 @@ def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
 def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str], **spec: Any) -> Object:
     """Return a gated pod; ``spec`` is added to its own, ``cpu`` is what its first container requests."""
     cpu = spec.pop("cpu", "0")
+    written = notes(counts, wishes)
+    requests = parts.request_names(resolved.read(written).asked)
     containers = [
         {
             "name": container,
             "image": "example.com/image",
             "resources": {
                 "requests": {"cpu": cpu} if at == 0 and cpu != "0" else {},
-                "claims": [{"name": names.POD_CLAIM, "request": container}],
+                "claims": [{"name": names.POD_CLAIM, "request": request} for request in requests[container]],
             },
         }
         for at, container in enumerate(counts)
@@ -71,7 +84,7 @@ def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str
             "name": name,
             "namespace": namespace,
             "labels": {names.LABEL: names.LABEL_PLACED},
-            "annotations": notes(counts, wishes),
+            "annotations": written,
         },
         "spec": {
             "schedulingGates": [{"name": names.GATE}],
@@ -100,4 +113,7 @@ def any_pod(name: str, namespace: str, rng: random.Random) -> Object:
         spec["schedulerName"] = "nobody-knows"
     if rng.random() < 0.08:
         spec["schedulingGates"] = [{"name": names.GATE}, {"name": OTHER_GATE}]
+    if rng.random() < 0.5:
+        words, counts = rng.choice(PARTS)
+        return pod(name, namespace, rng.choice(counts), words, **spec)
     return pod(name, namespace, rng.choice(COUNTS), rng.choice(WISHES), **spec)

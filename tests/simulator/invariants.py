@@ -10,13 +10,13 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.simulator import fit, machines
+from tests.simulator import fit
 from tests.simulator.faults import Call
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas
-from tests.simulator.scheduler import pinned
 from tests.simulator.server import Happening
-from tests.simulator.truth import Device, Made
+from tests.simulator.taking import asked, says_amounts, together
+from tests.simulator.truth import Made
 from tests.simulator.world import World
 
 MOST_WRITES: Final = ((1.0, 80), (10.0, 250))  # of one process: seconds, writes
@@ -67,7 +67,9 @@ class Invariants:
         self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
         if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
             self._answers.pop((call.replica, call.key), None)
-            self._world.truth.asked(id(call), call.key, frozenset(self._pinned(call.body)))
+            if not says_amounts(call.body):
+                self._broken("claims of parts say all that they take", f"{call}: {call.gist()}")
+            self._world.truth.asked(id(call), call.key, asked(call.body, self._world.truth.homes))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
 
@@ -128,9 +130,10 @@ class Invariants:
         if happening.plural == RESOURCE_CLAIMS.plural:
             if call is not None and event.old is None and event.new is not None:
                 self._made(event.new, event.version, call)
-            for device, keys in self._world.truth.allocated().items():
-                if len(keys) > 1 and device[1].startswith("gpu-"):  # strangers invent devices, and share them
-                    self._broken("never allocated twice", f"{device} was given to {keys}")
+            truth = self._world.truth
+            for gpu, loads in truth.allocated().items():
+                if not together(truth.homes, gpu, list(loads.values())):
+                    self._broken("never allocated twice", f"{gpu} was given to {loads}")
         elif happening.plural == PODS.plural and event.old is not None and event.new is not None:
             message = fit.unschedulable(event.new)
             if message is not None and message != fit.unschedulable(event.old):
@@ -141,25 +144,28 @@ class Invariants:
     def _made(self, claim: Object, version: int, call: Call) -> None:
         owners = claim["metadata"].get("ownerReferences", ())
         owner: Object = next((owner for owner in owners if owner.get("controller")), {})
-        devices = frozenset(self._pinned(claim))
-        made = Made(call.replica, version, self._clock(), devices, (owner.get("name", ""), owner.get("uid", "")))
         truth = self._world.truth
-        truth.add(claim["metadata"]["uid"], made)
+        takes, uid = asked(claim, truth.homes), claim["metadata"]["uid"]
+        made = Made(call.replica, version, self._clock(), takes, (owner.get("name", ""), owner.get("uid", "")))
+        truth.add(uid, made)
         began, _ = self._under_way.get(id(call), (self._clock(), call))
         if self._clock() - began >= HUNG_S:
             return  # its GPUs were kept for nobody in the meantime; it is taken back if another has got them
-        for device in sorted(devices):
-            for uid in truth.promised().get(device, ()):
-                other = truth.made[uid]
-                known = (other.replica == call.replica or other.version <= call.seen) and self._answered_before(
-                    uid, began
+
+        def known(uid: str) -> bool:
+            other = truth.made[uid]
+            seen = other.replica == call.replica or other.version <= call.seen
+            return seen and self._answered_before(uid, began)
+
+        for gpu in sorted(takes):
+            others = [other for other in truth.promised().get(gpu, ()) if other != uid and known(other)]
+            if not truth.agree(gpu, others, (call.namespace, takes[gpu])):
+                pods = {truth.made[other].pod[0]: truth.made[other].takes[gpu] for other in others}
+                self._broken(
+                    "no GPU in two live claims",
+                    f"{claim['metadata']['name']} is pinned to {takes[gpu]} of {gpu}, of which claims of {pods} hold "
+                    f"some; controller {call.replica} could know",
                 )
-                if uid != claim["metadata"]["uid"] and known:
-                    self._broken(
-                        "no GPU in two live claims",
-                        f"{claim['metadata']['name']} is pinned to {device}, which the claim of pod {other.pod[0]} "
-                        f"holds; controller {call.replica} could know",
-                    )
 
     def _answered_before(self, uid: str, time_s: float) -> bool:
         """Return whether a claim's maker had been told by then that it is there: until that, it holds up nobody."""
@@ -167,15 +173,6 @@ class Invariants:
         keys = [(c["metadata"]["namespace"], c["metadata"]["name"]) for c in claims if c["metadata"]["uid"] == uid]
         replica = self._world.truth.made[uid].replica
         return any(self._answers.get((replica, key), time_s + 1) <= time_s for key in keys)
-
-    def _pinned(self, claim: Object) -> list[Device]:
-        homes = {
-            device: node.name
-            for node in self._world.nodes.values()
-            for device in machines.devices(node.profile, node.name, frozenset())
-        }
-        requests = claim["spec"].get("devices", {}).get("requests", ())
-        return [(homes.get(name, ""), name) for r in requests for name in sorted(pinned(r.get("exactly", {})) or ())]
 
     def _patched(self, call: Call, event: Event, old: Object, new: Object) -> None:
         before, after = fit.notes_of(old), fit.notes_of(new)

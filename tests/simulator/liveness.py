@@ -12,11 +12,12 @@ from tests.simulator import fit
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
 from tests.simulator.scheduler import OURS
-from tests.simulator.truth import given
+from tests.simulator.taking import results
 from tests.simulator.world import World
 
 SAMPLE_S: Final = 0.5
 MARGIN_S: Final = 4.0
+OVERLOOKED_S: Final = 3.5  # one second, and time for the write; a promise that does not fit has five
 LIFT_S: Final = 2.0
 BIND_S: Final = 60.0
 NOTES_S: Final = 5.0
@@ -85,10 +86,9 @@ class Liveness:
 
     def _claims(self) -> Iterator[State]:
         world, truth = self._world, self._world.truth
-        for device, uids in truth.promised().items():
-            if len(uids) > 1:
-                pods = sorted(truth.made[uid].pod[0] for uid in uids)
-                yield State("a double promise is resolved", device, DOUBLE_S, f"{device} is promised to {pods}")
+        for gpu, uids in truth.doubles().items():
+            pods = sorted(truth.made[uid].pod[0] for uid in uids)
+            yield State("a double promise is resolved", gpu, DOUBLE_S, f"{gpu} is promised to {pods}")
         for claim in world.server.all(RESOURCE_CLAIMS):
             metadata = claim["metadata"]
             made = truth.made.get(metadata["uid"])
@@ -110,6 +110,15 @@ class Liveness:
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
                     yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
+                    if self._first_share(uid) and truth.fits(uid):
+                        name = "a share that the scheduler overlooks gets its claim anew"
+                        yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
+
+    def _first_share(self, uid: str) -> bool:
+        """Return whether a claim with a share is the first that its pod ever had."""
+        made = self._world.truth.made
+        share = any(part.cores for takes in made[uid].takes.values() for part in takes or ())
+        return share and all(other.pod != made[uid].pod for one, other in made.items() if one != uid)
 
     def _pods(self) -> Iterator[State]:
         world = self._world
@@ -127,7 +136,8 @@ class Liveness:
         notes, node, uid = fit.notes_of(pod), pod["spec"]["nodeName"], pod["metadata"]["uid"]
         claim = self._world.server.find(RESOURCE_CLAIMS, fit.claim_names(pod)[0], key[0])
         if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:
-            has = sorted(device for _, device in given(claim))
+            homes = self._world.truth.homes
+            has = sorted(homes[result["device"]].gpu[1] for result in results(claim))
             said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))
             if has and (said != has or notes.get(names.NODE) != node):
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"

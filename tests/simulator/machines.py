@@ -6,13 +6,28 @@ import functools
 from typing import Final
 
 from dradriver.api import slices
+from dradriver.api.policies.modes import Mode
 from dradriver.node.discovery.simulated import without
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Object
+from tests.simulator.taking import Home, Part
 
-PROFILES: Final = ("dgx1-v100", "a100-pcie-x8-bridge-pairs", "rtx4090-x8", "rtx-a6000-x4-pairs")
+PROFILES: Final = (
+    "dgx1-v100", "a100-pcie-x8-bridge-pairs", "h100-pcie-x8-bridge-pairs", "rtx4090-x8", "rtx-a6000-x4-pairs",
+)  # fmt: skip
 LOST: Final = (frozenset[int](), frozenset({0}), frozenset({3}), frozenset({2, 3}))  # few, so that shapes are shared
+
+_SHARED: Final = Mode(shared="time-slicing")
+_ALONE: Final = Mode(shared="time-slicing", exclusive_to="namespace")
+FORMS: Final[dict[str, dict[int, Mode]]] = {
+    "whole": {},
+    "shared": {0: _SHARED, 1: _ALONE},
+    "dynamic": {2: Mode(mig="dynamic"), 3: Mode(mig="dynamic", exclusive_to="namespace")},
+    "placements": {3: Mode(mig="placements")},
+    "mixed": {0: _SHARED, 1: _SHARED, 2: Mode(mig="dynamic"), 3: Mode(mig="placements")},
+}
+"""What of a node's GPUs is handed out, by their numbers; all others are whole, and so are those that have no MIG."""
 
 
 @functools.cache
@@ -22,19 +37,36 @@ def machine(profile: str, node: str, gone: frozenset[int] = frozenset()) -> Mach
 
 
 @functools.cache
-def _built(profile: str, node: str, gone: frozenset[int]) -> list[Object]:
-    return slices.build(machine(profile, node, gone), node=node, node_uid="n")
+def _built(profile: str, node: str, gone: frozenset[int], form: str) -> list[Object]:
+    every = machine(profile, node).gpus
+    modes = {every[number].uuid: mode for number, mode in FORMS[form].items()}
+    return slices.build(machine(profile, node, gone), node=node, node_uid="n", modes=modes)
 
 
-def pool(profile: str, node: str, gone: frozenset[int], generation: int) -> list[Object]:
+def pool(profile: str, node: str, gone: frozenset[int], form: str, generation: int) -> list[Object]:
     """Return a node's slices of a generation; not to be changed."""
     return [
         built | {"spec": built["spec"] | {"pool": built["spec"]["pool"] | {"generation": generation}}}
-        for built in _built(profile, node, gone)
+        for built in _built(profile, node, gone, form)
     ]
 
 
 @functools.cache
-def devices(profile: str, node: str, gone: frozenset[int]) -> frozenset[str]:
-    """Return the names of the devices that such a pool lists."""
-    return frozenset(device["name"] for built in _built(profile, node, gone) for device in built["spec"]["devices"])
+def devices(profile: str, node: str, gone: frozenset[int], form: str) -> dict[str, Object]:
+    """Return the devices that such a pool lists, by name, in their order."""
+    return {d["name"]: d for built in _built(profile, node, gone, form) for d in built["spec"].get("devices", ())}
+
+
+@functools.cache
+def homes(profile: str, node: str) -> dict[str, Home]:
+    """Return what every device is that such a node may ever list, by name."""
+    found: dict[str, Home] = {}
+    for gpu in machine(profile, node).gpus:
+        name = slices.device_name(gpu.uuid)
+        whole = Home((node, name), gpu.uuid, gpu.memory_mib, max((one.size for one in gpu.profiles), default=0))
+        found[name] = whole
+        for one in gpu.profiles:
+            for start in one.starts:
+                part = Part(slices=one.size, profile=one.name, start=start)
+                found[slices.part_name(gpu.uuid, one.id, start)] = whole._replace(part=part)
+    return found

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Final
 
 from dradriver.api import names
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.simulator import fit
+from tests.simulator.allocating import Room
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import Server
+from tests.simulator.server import Happening, Server
+from tests.simulator.taking import results
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Device, Truth
+from tests.simulator.truth import Truth
 
 OURS: Final = ("", "default-scheduler")
 AGAIN_S: Final = 5.0  # unschedulable pods are tried again at the latest
@@ -26,17 +27,21 @@ class Scheduler:
         refused: Nodes by pod that it finds infeasible for reasons of its own: anti-affinity, host ports, volumes.
         paused_until: It does nothing before.
         nominates: How often an unschedulable pod gets a nominated node, which lasts.
+        overlooks: How often it does not see that a share fits, until a slice is written or some device is given back
+            (seen with 1.36.3, of shares that are bound at the same time).
     """
 
     def __init__(self, server: Server, truth: Truth, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
         self.refused: dict[Key, frozenset[str]] = {}
         self.paused_until = 0.0
         self.nominates = 0.0
+        self.overlooks = 0.0
         self._server, self._truth, self._loop, self._rng, self._trace = server, truth, loop, rng, trace
         self._planned = False
         self._assumed: dict[Key, tuple[str, Object]] = {}
-        self._reserved: dict[Key, frozenset[Device]] = {}
-        server.listeners.append(lambda _: self._wake())
+        self._reserved: dict[Key, list[Object]] = {}
+        self._overlooked: dict[str, bool] = {}  # claims of shares that it has looked at, by uid
+        server.listeners.append(self._happened)
         self._again()
 
     def feasible(self, pod: Object, node: Object, *, cpu_taken: int = 0) -> bool:
@@ -47,9 +52,22 @@ class Scheduler:
         room = fit.milli(node.get("status", {}).get("allocatable", {}).get("cpu", "0"))
         return fit.used_cpu(self._server.all(PODS), name) + cpu_taken + fit.cpu_of(pod) <= room
 
-    def reserved(self) -> set[Device]:
-        """Return the devices that it is about to give, as it alone knows."""
-        return {device for held in self._reserved.values() for device in held}
+    def allocate(self, claim: Object, node: str) -> list[Object] | None:
+        """Return what a claim would be given on a node now; None where that cannot be done."""
+        taken = [result for other in self._server.all(RESOURCE_CLAIMS) for result in results(other)]
+        taken += [result for held in self._reserved.values() for result in held]
+        return Room(node, self._truth.listed(node), self._truth.homes, taken).allocate(claim)
+
+    def reserves(self, node: str) -> bool:
+        """Return whether it is about to give some device of a node, as it alone knows."""
+        return any(result["pool"] == node for held in self._reserved.values() for result in held)
+
+    def _happened(self, happening: Happening) -> None:
+        old, new = happening.event.old, happening.event.new
+        freed = old is not None and results(old) and not (new is not None and results(new))
+        if happening.plural == RESOURCE_SLICES.plural or (happening.plural == RESOURCE_CLAIMS.plural and freed):
+            self._overlooked = dict.fromkeys(self._overlooked, False)
+        self._wake()
 
     def _wake(self) -> None:
         if not self._planned:
@@ -100,32 +118,33 @@ class Scheduler:
         """Return the results of allocating a claim on a node, or None where that cannot be done."""
         allocation = claim.get("status", {}).get("allocation")
         if allocation is not None:
-            results: list[Object] = allocation["devices"]["results"]
-            return results if all(result["pool"] == node for result in results) else None
-        taken = self._truth.allocated().keys() | self.reserved()
-        free = sorted(name for name in self._truth.listed(node) if (node, name) not in taken)
-        given: list[Object] = []
-        for request in claim["spec"].get("devices", {}).get("requests", ()):
-            exactly = request["exactly"]
-            wanted = pinned(exactly)
-            fits = [name for name in free if wanted is None or name in wanted][: exactly.get("count", 1)]
-            if len(fits) < exactly.get("count", 1):
-                return None
-            free = [name for name in free if name not in fits]
-            given += [{"request": request["name"], "driver": names.DRIVER, "pool": node, "device": d} for d in fits]
-        return given
+            given = results(claim)
+            return given if all(result["pool"] == node for result in given) else None
+        if self._overlooks(claim):
+            return None
+        return self.allocate(claim, node)
+
+    def _overlooks(self, claim: Object) -> bool:
+        """Return whether it does not see the room for a claim with a share."""
+        requests = claim["spec"].get("devices", {}).get("requests", ())
+        if not any(request["exactly"]["deviceClassName"] == names.SHARE_CLASS for request in requests):
+            return False
+        uid = claim["metadata"]["uid"]
+        if uid not in self._overlooked:
+            self._overlooked[uid] = self._rng.random() < self.overlooks
+        return self._overlooked[uid]
 
     def _assume(self, pod: Object, node: str, given: list[tuple[Object, list[Object]]]) -> None:
         self._assumed[_key(pod)] = node, pod
-        for claim, results in given:
-            self._reserved[_key(claim)] = frozenset((result["pool"], result["device"]) for result in results)
+        for claim, found in given:
+            self._reserved[_key(claim)] = [] if results(claim) else found
         self._loop.call_later(self._rng.uniform(0.001, 0.05), self._allocate, pod, node, given)
 
     def _allocate(self, pod: Object, node: str, given: list[tuple[Object, list[Object]]]) -> None:
         metadata = pod["metadata"]
         consumer = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
         well = True
-        for claim, results in given:
+        for claim, found in given:
             self._reserved.pop(_key(claim), None)
             now = self._server.find(RESOURCE_CLAIMS, claim["metadata"]["name"], claim["metadata"]["namespace"])
             if now is None or now["metadata"]["resourceVersion"] != claim["metadata"]["resourceVersion"]:
@@ -133,14 +152,14 @@ class Scheduler:
                 continue
             status = now.get("status", {})
             users = [user for user in status.get("reservedFor", ()) if user["uid"] != metadata["uid"]]
-            allocation = status.get("allocation") or {"devices": {"results": results}}
+            allocation = status.get("allocation") or {"devices": {"results": found}}
             self._server.put(
                 RESOURCE_CLAIMS,
                 now
                 | {"metadata": now["metadata"] | {"finalizers": [names.FINALIZER]}}
                 | {"status": status | {"allocation": allocation, "reservedFor": [*users, consumer]}},
             )
-            self._trace("scheduler: claim %s gets %s on %s", claim["metadata"]["name"], len(results), node)
+            self._trace("scheduler: claim %s gets %s on %s", claim["metadata"]["name"], len(found), node)
         if not well:
             del self._assumed[_key(pod)]
             self._wake()
@@ -172,15 +191,6 @@ class Scheduler:
 
     def _forget_nomination(self, key: Key) -> None:
         self._server.edit(PODS, key, lambda pod: pod["status"].pop("nominatedNodeName", None))
-
-
-def pinned(exactly: Object) -> frozenset[str] | None:
-    """Return the names of the only devices that a request's selectors let through; None without selectors."""
-    selectors = exactly.get("selectors") or []
-    if not selectors:
-        return None
-    text: str = selectors[0]["cel"]["expression"]
-    return frozenset(uuid.lower() for uuid in json.loads(text[text.rindex("[") :]))
 
 
 def _key(obj: Object) -> Key:

@@ -45,7 +45,9 @@ class Story:
         assert REFUSALS[QUOTA][0] == 403
         for number in range(rng.randint(1, 4)):
             cpu = rng.choice((4, 8, 16))
-            world.add_node(Node(f"n{number + 1}", rng.choice(machines.PROFILES), cpu=cpu, zone=rng.choice("ab")))
+            form = rng.choice(("shared", "mixed", *machines.FORMS))
+            profile, zone = rng.choice(machines.PROFILES), rng.choice("ab")
+            world.add_node(Node(f"n{number + 1}", profile, cpu=cpu, zone=zone, form=form))
         self._faults()
         for number in range(rng.randint(3, 12)):
             at = rng.choice((0.0, rng.uniform(0, 2), rng.uniform(0, self.active_s)))
@@ -80,6 +82,7 @@ class Story:
             plan.refusing["hook-pods", RESOURCE_CLAIMS.plural] = WEBHOOK
         self._replicas.late = rng.choice((0.0, 0.0, 0.05, 0.3))
         world.scheduler.nominates = rng.choice((0.0, 0.0, 0.2))
+        world.scheduler.overlooks = rng.choice((0.0, 0.2, 0.6))
         world.housekeeping.collects = rng.random() < 0.85
         troubles = (
             self._kill, self._kill, self._fail_over, self._split, self._freeze, self._freeze_and_fail_over,
@@ -92,6 +95,7 @@ class Story:
         """Let all that was frozen or refused come right."""
         self._replicas.late = 0.0
         self._world.scheduler.nominates = 0.0
+        self._world.scheduler.overlooks = 0.0
 
     def drain(self) -> None:
         """Take all pods away."""
@@ -207,6 +211,9 @@ class Story:
             lambda: self._with_one(waiting, self._delete_claim),
             lambda: world.take(node, rng.randint(1, 4)),
             lambda: world.take(node, rng.randint(1, 2)),
+            lambda: world.take_part(node),
+            lambda: world.take_part(node),
+            lambda: world.reform(node, rng.choice(tuple(machines.FORMS))),
             self._release,
             lambda: world.fill_cpu(node, rng.choice((1, 4, 8))),
             lambda: self._show(node, "gone", rng.choice(machines.LOST)),

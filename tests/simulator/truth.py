@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dradriver.allocator import Fleet
+from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
 from dradriver.allocator.request import NoPlaceError
+from dradriver.allocator.request import Part as Placed
 from dradriver.api import resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
 from tests.simulator import fit
 from tests.simulator.server import Server
-
-Device = tuple[str, str]
+from tests.simulator.taking import Gpu, Home, Part, Takes, given, together
 
 
 class Made(msgspec.Struct):
@@ -24,7 +25,7 @@ class Made(msgspec.Struct):
     replica: int
     version: int
     at: float
-    devices: frozenset[Device]
+    takes: dict[Gpu, Takes]
     pod: tuple[str, str]  # name and uid of its owner
 
 
@@ -33,32 +34,34 @@ class Truth:
 
     Attributes:
         pools: Each real node's machine and the devices that it offers; absent while its pool is incomplete.
+        homes: What every device of the real nodes is.
         made: Claims that controllers made, by uid.
         revision: Goes up when something changes here that the server's version does not tell.
     """
 
     def __init__(self, server: Server) -> None:
-        self.pools: dict[str, tuple[Machine, frozenset[str]]] = {}
+        self.pools: dict[str, tuple[Machine, Mapping[str, Object]]] = {}
+        self.homes: dict[str, Home] = {}
         self.made: dict[str, Made] = {}
         self.revision = 0
-        self._unsure: dict[int, tuple[Key, frozenset[Device]]] = {}
+        self._unsure: dict[int, tuple[Key, dict[Gpu, Takes]]] = {}
         self._server = server
         self._version = -1
-        self._allocated: dict[Device, list[Key]] = {}
-        self._promised: dict[Device, list[str]] = {}
+        self._allocated: dict[Gpu, dict[Key, Takes]] = {}
+        self._promised: dict[Gpu, list[str]] = {}
         self._keys: dict[str, Key] = {}
-        self._orphaned: set[Device] = set()  # of claims whose pod is gone, until they are gone too
+        self._orphaned: dict[Gpu, list[tuple[Key, Takes]]] = {}  # of claims whose pod is gone, until they are too
         self._fleet = Fleet()
-        self._shown: dict[str, tuple[Machine, frozenset[int]]] = {}
+        self._shown: dict[str, object] = {}
 
     def add(self, uid: str, made: Made) -> None:
         """Note a claim that a controller made."""
         self.made[uid] = made
         self._version = -1
 
-    def asked(self, number: int, claim: Key, devices: frozenset[Device]) -> None:
-        """Note a request for a claim: until its sender knows what became of it, it must hold the devices."""
-        self._unsure[number] = claim, devices
+    def asked(self, number: int, claim: Key, takes: dict[Gpu, Takes]) -> None:
+        """Note a request for a claim: until its sender knows what became of it, it must hold what it is to take."""
+        self._unsure[number] = claim, takes
         self.revision += 1
 
     def certain(self, number: int) -> None:
@@ -66,18 +69,46 @@ class Truth:
         self._unsure.pop(number, None)
         self.revision += 1
 
-    def listed(self, node: str) -> frozenset[str]:
-        return self.pools[node][1] if node in self.pools else frozenset()
+    def listed(self, node: str) -> Mapping[str, Object]:
+        """Return the devices that a node offers, by name, in their order."""
+        return self.pools[node][1] if node in self.pools else {}
 
-    def allocated(self) -> dict[Device, list[Key]]:
-        """Return the claims that every allocated device was given to: one each, if the scheduler is right."""
+    def allocated(self) -> dict[Gpu, dict[Key, Takes]]:
+        """Return what claims were given of every GPU: no more than there is, if the scheduler is right."""
         self._look()
         return self._allocated
 
-    def promised(self) -> dict[Device, list[str]]:
-        """Return the uids of the controllers' live claims that hold each device, allocated or not."""
+    def promised(self) -> dict[Gpu, list[str]]:
+        """Return the uids of the controllers' live claims that hold some of each GPU, allocated or not."""
         self._look()
         return self._promised
+
+    def doubles(self) -> dict[Gpu, list[str]]:
+        """Return the controllers' live claims, by uid, of each GPU that does not hold all of them."""
+        return {gpu: uids for gpu, uids in self.promised().items() if not self.agree(gpu, uids)}
+
+    def agree(self, gpu: Gpu, uids: Sequence[str], *more: tuple[str, Takes]) -> bool:
+        """Return whether a GPU holds what these claims of controllers take, and more, given with its namespace."""
+        loads = [(self._keys[uid][0], self.made[uid].takes[gpu]) for uid in uids] + list(more)
+        if self._exclusive(gpu) and len({namespace for namespace, _ in loads}) > 1:
+            return False
+        return together(self.homes, gpu, [takes for _, takes in loads])
+
+    def fits(self, uid: str) -> bool:
+        """Return whether there is room for what a controller's live claim is pinned to, and everybody can know that."""
+        key, takes = self._keys[uid], self.made[uid].takes
+        for gpu, own in takes.items():
+            others = self._loads(gpu, {key})
+            if any(takes is None or any(part.hidden for part in takes) for _, takes in others):
+                return False
+            alone = not self._exclusive(gpu) or all(other[0] == key[0] for other, _ in others)
+            if not alone or not together(self.homes, gpu, [own, *(takes for _, takes in others)]):
+                return False
+        return True
+
+    def _exclusive(self, gpu: Gpu) -> bool:
+        device = self.listed(gpu[0]).get(gpu[1])
+        return device is not None and "exclusiveTo" in device["attributes"]
 
     def live(self, claim: Object) -> bool:
         """Return whether a controller's claim keeps its devices from others."""
@@ -113,27 +144,51 @@ class Truth:
             and feasible(pod, node, promised.get(name, 0))
         ]
         for node in nodes:
-            machine, listed = self.pools[node]
-            free = frozenset(
-                gpu.index
-                for gpu in machine.gpus
-                if (name := slices.device_name(gpu.uuid)) in listed and self._free((node, name), own)
-            )
-            shown = self._shown.get(node)
-            if shown is None or shown[0] is not machine or shown[1] != free:
-                self._fleet.set_node(node, machine, free)
-                self._shown[node] = machine, free
+            self._show(node, own, pod["metadata"]["namespace"])
         try:
             return bool(nodes) and bool(self._fleet.rank(request, eligible=nodes, limit=1))
         except NoPlaceError:
             return False
 
-    def _free(self, device: Device, own: set[Key]) -> bool:
-        if any(key not in own for key in self._allocated.get(device, ())):
-            return False
-        if device in self._orphaned or any(device in asked for key, asked in self._unsure.values() if key not in own):
-            return False
-        return all(self._keys[uid] in own for uid in self._promised.get(device, ()))
+    def _show(self, node: str, own: set[Key], namespace: str) -> None:
+        """Tell the fleet what is left of a node for a pod, besides what its own claim holds."""
+        machine, listed = self.pools[node]
+        free, shared, sliced, only = set(), set(), set(), set()
+        parts: dict[int, tuple[Placed, ...]] = {}
+        placed = {self.homes[name].gpu[1] for name in listed if self.homes[name].part is not None}
+        for gpu in machine.gpus:
+            name = slices.device_name(gpu.uuid)
+            device = listed.get(name)
+            if device is None and name not in placed:
+                continue
+            attributes = {} if device is None else device["attributes"]
+            loads = self._loads((node, name), own)
+            if attributes.get("type", {}).get("string") != "gpu":
+                only.add(gpu.index)
+            if not ("exclusiveTo" in attributes and any(key[0] != namespace for key, _ in loads)):
+                if "shareable" in attributes:
+                    shared.add(gpu.index)
+                if "mig" in attributes or name in placed:
+                    sliced.add(gpu.index)
+            if not loads:
+                free.add(gpu.index)
+            elif all(takes is not None and not any(part.hidden for part in takes) for _, takes in loads):
+                parts[gpu.index] = tuple(_placed(gpu.index, part) for _, takes in loads for part in takes or ())
+        offer = Offer(shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only))
+        shown = machine.name, machine.gpus, free, offer, parts
+        if self._shown.get(node) != shown:
+            self._fleet.set_node(node, machine, free)
+            self._fleet.set_offer(node, offer)
+            self._fleet.set_parts(node, parts)
+            self._shown[node] = shown
+
+    def _loads(self, gpu: Gpu, own: set[Key]) -> list[tuple[Key, Takes]]:
+        """Return what others hold of a GPU, or were promised, or may have been."""
+        found = dict(self._allocated.get(gpu, {}))
+        found |= {self._keys[uid]: self.made[uid].takes[gpu] for uid in self._promised.get(gpu, ())}
+        unsure = [(key, takes[gpu]) for key, takes in self._unsure.values() if gpu in takes and key not in found]
+        every = itertools.chain(found.items(), self._orphaned.get(gpu, ()), unsure)
+        return [(key, takes) for key, takes in every if key not in own]
 
     def _promised_cpu(self, besides: Object) -> dict[str, int]:
         """CPU of pods that are not bound yet, by the node that they were promised to or nominated for."""
@@ -142,9 +197,9 @@ class Truth:
             if pod is besides or pod["spec"].get("nodeName") or fit.finished(pod):
                 continue
             own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
-            held = [self.made[uid].devices for uid, key in self._keys.items() if key in own]
-            held += [devices for key, devices in self._unsure.values() if key in own]
-            nodes = {node for devices in held for node, _ in devices}
+            held = [self.made[uid].takes for uid, key in self._keys.items() if key in own]
+            held += [takes for key, takes in self._unsure.values() if key in own]
+            nodes = {node for takes in held for node, _ in takes}
             nodes.add(pod.get("status", {}).get("nominatedNodeName", ""))
             for node in nodes:
                 cpu[node] = cpu.get(node, 0) + fit.cpu_of(pod)
@@ -156,27 +211,26 @@ class Truth:
         self._version = self._server.version
         self._allocated, self._promised = {}, {}
         self._keys = {}
-        self._orphaned = set()
+        self._orphaned = {}
         for claim in self._server.all(RESOURCE_CLAIMS):
             metadata = claim["metadata"]
-            key = metadata["namespace"], metadata["name"]
-            for device in given(claim):
-                self._allocated.setdefault(device, []).append(key)
+            uid, key = metadata["uid"], (metadata["namespace"], metadata["name"])
+            for gpu, takes in given(claim, self.homes).items():
+                self._allocated.setdefault(gpu, {})[key] = takes
             if self.live(claim):
-                self._keys[metadata["uid"]] = key
-                for device in self.made[metadata["uid"]].devices:
-                    self._promised.setdefault(device, []).append(metadata["uid"])
-            elif metadata["uid"] in self.made:
-                self._orphaned |= self.made[metadata["uid"]].devices
+                self._keys[uid] = key
+                for gpu in self.made[uid].takes:
+                    self._promised.setdefault(gpu, []).append(uid)
+            elif uid in self.made:
+                for gpu, takes in self.made[uid].takes.items():
+                    self._orphaned.setdefault(gpu, []).append((key, takes))
+
+
+def _placed(number: int, part: Part) -> Placed:
+    if part.slices:
+        return MigPart(gpu=number, profile=part.profile, start=part.start, size=part.slices)
+    return SharePart(gpu=number, amount=Amount(part.cores, part.memory_mib))
 
 
 def _ready(node: Object) -> bool:
     return {"type": "Ready", "status": "True"} in node["status"]["conditions"]
-
-
-def given(claim: Object) -> Iterator[Device]:
-    """Give the devices that a claim was allocated; one for monitoring takes none from anybody."""
-    allocation = claim.get("status", {}).get("allocation") or {}
-    for result in allocation.get("devices", {}).get("results", ()):
-        if not result.get("adminAccess"):
-            yield result["pool"], result["device"]

@@ -30,6 +30,7 @@ class Node(msgspec.Struct):
     cpu: int = 16
     generation: int = 0
     gone: frozenset[int] = frozenset()
+    form: str = "whole"
     cordoned: bool = False
     ready: bool = True
     tainted: bool = False
@@ -57,12 +58,14 @@ class World:
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
         self._strangers = 0
-        self.server.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+        for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
+            self.server.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
 
     # Nodes and GPUs.
 
     def add_node(self, node: Node) -> None:
         self.nodes[node.name] = node
+        self.truth.homes |= machines.homes(node.profile, node.name)
         self.show_node(node)
         self.publish(node)
 
@@ -88,22 +91,38 @@ class World:
         """Publish a node's pool anew; one that is not ``whole`` lacks a slice, and nothing of it is given away."""
         node.generation += 1
         machine = machines.machine(node.profile, node.name, node.gone)
-        listed = machines.devices(node.profile, node.name, node.gone)
+        listed = machines.devices(node.profile, node.name, node.gone, node.form)
         self.truth.pools.pop(node.name, None)
         if whole:
             self.truth.pools[node.name] = machine, listed
-        for built in machines.pool(node.profile, node.name, node.gone, node.generation):
+        pool = machines.pool(node.profile, node.name, node.gone, node.form, node.generation)
+        for built in pool:
             if not whole:
-                built["spec"]["pool"]["resourceSliceCount"] = 2
+                built["spec"]["pool"]["resourceSliceCount"] = len(pool) + 1
             self.server.put(RESOURCE_SLICES, built)
+        self._drop(node, {built["metadata"]["name"] for built in pool})
         self.trace("node %s publishes %d devices, generation %d", node.name, len(listed), node.generation)
 
     def withdraw_pool(self, node: Node) -> None:
         """Take a node's slices away, as an agent does that loses its driver."""
         self.truth.pools.pop(node.name, None)
-        for built in machines.pool(node.profile, node.name, node.gone, node.generation):
-            self.server.remove(RESOURCE_SLICES, ("", built["metadata"]["name"]))
+        self._drop(node, set())
         self.trace("node %s publishes nothing", node.name)
+
+    def reform(self, node: Node, form: str) -> None:
+        """Hand a node's GPUs out in other forms, as an agent does when the policies file changes and nobody has any."""
+        given = any(gpu[0] == node.name for gpu in self.truth.allocated())
+        if not given and not self.scheduler.reserves(node.name):
+            node.form = form
+            self.trace("node %s hands out its GPUs %s", node.name, form)
+            self.publish(node)
+
+    def _drop(self, node: Node, besides: set[str]) -> None:
+        """Take away a node's slices but some."""
+        found = [piece["metadata"]["name"] for piece in self.server.all(RESOURCE_SLICES) if _is_agents(piece, node)]
+        for name in found:
+            if name not in besides:
+                self.server.remove(RESOURCE_SLICES, ("", name))
 
     # Pods.
 
@@ -153,20 +172,33 @@ class World:
         return f"{what}-{self._strangers}"
 
     def take(self, node: Node, count: int) -> None:
-        """Let somebody else's claim be given free devices of a node."""
-        taken = self.truth.allocated().keys() | self.scheduler.reserved()
-        free = [device for device in sorted(self.truth.listed(node.name)) if (node.name, device) not in taken]
-        self.rng.shuffle(free)
-        results = [
-            {"request": "r", "driver": names.DRIVER, "pool": node.name, "device": device} for device in free[:count]
-        ]
+        """Let somebody else's claim be given whole GPUs of a node, as many as there are of so many."""
+        gpus = sorted(name for name in self.truth.listed(node.name) if self.truth.homes[name].part is None)
+        self.rng.shuffle(gpus)
+        self._allocate(node, [_request(names.DEVICE_CLASS, gpu) for gpu in gpus], most=count)
+
+    def take_part(self, node: Node) -> None:
+        """Let somebody else's claim, without a word of ours, be given a share or a MIG slice of a node."""
+        share = {names.CAPACITY_CORES: "30", names.CAPACITY_MEMORY: "4096Mi"}
+        piece = {names.CAPACITY_MEMORY_SLICES: "1", names.CAPACITY_COMPUTE_SLICES: "1"}
+        device_class, amounts = self.rng.choice(((names.SHARE_CLASS, share), (names.MIG_CLASS, piece)))
+        self._allocate(node, [_request(device_class, None, amounts)], most=1)
+
+    def _allocate(self, node: Node, requests: list[Object], *, most: int) -> None:
+        """Make a claim of somebody else's, with as many of these requests as are served."""
+        spec: Object = {"devices": {"requests": []}}
+        results: list[Object] = []
+        for number, exactly in enumerate(requests):
+            tried = [*spec["devices"]["requests"], {"name": f"r{number}", "exactly": exactly}]
+            found = self.scheduler.allocate({"spec": {"devices": {"requests": tried}}}, node.name)
+            if found is not None and len(results) < most:
+                spec["devices"]["requests"], results = tried, found
         if results:
             name = self.name("rival")
-            spec: Object = {"devices": {"requests": []}}
             status = {"allocation": {"devices": {"results": results}}}
             metadata = {"name": name, "namespace": "default"}
             self.server.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": status})
-            self.trace("%s takes %s", name, [(r["pool"], r["device"]) for r in results])
+            self.trace("%s takes %s", name, [(r["pool"], r["device"], r.get("consumedCapacity")) for r in results])
 
     def fill_cpu(self, node: Node, cpu: int) -> None:
         """Bind somebody else's pod to a node, if it has the CPU."""
@@ -181,6 +213,18 @@ class World:
         head = {"name": name, "namespace": "default"} | (metadata or {})
         spec.setdefault("containers", [_container(0)])
         self.server.put(PODS, {"metadata": head, "spec": spec, "status": {"phase": phase}})
+
+
+def _is_agents(piece: Object, node: Node) -> bool:
+    """Return whether a slice is one that a node's agent wrote, and no stranger."""
+    return bool(piece["metadata"]["name"].endswith(f"-{names.DRIVER}-{node.name}"))
+
+
+def _request(device_class: str, device: str | None, amounts: dict[str, str] | None = None) -> Object:
+    exactly: Object = {"deviceClassName": device_class}
+    if device is not None:
+        exactly["selectors"] = [{"cel": {"expression": f'uuid in ["{device}"]'}}]
+    return exactly | ({"capacity": {"requests": amounts}} if amounts else {})
 
 
 def _container(cpu: int) -> Object:

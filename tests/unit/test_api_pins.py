@@ -49,6 +49,14 @@ def test_a_claim_of_parts_says_what_it_is_pinned_to(placed: tuple[str, ...]) -> 
     assert found.numbers() == {0: "GPU-a", 1: "GPU-b"}
 
 
+@pytest.mark.parametrize("placed", [(), ("GPU-b",)])
+def test_a_claim_of_parts_says_all_that_it_takes(placed: tuple[str, ...]) -> None:
+    """The admission policy refuses it else, also where a slice is a device of its own."""
+    claim = made(SHARE, SLICE, placed=placed)
+    asked = [exactly(claim, number)["capacity"]["requests"] for number in (0, 1)]
+    assert asked == [{"cores": "25", "memory": "20480Mi"}, {"memorySlices": "4", "computeSlices": "3"}]
+
+
 def test_the_servers_form_of_a_quantity_is_the_same() -> None:
     claim = made(SHARE)
     exactly(claim)["capacity"]["requests"] = {"cores": "25", "memory": "20Gi"}

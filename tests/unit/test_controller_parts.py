@@ -8,11 +8,12 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api import names, slices
+from dradriver.api.abilities import Abilities
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
 from dradriver.controller.review import Wait, Withdraw, review
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 SHARED = Mode(shared="time-slicing")
@@ -414,3 +415,22 @@ async def test_a_slice_of_a_template_keeps_its_gpu_from_being_whole_and_its_plac
 def nodes_of(cluster: GpuCluster, pod: str) -> list[str]:
     terms = cluster.get_pod(pod)["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
+
+
+@pytest.mark.parametrize("part", [Amount(cores=50), ("1g.10gb",)])
+async def test_a_pod_is_told_that_the_server_keeps_nothing_that_divides_a_gpu(part: Amount | tuple[str, ...]) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=SHARED)
+    unable = Abilities(taints=False, shares=False, counters=False)
+    modes = {gpu.uuid: SHARED for gpu in cluster.machines["a"].gpus}
+    for built in slices.build(cluster.machines["a"], node="a", node_uid="n", modes=modes, abilities=unable):
+        built["spec"]["pool"]["generation"] = 2
+        cluster.put(RESOURCE_SLICES, built)
+    cluster.pod("p", part)
+    await step(cluster)
+    assert (cluster.note("p", "reason") or "").endswith(
+        "; the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on"
+    )
+    cluster.pod("whole", 9)
+    await step(cluster)
+    assert "API server" not in (cluster.note("whole", "reason") or "")

@@ -1,0 +1,117 @@
+"""Kubernetes 1.34 and 1.35 keep nothing in slices that divides a GPU: what is safe there is handed out, and said.
+
+Each version has a cluster of its own beside the others' one; it is built from source the first time, in four minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.topology.profiles import load
+from tests import deploy, needs
+from tests.cluster import Cluster
+from tests.cluster.settings import DEFAULT_KUBERNETES, KUBERNETES_VERSIONS, minor_of
+from tests.e2e import parts
+from tests.e2e.kubectl import (
+    Namespace,
+    claim_template,
+    eventually,
+    no_gpu_is_owned_twice,
+    owners,
+    pod,
+    pod_of_template,
+    told_why,
+)
+
+Object = dict[str, Any]
+
+NODE, SHARED = deploy.SHARED
+PLACEMENTS = 5
+SHARES = 4
+OLDER = [version for version in KUBERNETES_VERSIONS if version != DEFAULT_KUBERNETES]
+
+
+@pytest.fixture(scope="module", params=OLDER)
+def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    needs.real_cluster(request.param)
+    cluster = Cluster(f"e2e-{minor_of(request.param)}", version=request.param)
+    cluster.up()
+    try:
+        rule = "policies.gpus[2]"
+        asked = (f"{rule}.nodes[0]={NODE}", f"{rule}.numbers[0]={PLACEMENTS}", f"{rule}.mig=placements")
+        deploy.install(cluster, *asked)
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster) -> None:
+    uuids = [gpu.uuid.lower() for gpu in load(deploy.MACHINES[NODE], seed=NODE).gpus]
+    published = eventually("the GPUs are published", lambda: devices(older))
+    shares = {f"{uuids[SHARED]}-share-{number}" for number in range(SHARES)}
+    assert Counter(device["name"] for device in published) == Counter(shares | set(uuids) - {uuids[SHARED]}), (
+        "every other GPU is whole"
+    )
+    kinds = {device["name"]: device["attributes"]["type"]["string"] for device in published}
+    assert {name for name, kind in kinds.items() if kind == "share"} == shares
+    assert not [
+        key for device in published for key in device if key in ("allowMultipleAllocations", "consumesCounters")
+    ]
+
+    agent = parts.agent(older, NODE)["name"]
+    ours = ("-n", deploy.NAMESPACE)
+    log = older.kubectl(*ours, "logs", agent).stdout
+    page = older.kubectl(
+        "get", "--raw", f"/api/v1/namespaces/{deploy.NAMESPACE}/pods/{agent}:8081/proxy/metrics"
+    ).stdout
+    events = json.loads(older.kubectl("get", "events.events.k8s.io", "-A", "-o", "json").stdout)["items"]
+    told = Counter(e["note"] for e in events if e["reason"] == "ServerLacks" and e["regarding"]["name"] == NODE)
+    for lacking in ("taints", "shares", "counters"):
+        said = f"the API server keeps no {lacking} in slices"
+        assert log.count(said) == 1
+        assert [count for note, count in told.items() if note.startswith(said)] == [1]
+        assert f'gpu_topology_node_server_lacks{{what="{lacking}"}} 1.0' in page
+
+
+def devices(cluster: Cluster) -> list[Object]:
+    slices = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    return [d for piece in slices if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
+
+
+def test_whole_gpus_are_placed_and_parts_wait_or_are_equal_shares(older: Cluster) -> None:
+    name = "t-older"
+    older.kubectl("create", "namespace", name)
+    namespace = Namespace(older, name)
+    namespace.apply(
+        pod("whole", gpus=4, words={names.POLICY: "nvlink"}, node=NODE),
+        pod("half", gpus=1, words={names.SHARE: "0.5"}, node=NODE),
+        pod("slice", gpus=1, words={names.MIG_PROFILE: "1g.10gb"}, node=NODE),
+    )
+    namespace.wait_running("whole")
+    assert len(namespace.devices("whole")) == 4
+    for waiting in ("half", "slice"):
+        reason = told_why(namespace, waiting)
+        assert "the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on" in reason
+
+    amounts = {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}
+    namespace.apply(claim_template("share", names.SHARE_CLASS, amounts))
+    users = [f"user-{number}" for number in range(SHARES)]
+    namespace.apply(*(pod_of_template(one, "share", node=NODE) for one in users))
+    namespace.wait_running(*users)
+    assert len({tuple(namespace.devices(one)) for one in users}) == 1
+    any_gpus = {names.POLICY: "best-effort"}
+    namespace.apply(pod_of_template("more", "share", node=NODE), pod("rest", gpus=4, words=any_gpus, node=NODE))
+    namespace.kubectl("wait", "--for=jsonpath={.status.conditions[0].reason}=Unschedulable", "pod/more")
+    told_why(namespace, "rest")
+    namespace.apply(pod("three", gpus=3, words=any_gpus, node=NODE))
+    namespace.wait_running("three")
+    assert no_gpu_is_owned_twice(older)
+    assert len(owners(older)) == 4 + 3 + SHARES
+    older.kubectl("delete", "namespace", name, "--timeout=120s")
+    eventually("every GPU is free again", lambda: not owners(older))
