@@ -28,7 +28,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
-from dradriver.node.claims.status import Statuses
+from dradriver.node.claims.status import Statuses, ToldClaim
 from dradriver.node.devices import assemble
 from dradriver.node.devices.made import BOOT_ID, boot_id
 from dradriver.node.devices.share import Sharing
@@ -116,7 +116,7 @@ async def run(
     )
 
     async def get_claim(namespace: str, name: str) -> ResourceClaim:
-        return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
+        return await client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ToldClaim)
 
     async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
         if not discovery.slow:
@@ -258,6 +258,7 @@ async def run(
         processes=processes,
         gpus=claimable,
         on_held=held,
+        on_used=statuses.check,
         interval_s=reconcile_s,
     )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)

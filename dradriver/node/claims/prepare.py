@@ -121,6 +121,10 @@ class Preparer:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def answered(self, uid: str) -> bool:
+        """Return whether this process has told the kubelet of the claim as it is prepared."""
+        return uid in self._sure
+
     def doubt(self, uid: str) -> None:
         """Have the claim compared with the API again before it is answered from its entry."""
         self._sure.pop(uid, None)
@@ -190,8 +194,10 @@ class Preparer:
         """Undo what a killed agent left on the hardware for claims that are not prepared."""
         await self._making.clean()
 
-    async def rebuild(self) -> None:
+    async def rebuild(self) -> set[str]:
         """Write anew the entries that a newer agent wrote, from the API and the CDI specs; what cannot be is left.
+
+        Returns the uids of those whose claims do not exist any more.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
@@ -200,20 +206,27 @@ class Preparer:
         async with locked(self._lock):
             self._ledgers.claims.read()  # sets aside
             aside = {uid: rebuild.identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
+        vanished = set()
         for uid, known in aside.items():
             machine = self._machine()
             if known is None or machine is None:
                 continue
             try:
                 claim = await self._read(known.namespace, known.name, until=math.inf, at_most_s=GET_S)
+            except _GoneError:
+                vanished.add(uid)
+                continue
             except NotYetError as error:
                 logger.warning(
                     "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
                 )
                 continue
-            if claim.metadata.uid == uid:
-                async with locked(self._lock):
-                    self._rebuild(claim, machine)
+            if claim.metadata.uid != uid:
+                vanished.add(uid)
+                continue
+            async with locked(self._lock):
+                self._rebuild(claim, machine)
+        return vanished
 
     def _rebuild(self, claim: ResourceClaim, machine: Machine) -> None:
         uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
@@ -324,7 +337,7 @@ class Preparer:
                 return await self._get_claim(namespace, name)
         except ApiError as error:
             if error.not_found:
-                raise NotYetError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
+                raise _GoneError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
             raise NotYetError(f"claim {namespace}/{name} cannot be read: {error}") from error
         except (Unreachable, TimeoutError) as error:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
@@ -367,6 +380,10 @@ class Preparer:
         self._sure.pop(uid, None)
         self.poke()
         return True
+
+
+class _GoneError(NotYetError):
+    """The API server does not know the claim."""
 
 
 class _CallError(NotYetError):

@@ -13,8 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
+
 from dradriver.api import names
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.objects import ClaimStatus, ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
@@ -27,6 +29,30 @@ Apply = Callable[[str, str, dict[str, Any]], Awaitable[object]]
 _WAITING: Final = 256  # claims; each is some kilobytes
 _TRIES: Final = 5
 _PAUSE_S: Final = 2.0
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """Which device an entry of a claim's status is of."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+
+
+class _WithDevices(ClaimStatus, frozen=True):
+    devices: tuple[DeviceStatus, ...] = ()
+
+
+class ToldClaim(ResourceClaim, frozen=True):
+    """A claim with what its status says of devices, which the agent alone reads."""
+
+    status: _WithDevices = _WithDevices()
+
+    def tells(self, prepared: PreparedClaim) -> bool:
+        """Return whether the status has an entry for each device that is prepared."""
+        told = {(one.driver, one.pool, one.device, one.share_id) for one in self.status.devices}
+        return {(names.DRIVER, one.pool, one.device, one.share_id) for one in prepared.devices} <= told
 
 
 class Statuses:
@@ -44,6 +70,11 @@ class Statuses:
             self._queue.put_nowait(body(claim, prepared, now=datetime.datetime.now(datetime.UTC)))
         except asyncio.QueueFull:
             metrics.STATUS_LOST.inc()
+
+    def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
+        """Have the status written of a claim that does not say it: an agent may end before it has written all."""
+        if isinstance(claim, ToldClaim) and not claim.tells(prepared):
+            self.put(claim, prepared)
 
     async def run(self) -> None:
         """Write what comes, until cancelled."""
