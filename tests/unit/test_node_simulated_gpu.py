@@ -227,3 +227,20 @@ def test_a_damaged_file_is_said(sliced: SimulatedGpu, tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_text("{")
     with pytest.raises(HardwareError, match="remove this file"):
         sliced.gpu_instances(GPU)
+
+
+def test_a_call_that_hangs_is_answered_when_it_does_no_more(
+    sliced: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, looked = tmp_path / "hangs", []
+    hangs.write_text("nvmlGpuInstanceCreateComputeInstance\n")
+    instance = sliced.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+
+    def look(_: float) -> None:
+        looked.append(sliced.compute_instances(GPU, instance))
+        if len(looked) == 3:
+            hangs.unlink()
+
+    monkeypatch.setattr("dradriver.node.devices.simulated.time.sleep", look)
+    assert sliced.create_compute_instance(GPU, instance) in sliced.compute_instances(GPU, instance)
+    assert looked == [{}, {}, {}]
