@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.node.claims.lock import locked
+from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
@@ -203,8 +203,9 @@ async def test_calls_for_a_claim_do_not_cross_and_those_for_others_do(world: Sli
     await waiting
     assert await newer.prepare(*asked) == await waiting
     (entry,) = (entry for uid, entry in (await newer.prepared()).items() if uid == "uid-c")
-    async with locked(world.folder / "state" / "calls.lock", of="uid-c"):
-        assert not await newer.unprepare_if("uid-c", entry.stamp)  # somebody is at it
+    held = await take(world.folder / "state" / "calls.lock", of="uid-c")
+    assert not await newer.unprepare_if("uid-c", entry.stamp)  # somebody is at it
+    os.close(held)
     assert await newer.unprepare_if("uid-c", entry.stamp)
     assert world.instances == {}
 

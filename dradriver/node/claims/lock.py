@@ -23,14 +23,19 @@ _BYTE: Final = "hhqqi0q"  # fcntl.h, struct flock: type, whence, start, length, 
 
 
 @contextlib.asynccontextmanager
-async def locked(path: Path, *, of: str | None = None, patience_s: float = _PATIENCE_S) -> AsyncIterator[int]:
-    """Hold a lock during the block, against other tasks and other processes; the arguments are those of ``take``.
+async def locked(path: Path) -> AsyncIterator[None]:
+    """Hold the one lock of a file during the block, against other tasks and other processes.
 
-    A block that awaits must be one that nobody cancels, or that may be cut in two: the kubelet gives up after 45 s.
+    A block that awaits must be one that nobody cancels: the kubelet gives up after 45 s, and the block would be cut in
+    two.
+
+    Raises:
+        NotYetError: Another process does not let go of it.
+        OSError: The lock file cannot be opened.
     """
-    descriptor = await take(path, of=of, patience_s=patience_s)
+    descriptor = await take(path)
     try:
-        yield descriptor
+        yield
     finally:
         os.close(descriptor)
 
@@ -40,7 +45,7 @@ async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIEN
 
     Args:
         path: The lock file.
-        of: Whose lock in that file, by any name; None for the one lock of a file that has no others.
+        of: Whose lock it is in a file of many; None where it is the file's only one.
         patience_s: How long to wait for others.
 
     Raises:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 60.0  # for another instance's work
+_PATIENCE_S: Final = 35.0  # for others' work; the kubelet gives up after 45 s
 
 
 class Making:
@@ -108,7 +108,10 @@ class Making:
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """Hold the lock of the hardware, until the driver has answered to all that it was asked in the block."""
-        descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
+        try:
+            descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
+        except NotYetError as error:
+            raise NotYetError("hardware is still being changed for others, or its driver does not answer") from error
         try:
             yield
         finally:
