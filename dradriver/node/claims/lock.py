@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from dradriver.node import files
 from dradriver.node.errors import NotYetError
 
 _RETRY_S: Final = 0.02  # the node's lock is held for a few file operations
@@ -75,12 +76,12 @@ def _open(path: Path) -> int:
 
 
 def _try(descriptor: int, of: str | None) -> bool:
+    if of is None:
+        return files.lock(descriptor)
+    # One byte of a file that never has any. Unlike POSIX's other locks this kind is the descriptor's (fcntl(2)).
+    at = int.from_bytes(hashlib.sha256(of.encode()).digest()[:7], "big")
     try:
-        if of is None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:  # one byte of a file that never has any; unlike POSIX's such a lock is the descriptor's (fcntl(2))
-            at = int.from_bytes(hashlib.sha256(of.encode()).digest()[:7], "big")
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_BYTE, fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_BYTE, fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
     except BlockingIOError:
         return False
     return True

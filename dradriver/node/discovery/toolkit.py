@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import time
@@ -135,7 +134,7 @@ class BaseSpecification:
         descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             until = time.monotonic() + PATIENCE_S
-            while not _locked(descriptor):
+            while not files.lock(descriptor):
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
                 time.sleep(_LOOK_S)
@@ -230,14 +229,6 @@ def below(host_root: Path, driver_root: Path | None) -> str | None:
     with contextlib.suppress(ValueError):
         return str(Path("/") / driver_root.relative_to(host_root))
     return None
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _holds(path: Path, data: bytes) -> bool:
