@@ -266,6 +266,7 @@ async def run(
         processes=processes,
         gpus=claimable,
         on_held=held,
+        on_used=statuses.check,
         interval_s=reconcile_s,
     )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import time
@@ -76,6 +77,19 @@ def remove(path: Path, *, durable: bool = True) -> None:
             shutil.rmtree(path)
         if durable:
             _sync(path.parent)
+
+
+def lock(descriptor: int) -> bool:
+    """Take the lock of an open file or folder, which every duplicate of the descriptor holds; return whether it is had.
+
+    Raises:
+        OSError: It cannot be locked.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sync(folder: Path) -> None:

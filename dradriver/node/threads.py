@@ -36,6 +36,13 @@ class Thread:
             threading.Thread(target=self._serve, name=self._name, daemon=True).start()
         return await future
 
+    def put(self, work: Callable[[], None]) -> None:
+        """Have work done that cannot fail, when all that was given before is done; at once if nothing ever was."""
+        if self._started:
+            self._works.put(work)
+        else:
+            work()
+
     def _serve(self) -> None:
         while True:
             self._works.get()()

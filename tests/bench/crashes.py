@@ -1,7 +1,8 @@
 """A node's agents killed at every line of prepare and unprepare: ``python -m tests.bench.crashes --seeds 10000``.
 
 Each seed is a story of its own, and is replayed exactly: ``--seed 7``. In the end all is given back, and nothing may be
-left of anything: no file, no spec, no instance on a GPU.
+left of anything: no file, no spec, no instance on a GPU. With ``--rolling`` agents serve side by side and are replaced,
+and the kubelet gives up calls that are under way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from tests.fakes.crashes import CLAIMS, Kill, Node
+from tests.fakes import rolling
+from tests.fakes.crashes import Kill, Node
+from tests.fakes.crowd import CLAIMS
 
 SEEDS = 10_000
 STEPS = 8
@@ -50,10 +53,18 @@ def story(seed: int) -> int:
     return node.kills
 
 
-def _told(seed: int) -> tuple[int, int, str]:
+def story_of_two(seed: int) -> int:
+    """Play one story of agents side by side and return how many of them ended."""
+    node = rolling.Node(seed)
+    node.play()
+    return node.ended
+
+
+def _told(given: tuple[bool, int]) -> tuple[int, int, str]:
+    of_two, seed = given
     logging.disable(logging.CRITICAL)
     try:
-        return seed, story(seed), ""
+        return seed, (story_of_two if of_two else story)(seed), ""
     except BaseException:
         return seed, 0, traceback.format_exc()
 
@@ -65,20 +76,21 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--first", type=int, default=0, help="the first (%(default)s)")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     options.add_argument("--seed", type=int, help="only this one")
+    options.add_argument("--rolling", action="store_true", help="agents side by side")
     given = options.parse_args(arguments)
     if given.seed is not None:
-        story(given.seed)
+        (story_of_two if given.rolling else story)(given.seed)
         return 0
     began, kills, broken = time.monotonic(), 0, []
     with multiprocessing.get_context("fork").Pool(given.jobs, maxtasksperchild=200) as pool:
         for seed, count, text in pool.imap_unordered(
-            _told, range(given.first, given.first + given.seeds), chunksize=10
+            _told, [(given.rolling, given.first + number) for number in range(given.seeds)], chunksize=10
         ):
             kills += count
             if text:
                 broken.append(seed)
                 print(f"seed {seed}:\n{text}")
-    print(f"{given.seeds} stories, {kills} kills, {len(broken)} broken, {time.monotonic() - began:.0f} s")
+    print(f"{given.seeds} stories, {kills} agents died, {len(broken)} broken, {time.monotonic() - began:.0f} s")
     return bool(broken)
 
 

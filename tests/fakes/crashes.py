@@ -21,7 +21,6 @@ from unittest import mock
 
 import msgspec
 
-from dradriver.api import names
 from dradriver.api.objects import ResourceClaim
 from dradriver.node import files
 from dradriver.node.claims import cdi
@@ -37,68 +36,17 @@ from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import DeviceBusyError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
-from tests.fakes.node import NODE, claim, device, edits, machine, parameters, result, typed, uuid
-from tests.fakes.parts import PROFILES, sliceable
+from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated, overlap, parts
+from tests.fakes.node import NODE, edits, machine, typed, uuid
+from tests.fakes.parts import sliceable
 from tests.paths import REPO
 
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
-    """A part of a GPU.
-
-    Attributes:
-        gpu: The GPU's number.
-        slices: The memory slices that it surely takes of a GPU with MIG instances.
-        device: What follows the GPU's name in the device's.
-        consumed: What it has of a device that others have too.
-        mig: What the controller says of it.
-        share: Tells it from others of one device.
-    """
-
-    gpu: int
-    slices: tuple[int, ...] = ()
-    device: str = ""
-    consumed: tuple[tuple[str, str], ...] = ()
-    mig: tuple[str, int] | None = None
-    share: str | None = None
-
-
-def _slices(memory: int, compute: int) -> tuple[tuple[str, str], ...]:
-    return ((names.CAPACITY_MEMORY_SLICES, str(memory)), (names.CAPACITY_COMPUTE_SLICES, str(compute)))
-
-
-def _share(cores: int) -> tuple[tuple[str, str], ...]:
-    return ((names.CAPACITY_CORES, str(cores)), (names.CAPACITY_MEMORY, "4Gi"))
-
-
-# GPUs that have MIG instances, that are shared by MPS, and by time-slicing, and one with instances of an administrator.
-MIG, MPS, SLICED, STATIC = (4, 5), 6, 7, 3
-THERE = (("3g.40gb", 4), ("2g.20gb", 0))
-# Whole GPUs by number, and parts of GPUs.
-CLAIMS: dict[str, tuple[int | Part, ...]] = {
-    "a": (0,),
-    "b": (1,),
-    "c": (0, 1),
-    "d": (1, 2),
-    "e": (2,),
-    "f": (2, 0),
-    "g": (Part(4, (0, 1, 2, 3), "-9-0"),),
-    "h": (Part(4, (4, 5, 6, 7), "-9-4"), Part(5, (0, 1), "-14-0")),
-    "i": (Part(5, share="i0", consumed=_slices(1, 1)), Part(5, share="i1", consumed=_slices(1, 1)), 1),
-    "j": (5,),
-    "k": (Part(4, (4, 5), share="k", consumed=_slices(2, 1), mig=("1g.20gb", 4)),),
-    "l": (Part(MPS, share="l", consumed=_share(25)),),
-    "m": (Part(MPS, share="m", consumed=_share(50)), Part(SLICED, share="m", consumed=_share(50))),
-    "n": (MPS,),
-    "o": (Part(SLICED, share="o", consumed=_share(10)), 2),
-    "p": (SLICED,),
-    "q": (Part(STATIC, (4, 5, 6, 7), "-9-4"),),
-    "r": (Part(STATIC, (0, 1), "-14-0"), Part(STATIC, (4, 5, 6, 7), "-9-4")),
-}
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 _CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "records.py", "files.py"))
-_HELD = str(REPO / "dradriver/node/claims/lock.py")  # a lock goes with its process, which nothing here can play
+_HELD = str(REPO / "dradriver/node/claims/lock.py")  # a lock goes with its process, whose lines do not matter
 
 
 class Kill(NamedTuple):
@@ -188,7 +136,7 @@ class Node:
         self.boots = 1
         self.kills = 0
         self.gpus = SimulatedGpu(self.folder / "hardware.json")
-        self._administer()
+        administer(self.gpus)
         self.instances = [self._instance(), self._instance()]
         self.restart(0)
         self.restart(1)
@@ -199,11 +147,11 @@ class Node:
 
     def prepare(self, which: int, name: str, kill: Kill | None, again: Kill | None) -> None:
         others = [other for other in self.there if other != name]
-        taken = {part for other in others for part in _parts(CLAIMS[other])}
+        taken = {part for other in others for part in parts(CLAIMS[other])}
         # A reboot took the instances of a claim that was prepared before it: who has its slices now the API knows.
         there = self.whole
         sure = {
-            part if other in there else part._replace(slices=()) for other in others for part in _parts(CLAIMS[other])
+            part if other in there else part._replace(slices=()) for other in others for part in parts(CLAIMS[other])
         }
         answer = self._run(self.instances[which].prepare("default", name, f"uid-{name}"), kill)
         if isinstance(answer, Killed):
@@ -211,10 +159,10 @@ class Node:
                 self.unsure.add(name)
             self.restart(which, again)
         elif isinstance(answer, DeviceBusyError):
-            assert _overlap(taken, CLAIMS[name])
+            assert overlap(taken, CLAIMS[name])
         else:
-            assert not _overlap(sure, CLAIMS[name])
-            assert [one.uuid for one in answer.devices] == [uuid(part.gpu) for part in _parts(CLAIMS[name])]
+            assert not overlap(sure, CLAIMS[name])
+            assert [one.uuid for one in answer.devices] == [uuid(part.gpu) for part in parts(CLAIMS[name])]
             assert _lasting({name: self.told.get(name, answer)}) == _lasting({name: answer})
             self.told[name] = answer
             self.unsure.discard(name)
@@ -234,18 +182,10 @@ class Node:
     def reboot(self, which: int, again: Kill | None) -> None:
         shutil.rmtree(self.folder / "cdi", ignore_errors=True)
         self.gpus.reboot()
-        self._administer()
+        administer(self.gpus)
         self.boots += 1
         self.instances = [self._instance(), self._instance()]
         self.restart(which, again)
-
-    def _administer(self) -> None:
-        """Make the administrator's instances, as his service does at each boot."""
-        self.gpus.set_mig_mode(uuid(STATIC), True)
-        for name, start in THERE:
-            self.gpus.create_compute_instance(
-                uuid(STATIC), self.gpus.create_gpu_instance(uuid(STATIC), PROFILES[name], start)
-            )
 
     def restart(self, which: int, kill: Kill | None = None) -> None:
         """Start the instance again and again until it comes up."""
@@ -305,8 +245,7 @@ class Node:
         assert {noted[key] for key in noted if made[key].done is not None} <= instances <= set(noted.values())
         for gpu in MIG:
             assert not self.gpus.mig_mode(uuid(gpu)) or any(one.uuid == uuid(gpu) for one in made.values())
-        administered = {(PROFILES[name].id, start) for name, start in THERE}
-        assert set(self.gpus.gpu_instances(uuid(STATIC)).values()) == administered
+        assert administered(self.gpus)
         served = [one for one in made.values() if one.kind == "mps"]
         with self.gpus.state(uuid(MPS)) as state:
             assert served or (state.server, state.mode) == (None, DEFAULT)
@@ -369,21 +308,14 @@ class Node:
         mortal = _Mortal(kill)
         with mortal.living():
             answer = self.runner.run(guarded())
-        self.kills += mortal.dead
-        return Killed() if mortal.dead else answer
-
-
-def allocated(name: str) -> dict[str, Any]:
-    """The claim of this name as the scheduler left it."""
-    results, config = [], []
-    for number, part in enumerate(_parts(CLAIMS[name])):
-        more: dict[str, Any] = {"consumedCapacity": dict(part.consumed)} if part.consumed else {}
-        more |= {"shareID": part.share} if part.share else {}
-        results.append(result(f"gpu-{number}", device(part.gpu) + part.device, **more))
-        if part.mig is not None:
-            profile, start = part.mig
-            config.append(parameters(mig={f"gpu-{number}": {"profile": profile, "starts": {uuid(part.gpu): start}}}))
-    return claim(name, results=results, config=config)
+        if not mortal.dead:
+            return answer
+        self.kills += 1
+        for number in os.listdir("/proc/self/fd"):  # what the kernel closes
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{number}").startswith(f"{self.folder}/"):
+                    os.close(int(number))
+        return Killed()
 
 
 def _lasting(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
@@ -396,20 +328,3 @@ def _lasting(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
         )
         for name, one in claims.items()
     }
-
-
-def _parts(parts: tuple[int | Part, ...]) -> list[Part]:
-    return [Part(part) if isinstance(part, int) else part for part in parts]
-
-
-def _overlap(taken: set[Part], wanted: tuple[int | Part, ...]) -> bool:
-    return any(
-        one.gpu == other.gpu
-        and (not _is_part(one) or not _is_part(other) or one == other or bool(set(one.slices) & set(other.slices)))
-        for one in _parts(wanted)
-        for other in taken
-    )
-
-
-def _is_part(part: Part) -> bool:
-    return part != Part(part.gpu)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.bench.crashes import story
-from tests.fakes.crashes import CLAIMS, Kill, Node
+from tests.fakes.crashes import Kill, Node
+from tests.fakes.crowd import CLAIMS
 
 KILL = st.one_of(
     st.none(),

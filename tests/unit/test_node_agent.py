@@ -275,6 +275,29 @@ async def test_the_claims_status_says_what_it_has_and_others_entries_stay() -> N
         assert patch.query == {"fieldManager": "gpu-topology-node", "force": "true"}
 
 
+async def test_a_status_that_an_agent_had_no_time_to_write_is_written_by_the_next() -> None:
+    async with a_node() as node:
+        other = node.put_claim(claim("other", [1]))
+        asked = node.put_claim(claim("c", [0]))
+
+        def devices(name: str) -> list[Any]:
+            found = node.api.find(RESOURCE_CLAIMS, name, "default")
+            return found["status"].get("devices", []) if found else []
+
+        async with node.agent():
+            await node.published()
+            await node.kubelet.prepare(other)
+            await eventually(lambda: devices("other"))
+            node.api.fail(method="PATCH", status=403, reason="Forbidden", times=1)
+            await node.kubelet.prepare(asked)
+            await eventually(lambda: len([r for r in node.api.requests if r.method == "PATCH"]) == 2)
+        assert not devices("c")
+        async with node.agent("pod-2"):
+            await eventually(lambda: devices("c"))
+        assert [entry["device"] for entry in devices("c")] == [device(0)]
+        assert len([r for r in node.api.requests if r.method == "PATCH"]) == 3  # none for the other
+
+
 async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_node() as node:
         asked = node.put_claim(claim("c", [0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.node.claims.lock import locked
+from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
@@ -52,6 +53,16 @@ class Sliced(World):
             with self.gpus.state(uuid(i)) as state:
                 state.mig = True
         self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
+
+    def another(self) -> Preparer:
+        """An instance whose process is another: it has a thread of its own for the hardware."""
+        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
+        return self.preparer()
+
+    def opened(self, name: str) -> int:
+        """How many hold one of the state folder's locks, or wait for it."""
+        there = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+        return sum(path.is_symlink() and Path(os.readlink(path)).name == name for path in there)
 
     def halves(self, name: str, *parts: tuple[int, int]) -> Asked:
         results = [result("gpu", half(uuid(gpu), start)) for gpu, start in parts]
@@ -137,35 +148,66 @@ async def test_a_claim_that_is_given_back_while_it_is_made_is_undone_after_it(wo
     assert world.nothing()
 
 
-async def test_a_prepare_that_waits_for_the_hardware_does_not_outlive_the_unprepare_after_it(world: Sliced) -> None:
+@pytest.mark.parametrize("other", [False, True])
+async def test_a_prepare_that_waits_for_the_hardware_does_not_outlive_the_unprepare_after_it(
+    world: Sliced, other: bool
+) -> None:
     preparer = world.preparer()
+    second = world.another() if other else preparer
     for _ in range(5):  # who gets the lock first is chance
         async with locked(world.folder / "state" / "hardware.lock"):
             waiting = asyncio.create_task(preparer.prepare(*world.halves("c", (0, 0))))
-            await eventually(lambda: preparer._making.busy("uid-c"))
+            await eventually(lambda: world.opened("hardware.lock") == 2)
             waiting.cancel()
-            back = asyncio.create_task(preparer.unprepare("uid-c"))
-            await eventually(lambda: preparer._making.leaving("uid-c"))
+            back = asyncio.create_task(second.unprepare("uid-c"))
+            await eventually(lambda: world.opened("calls.lock") == 2)
         await back
-        assert not preparer._making.busy("uid-c")
+        assert world.opened("calls.lock") == 0
         assert world.nothing()
 
 
-async def test_a_claim_that_is_still_being_given_back_is_not_answered_from_its_entry(world: Sliced) -> None:
+@pytest.mark.parametrize("other", [False, True])
+async def test_a_claim_that_is_still_being_given_back_is_not_answered_from_its_entry(
+    world: Sliced, other: bool
+) -> None:
     preparer = world.preparer()
+    second = world.another() if other else preparer
     asked = world.halves("c", (0, 0))
     await preparer.prepare(*asked)
     async with locked(world.folder / "state" / "hardware.lock"):
         back = asyncio.create_task(preparer.unprepare("uid-c"))
-        await eventually(lambda: preparer._making.leaving("uid-c"))
+        await eventually(lambda: world.opened("hardware.lock") == 2)
         back.cancel()  # the kubelet gives up
         await asyncio.wait([back])
-        again = asyncio.create_task(preparer.prepare(*asked))
-        await asyncio.sleep(0)
+        again = asyncio.create_task(second.prepare(*asked))
+        await eventually(lambda: world.opened("calls.lock") == 2)
         assert not again.done()
     assert env(await again)
     assert world.instances == {0: [0]}
     assert len(world.specs) == 1
+
+
+async def test_calls_for_a_claim_do_not_cross_and_those_for_others_do(world: Sliced) -> None:
+    world.gpus.go_on.clear()
+    waiting = asyncio.create_task(world.preparer().prepare(*world.halves("c", (0, 0))))
+    await eventually(world.gpus.working.is_set)
+    newer = world.another()
+    newer._budget_s = 0.0
+    asked = world.halves("c", (0, 0))
+    with pytest.raises(NotYetError, match=r"an earlier call for the claim \(uid uid-c\) is still under way"):
+        await newer.prepare(*asked)
+    with pytest.raises(NotYetError, match="an earlier call for the claim"):
+        await newer.unprepare("uid-c")
+    await newer.prepare(*world.put(claim("whole", [5])))
+    world.gpus.go_on.set()
+    await waiting
+    assert await newer.prepare(*asked) == await waiting
+    (entry,) = (entry for uid, entry in (await newer.prepared()).items() if uid == "uid-c")
+    held = await take(world.folder / "state" / "calls.lock", of="uid-c")
+    assert not await newer.unprepare_if("uid-c", entry.stamp)  # somebody is at it
+    os.close(held)
+    assert await newer.unprepare_if("uid-c", entry.stamp)
+    assert world.instances == {}
 
 
 async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sliced) -> None:
@@ -182,21 +224,6 @@ async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sli
 async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
     world.processes = {uuid(0): [4711]}
     assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))
-
-
-async def test_what_another_instance_answers_while_an_unprepare_waits_stands(world: Sliced) -> None:
-    preparer, newer = world.preparer(), world.preparer()
-    asked = world.halves("c", (0, 0))
-    await preparer.prepare(*asked)
-    async with locked(world.folder / "state" / "hardware.lock"):
-        back = asyncio.create_task(preparer.unprepare("uid-c"))
-        await eventually(lambda: preparer._making.leaving("uid-c"))
-        back.cancel()  # the kubelet gives up, and calls the instance that registered since
-        await asyncio.wait([back])
-        told = await newer.prepare(*asked)
-    await eventually(lambda: not preparer._making.busy("uid-c"))
-    assert [entry.value for entry in (await newer.prepared()).values()] == [told]
-    assert (world.instances, len(world.specs)) == ({0: [0]}, 1)
 
 
 async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) -> None:
@@ -330,6 +357,38 @@ async def test_a_driver_that_hangs_is_said_and_what_it_does_late_is_undone(
     monkeypatch.undo()
     world.gpus.go_on.set()
     await preparer.clean()
+    assert world.nothing()
+
+
+async def test_what_a_driver_does_late_is_over_before_another_instance_changes_anything(
+    world: Sliced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.node.devices.workshop.PATIENCE_S", 0.05)
+    world.gpus.go_on.clear()
+    asked = world.halves("c", (0, 4))
+    with pytest.raises(NotYetError, match="the driver has not answered"):
+        await patient(world).prepare(*asked)  # what it made is to be undone, too late
+    monkeypatch.undo()
+    again = asyncio.create_task(world.another().prepare(*asked))
+    await eventually(lambda: world.opened("hardware.lock") == 2)
+    world.gpus.working.clear()
+    world.gpus.go_on.set()
+    assert env(await again)
+    assert (world.instances, world.made["uid-c.0"].done is not None) == ({0: [4]}, True)
+
+
+async def test_an_instance_that_ends_keeps_the_hardware_until_the_driver_has_answered(world: Sliced) -> None:
+    world.gpus.go_on.clear()
+    preparer = world.preparer()
+    waiting = asyncio.create_task(preparer.prepare(*world.halves("c", (0, 4))))
+    await eventually(world.gpus.working.is_set)
+    for task in {waiting, *preparer._making._tasks}:  # as the end of its loop does
+        task.cancel()
+    await asyncio.wait([waiting])
+    cleaning = asyncio.create_task(world.another().clean())
+    await eventually(lambda: world.opened("hardware.lock") == 2)
+    world.gpus.go_on.set()
+    await cleaning
     assert world.nothing()
 
 

@@ -354,18 +354,51 @@ async def test_a_newer_claim_whose_gpu_is_lost_now_keeps_its_gpu(world: World) -
     assert (await world.preparer().prepared())["uid-c"].value == before
 
 
-@pytest.mark.parametrize("why", ["gone", "another of its name", "allocated on another node"])
-async def test_what_a_newer_agent_prepared_and_nobody_knows_stays_until_it_is_given_back(
+@pytest.mark.parametrize("why", ["gone", "another of its name"])
+async def test_what_a_newer_agent_prepared_and_nobody_knows_is_given_back_in_the_second_pass(
     world: World, why: str
 ) -> None:
     newer(world)
     world.claims.clear()
     if (obj := UNUSED[why]) is not None:
         world.put(obj)
+    one = reconciler(world)
+    await one.once()
+    world.trouble = [Unreachable("x")]
+    await one.once()  # nobody says so
+    await one.once()
+    assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json.newer-4"])
+    await one.once()
+    assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_what_a_newer_agent_prepared_and_this_one_cannot_copy_stays_until_it_is_given_back(world: World) -> None:
+    newer(world)
+    world.put(UNUSED["allocated on another node"] or {})
     await passes(reconciler(world), 3)
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json.newer-4"])
     await world.preparer().unprepare("uid-c")
     assert (world.specs, world.checkpoint) == ({}, [])
+
+
+async def test_it_tells_once_of_each_claim_that_another_instance_prepared(world: World) -> None:
+    told: list[str] = []
+    own = world.preparer()
+    await own.prepare(*world.put(claim("own", [2])))
+    one = Reconciler(
+        own,
+        world.get_claim,
+        node=NODE,
+        processes=world.running,
+        on_used=lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"),
+    )
+    await passes(one, 2)
+    world.put(claim("c", [0, 1], used=False))
+    await passes(one, 2)
+    assert "uid-c.json" not in world.checkpoint
+    await world.preparer().prepare(*world.put(claim("c", [0, 1])))
+    await one.once()
+    assert told == ["c uid-c", "c uid-c"]
 
 
 async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_is(

@@ -256,3 +256,20 @@ def test_a_gpu_is_seen_as_it_was_changed(tmp_path: Path) -> None:
     assert (device.profile, device.profile_id, device.start) == ("3g.40gb", 9, 4)
     assert gpu.compute_instances(described.uuid, instance) == {device.compute_instance: device.uuid}
     assert SimulatedGpu(tmp_path / "hardware.json", boot="later").seen(described) == described
+
+
+def test_a_call_that_hangs_is_answered_when_it_does_no_more(
+    sliced: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, looked = tmp_path / "hangs", []
+    hangs.write_text("nvmlGpuInstanceCreateComputeInstance\n")
+    instance = sliced.create_gpu_instance(GPU, H100["1g.10gb"], 0)
+
+    def look(_: float) -> None:
+        looked.append(sliced.compute_instances(GPU, instance))
+        if len(looked) == 3:
+            hangs.unlink()
+
+    monkeypatch.setattr("dradriver.node.devices.simulated.time.sleep", look)
+    assert sliced.create_compute_instance(GPU, instance) in sliced.compute_instances(GPU, instance)
+    assert looked == [{}, {}, {}]

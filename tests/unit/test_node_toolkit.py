@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +284,7 @@ def test_without_anything_it_says_the_exact_command(host: Host) -> None:
         f"no CDI specification in {host.cdi} or {host.root}/etc/cdi; install the NVIDIA Container Toolkit on the node "
         "(1.14 or newer), or run: nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml"
     )
-    assert not host.cdi.exists()
+    assert not any(host.cdi.glob("*"))
 
 
 def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
@@ -289,6 +292,46 @@ def test_a_folder_that_cannot_be_written_is_said(host: Host) -> None:
     host.cdi.parent.mkdir(parents=True)
     host.cdi.write_text("no folder")
     assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
+
+
+def test_two_agents_make_it_one_after_the_other(host: Host) -> None:
+    newer = Host(host.root)
+    later = newer.ctk = Ctk(host.root, WHOLE)
+    other = threading.Thread(target=lambda: newer.base.keep(WHOLE))
+
+    def opened() -> int:
+        there = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+        return sum(path.is_symlink() and Path(os.readlink(path)) == host.cdi for path in there)
+
+    class Slow(Ctk):
+        seen = -1
+
+        def run(self, root: Path, command: Sequence[str]) -> bytes:
+            other.start()
+            while not later.calls and opened() < 2:
+                pass
+            self.seen = len(later.calls)
+            return super().run(root, command)
+
+    first = host.ctk = Slow(host.root, WHOLE)
+    assert host.base.keep(WHOLE) == {}
+    other.join()
+    assert (first.seen, len(later.calls)) == (0, 1)
+    assert len(host.made["devices"]) == len(WHOLE.gpus) + 1
+
+
+def test_an_agent_waits_for_another_ones_toolkit_no_longer_than_it_may(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit, "PATIENCE_S", 0.0)
+    host.ctk = Ctk(host.root, WHOLE)
+    host.cdi.mkdir(parents=True)
+    folder = os.open(host.cdi, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
+    os.close(folder)
+    host.now += toolkit.SOON_S
+    assert host.base.keep(WHOLE) == {}
 
 
 def test_a_driver_that_is_not_on_the_host_is_nothing_for_the_hosts_toolkit(tmp_path: Path) -> None:

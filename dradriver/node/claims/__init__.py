@@ -15,5 +15,5 @@ checkpoint  what the kubelet was answered
 cdi         the same, as the container runtime reads it
 reconcile   gives back what nobody uses
 rebuild     claims that a newer agent prepared
-lock        one lock for two instances of the agent
+lock        locks that hold between two instances of the agent
 """

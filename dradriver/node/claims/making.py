@@ -2,8 +2,9 @@
 
 Intents are written before the hardware is touched, the result after it. Between the two no lock is held that others
 need: a GPU takes seconds to change, and a broken one for ever. One lock of its own keeps two instances of the agent
-from changing hardware at the same time. Who gives up waiting does not stop the work: it ends as if nobody had, and the
-next call finds what came of it.
+from changing hardware at the same time: until the driver has answered, whoever still waits for that, or the process is
+gone. Who gives up waiting does not stop the work: it ends as if nobody had, keeps the claim's lock until then, and the
+next call, to whichever instance, finds what came of it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,17 +23,17 @@ from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked
+from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import NotYetError
-from dradriver.node.records import Entry, Stamp
+from dradriver.node.records import Entry
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 60.0  # for another instance's work
+_PATIENCE_S: Final = 35.0  # for others' work; the kubelet gives up after 45 s
 
 
 class Making:
@@ -51,38 +52,33 @@ class Making:
         self._lock = lock
         self._ledgers = ledgers
         self._workshop = workshop
-        self._tasks: dict[str, set[asyncio.Task[Any]]] = {}
-        self._leaving: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()  # else nobody holds one that was given up
 
-    def busy(self, uid: str) -> bool:
-        """Return whether hardware is being changed for the claim by this instance."""
-        return uid in self._tasks
-
-    def leaving(self, uid: str) -> bool:
-        """Return whether the claim is being given back, so that what is there of it is soon gone."""
-        return uid in self._leaving
-
-    async def prepare(self, plan: Plan) -> Entry[PreparedClaim]:
+    async def prepare(self, plan: Plan, held: int) -> Entry[PreparedClaim]:
         """Make what the plan intends, and the claim prepared; the work goes on when the caller gives up.
+
+        Args:
+            plan: What is to be.
+            held: The descriptor that holds the claim's lock.
 
         Raises:
             DriverError: It could not be made, and nothing of it is left, or will be.
             OSError: A file could not be written.
         """
-        return await self._shielded(plan.claim.uid, lambda: self._prepare(plan))
+        return await self._shielded(plan.claim.uid, lambda: self._prepare(plan), held)
 
-    async def unprepare(self, uid: str, stamp: Stamp | None = None) -> bool:
+    async def unprepare(self, uid: str, held: int) -> None:
         """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
 
-        Returns whether it was: not so where its entry has another stamp than the one given.
+        Args:
+            uid: The claim's.
+            held: The descriptor that holds its lock.
 
         Raises:
             DriverError: Something could not be undone, and the claim is prepared still.
             OSError: A file could not be removed.
         """
-        before = set(self._tasks.get(uid, ()))
-        self._leaving[uid] += 1
-        return await self._shielded(uid, lambda: self._unprepare(uid, stamp, before))
+        await self._shielded(uid, lambda: self._unprepare(uid), held)
 
     async def clean(self) -> None:
         """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
@@ -94,28 +90,37 @@ class Making:
         except (DriverError, OSError) as error:
             logger.error("what was made for claims that are not prepared cannot be undone now: %s", error)
 
-    async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]], held: int | None = None) -> T:
+        own = None if held is None else os.dup(held)
         task = asyncio.create_task(work())
-        tasks = self._tasks.setdefault(uid, set())
-        tasks.add(task)
+        self._tasks.add(task)
 
         def ended(done: asyncio.Task[T]) -> None:
-            tasks.discard(done)
-            if not tasks and self._tasks.get(uid) is tasks:
-                del self._tasks[uid]
+            self._tasks.discard(done)
+            if own is not None:
+                os.close(own)
             if not done.cancelled() and (error := done.exception()) is not None:  # seen here where nobody waits
                 logger.info("hardware for claim %s: %s", uid or "none", error)
 
         task.add_done_callback(ended)
         return await asyncio.shield(task)
 
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Hold the lock of the hardware, until the driver has answered to all that it was asked in the block."""
+        try:
+            descriptor = await take(self._hardware, patience_s=_PATIENCE_S)
+        except NotYetError as error:
+            raise NotYetError("hardware is still being changed for others, or its driver does not answer") from error
+        try:
+            yield
+        finally:
+            self._workshop.afterwards(lambda: os.close(descriptor))
+
     async def _prepare(self, plan: Plan) -> Entry[PreparedClaim]:
-        uid = plan.claim.uid
-        async with locked(self._hardware, patience_s=_PATIENCE_S):
+        async with self._alone():
             async with locked(self._lock):
-                if (entry := self._ledgers.find(uid)) is not None:  # by a call that was given up
-                    return entry
-                left = self._ledgers.made.of(uid)
+                left = self._ledgers.made.of(plan.claim.uid)
             await self._undo(left)
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)
@@ -137,22 +142,9 @@ class Making:
                     await self._undo(intents)
                 raise
 
-    async def _unprepare(self, uid: str, stamp: Stamp | None, before: Collection[asyncio.Task[Any]]) -> bool:
-        """Give back, after the calls before this one: a prepare that still waits for the hardware would outlive it."""
-        try:
-            if before:
-                await asyncio.wait(before)
-            return await self._gone(uid, stamp)
-        finally:
-            self._leaving[uid] -= 1
-            if not self._leaving[uid]:
-                del self._leaving[uid]
-
-    async def _gone(self, uid: str, stamp: Stamp | None) -> bool:
-        async with locked(self._hardware, patience_s=_PATIENCE_S):
+    async def _unprepare(self, uid: str) -> None:
+        async with self._alone():
             async with locked(self._lock):
-                if stamp is not None and not self._ledgers.claims.has(uid, stamp):
-                    return False
                 self._ledgers.cdi.remove(uid)
                 made = self._ledgers.made.of(uid)
                 for one in made:  # from now on the claim is not whole
@@ -160,10 +152,9 @@ class Making:
             await self._undo(made)
             async with locked(self._lock):
                 self._ledgers.drop(uid)
-            return True
 
     async def _clean(self) -> None:
-        async with locked(self._hardware, patience_s=_PATIENCE_S):
+        async with self._alone():
             async with locked(self._lock):
                 left = self._ledgers.left()
             await self._undo(left)

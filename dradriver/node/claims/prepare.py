@@ -1,7 +1,9 @@
 """Preparing and unpreparing claims.
 
 What changes the ledgers happens under the node's lock in one piece without an await, so the kubelet's cancellation
-after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``making``.
+after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``making``. All that is done
+for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they reach:
+what a call has read of the claim stands until it ends, and what outlives a call is over before the next begins.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +24,7 @@ from dradriver.node.claims import occupied, rebuild
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked
+from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.occupied import Processes
@@ -87,6 +90,7 @@ class Preparer:
         self._node = node
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
+        self._calls = state_dir / "calls.lock"
         self._ledgers = Ledgers(state_dir, cdi_root, boot=boot)
         self._workshop = workshop
         self._processes = processes
@@ -117,6 +121,10 @@ class Preparer:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def answered(self, uid: str) -> bool:
+        """Return whether this process has told the kubelet of the claim as it is prepared."""
+        return uid in self._sure
+
     def doubt(self, uid: str) -> None:
         """Have the claim compared with the API again before it is answered from its entry."""
         self._sure.pop(uid, None)
@@ -137,7 +145,8 @@ class Preparer:
         while True:
             changed = self._changed
             try:
-                return await self._attempt(namespace, name, uid, until=started + self._budget_s)
+                async with self._alone(uid, until=started + self._budget_s) as held:
+                    return await self._attempt(namespace, name, uid, held, until=started + self._budget_s)
             except NotYetError as error:
                 left = started + min(self._budget_s, error.patience_s) - loop.time()
                 if left <= 0:
@@ -150,13 +159,14 @@ class Preparer:
                     await changed.wait()
 
     async def unprepare(self, uid: str) -> None:
-        """Give the claim's devices back; a claim that is not prepared is fine.
+        """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
 
         Raises:
-            ClaimError: The uid is none, something could not be undone, or a file could not be removed.
+            ClaimError: The uid is none, something could not be undone, a file could not be removed, or an earlier call
+                does not end.
         """
         checked_uid(uid)
-        await self._given_back(uid)
+        await self._given_back(uid, patience_s=self._budget_s)
 
     async def prepared(self) -> dict[str, Entry[PreparedClaim]]:
         """Return all prepared claims by uid.
@@ -171,17 +181,23 @@ class Preparer:
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
         """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.
 
+        Nor are they while a call for the claim is under way.
+
         Raises:
             DriverError: A file could not be read or removed, or something not be undone.
         """
-        return await self._given_back(uid, stamp)
+        with contextlib.suppress(_CallError):
+            return await self._given_back(uid, stamp, patience_s=0)
+        return False
 
     async def clean(self) -> None:
         """Undo what a killed agent left on the hardware for claims that are not prepared."""
         await self._making.clean()
 
-    async def rebuild(self) -> None:
+    async def rebuild(self) -> set[str]:
         """Write anew the entries that a newer agent wrote, from the API and the CDI specs; what cannot be is left.
+
+        Returns the uids of those whose claims do not exist any more.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
@@ -190,20 +206,27 @@ class Preparer:
         async with locked(self._lock):
             self._ledgers.claims.read()  # sets aside
             aside = {uid: rebuild.identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
+        vanished = set()
         for uid, known in aside.items():
             machine = self._machine()
             if known is None or machine is None:
                 continue
             try:
                 claim = await self._read(known.namespace, known.name, until=math.inf, at_most_s=GET_S)
+            except _GoneError:
+                vanished.add(uid)
+                continue
             except NotYetError as error:
                 logger.warning(
                     "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
                 )
                 continue
-            if claim.metadata.uid == uid:
-                async with locked(self._lock):
-                    self._rebuild(claim, machine)
+            if claim.metadata.uid != uid:
+                vanished.add(uid)
+                continue
+            async with locked(self._lock):
+                self._rebuild(claim, machine)
+        return vanished
 
     def _rebuild(self, claim: ResourceClaim, machine: Machine) -> None:
         uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
@@ -220,9 +243,7 @@ class Preparer:
             metrics.CHECKPOINT_REBUILT.inc()
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
-    async def _attempt(self, namespace: str, name: str, uid: str, *, until: float) -> PreparedClaim:
-        if self._making.leaving(uid):
-            raise NotYetError(f"claim {namespace}/{name} is still being given back")
+    async def _attempt(self, namespace: str, name: str, uid: str, held: int, *, until: float) -> PreparedClaim:
         entry, sure = await self._known(uid)
         if entry is not None and sure:
             return entry.value
@@ -246,10 +267,10 @@ class Preparer:
             return planned.claim
         try:
             if entry is not None:  # allocated anew since
-                await self._give_back(uid, entry.stamp)
+                await self._give_back(uid, held)
             await self._refuse_occupied(planned, until=until)
             if planned.intents:
-                done = await self._made(planned, until=until)
+                done = await self._made(planned, held, until=until)
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
@@ -297,10 +318,10 @@ class Preparer:
             if known:
                 raise OccupiedError(said)
 
-    async def _made(self, planned: Plan, *, until: float) -> Entry[PreparedClaim]:
+    async def _made(self, planned: Plan, held: int, *, until: float) -> Entry[PreparedClaim]:
         try:
             async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
-                return await self._making.prepare(planned)
+                return await self._making.prepare(planned, held)
         except TimeoutError as error:
             raise NotYetError("the claim's devices are still being made") from error
 
@@ -316,29 +337,54 @@ class Preparer:
                 return await self._get_claim(namespace, name)
         except ApiError as error:
             if error.not_found:
-                raise NotYetError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
+                raise _GoneError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
             raise NotYetError(f"claim {namespace}/{name} cannot be read: {error}") from error
         except (Unreachable, TimeoutError) as error:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
 
-    async def _given_back(self, uid: str, stamp: Stamp | None = None) -> bool:
+    @contextlib.asynccontextmanager
+    async def _alone(self, uid: str, *, until: float) -> AsyncIterator[int]:
+        """Give the descriptor that holds the claim's lock.
+
+        Raises:
+            NotYetError: Another call for the claim does not end.
+        """
+        patience_s = max(0.0, until - asyncio.get_running_loop().time())
         try:
-            return await self._give_back(uid, stamp)
+            held = await take(self._calls, of=uid, patience_s=patience_s)
+        except NotYetError as error:
+            raise _CallError(f"an earlier call for the claim (uid {uid}) is still under way") from error
+        except OSError as error:
+            raise NotYetError(f"the node cannot lock the claim: {error}") from error
+        try:
+            yield held
+        finally:
+            os.close(held)
+
+    async def _given_back(self, uid: str, stamp: Stamp | None = None, *, patience_s: float) -> bool:
+        try:
+            async with self._alone(uid, until=asyncio.get_running_loop().time() + patience_s) as held:
+                return await self._give_back(uid, held, stamp)
         except OSError as error:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
 
-    async def _give_back(self, uid: str, stamp: Stamp | None = None) -> bool:
+    async def _give_back(self, uid: str, held: int, stamp: Stamp | None = None) -> bool:
         async with locked(self._lock):
             if stamp is not None and not self._ledgers.claims.has(uid, stamp):
                 return False
-            made, busy = bool(self._ledgers.made.of(uid)), self._making.busy(uid)
-            if made and not busy and (entry := self._ledgers.claims.get(uid)) is not None:
-                stamp = entry.stamp  # what another instance answers while this one waits for the hardware is to stand
-            made = made or busy
+            made = bool(self._ledgers.made.of(uid))
             if not made:
                 self._ledgers.drop(uid)
-        if made and not await self._making.unprepare(uid, stamp):
-            return False
+        if made:
+            await self._making.unprepare(uid, held)
         self._sure.pop(uid, None)
         self.poke()
         return True
+
+
+class _GoneError(NotYetError):
+    """The API server does not know the claim."""
+
+
+class _CallError(NotYetError):
+    """An earlier call for the claim does not end."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
@@ -42,6 +43,7 @@ class Reconciler:
         processes: Processes,
         gpus: Callable[[], Collection[str]] = tuple,
         on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
+        on_used: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """Keep what is needed.
@@ -53,6 +55,7 @@ class Reconciler:
             processes: Says which processes compute on each of some GPUs.
             gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
             on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
+            on_used: Told once of each claim that is in use and was prepared by another instance.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
@@ -62,9 +65,12 @@ class Reconciler:
         self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
+        self._on_used = on_used
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._vanished: set[str] = set()
         self._strays: set[str] = set()
 
     async def run(self) -> None:
@@ -93,7 +99,7 @@ class Reconciler:
             OSError: The same, or a file cannot be read, written or removed.
         """
         await self._preparer.recover()
-        await self._preparer.rebuild()
+        await self._give_back_vanished(await self._preparer.rebuild())
         await self._preparer.clean()
         suspects: dict[str, Stamp] = {}
         held: dict[str, str] = {}
@@ -104,6 +110,7 @@ class Reconciler:
             if reason is None:
                 continue
             self._preparer.doubt(uid)
+            self._used.discard(uid)
             suspects[uid] = entry.stamp
             if self._suspects.get(uid) != entry.stamp:
                 continue
@@ -121,12 +128,24 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
+        self._used &= entries.keys()
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
         self._held = held
         self._on_held(held)
         metrics.GPUS_HELD.set(len(held))
+
+    async def _give_back_vanished(self, vanished: set[str]) -> None:
+        """Give back what a newer agent prepared for claims that were gone in two passes in a row."""
+        before, self._vanished = self._vanished, vanished
+        for uid in sorted(vanished & before):
+            try:
+                await self._preparer.unprepare(uid)
+                metrics.ORPHANS.inc()
+                logger.warning("gave back claim %s, which a newer agent prepared: it does not exist", uid)
+            except ClaimError as error:
+                logger.error("claim %s, which a newer agent prepared, stays: %s", uid, error)
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
         """Return why GPUs of a claim cannot be given to anybody else now, by uuid."""
@@ -172,4 +191,7 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
+        if prepared.uid not in self._used and not self._preparer.answered(prepared.uid):
+            self._used.add(prepared.uid)
+            self._on_used(claim, prepared)
         return None

@@ -45,6 +45,12 @@ class Statuses:
         except asyncio.QueueFull:
             metrics.STATUS_LOST.inc()
 
+    def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
+        """Have the status written of a claim that does not say it: an agent may end before it has written all."""
+        told = {(one.driver, one.pool, one.device, one.share_id) for one in claim.status.devices}
+        if not {(names.DRIVER, one.pool, one.device, one.share_id) for one in prepared.devices} <= told:
+            self.put(claim, prepared)
+
     async def run(self) -> None:
         """Write what comes, until cancelled."""
         while True:

@@ -4,14 +4,16 @@ It refuses what a GPU refuses, in the same words and order (NVML's MIG functions
 occupied placement is INSUFFICIENT_RESOURCES, a GPU instance with a compute instance and a compute instance with a
 process are IN_USE, what is not there is NOT_FOUND, MIG mode before Hopper waits for a reset. Like a GPU it forgets all
 at a reboot, but for the MIG mode before Hopper. MIG instances that the machine's own description has are an
-administrator's, whose service makes them at every boot.
+administrator's, whose service makes them at every boot. A call that a file ``hangs`` beside it names is not answered
+meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +44,7 @@ _SAID: Final = {
     NOT_SUPPORTED: "Not Supported",
     RESET_REQUIRED: "GPU requires reset",
 }
+_LOOK_S: Final = 0.05
 _PRODUCT: Final = "NVIDIA H100 80GB HBM3"
 _H100: Final = Gpu(
     index=0, uuid="", minor=0, product=_PRODUCT, compute_capability="9.0", pci="", profiles=mig.profiles(_PRODUCT)
@@ -92,11 +95,12 @@ class SimulatedGpu:
             mps: Where a daemon's folders are, which containers mount; None for none.
         """
         self._path = path
+        self._hangs = path.with_name("hangs")
         self._boot = boot
         self._mps = mps
         self._gpus = gpus
 
-    @contextmanager
+    @contextlib.contextmanager
     def state(self, gpu: str) -> Iterator[State]:
         """Give a GPU's state, and keep what was made of it unless an error ends the block.
 
@@ -156,6 +160,7 @@ class SimulatedGpu:
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         """Make a GPU instance at a placement and return its number."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
+        self._answer(call)
         every = self.profiles(gpu)
         known = next((one for one in every if one.id == profile.id), None)
         with self.state(gpu) as state:
@@ -178,6 +183,7 @@ class SimulatedGpu:
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
         """Take a GPU instance away."""
         call = "nvmlGpuInstanceDestroy"
+        self._answer(call)
         with self.state(gpu) as state:
             if _instance(call, state, instance).devices:
                 raise _refused(call, IN_USE)
@@ -190,6 +196,7 @@ class SimulatedGpu:
     def create_compute_instance(self, gpu: str, instance: int) -> int:
         """Make a GPU instance's compute instance and return its number."""
         call = "nvmlGpuInstanceCreateComputeInstance"
+        self._answer(call)
         with self.state(gpu) as state:
             one = _instance(call, state, instance)
             if one.devices:
@@ -201,6 +208,7 @@ class SimulatedGpu:
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
         """Take it away."""
         call = "nvmlComputeInstanceDestroy"
+        self._answer(call)
         with self.state(gpu) as state:
             one = _instance(call, state, instance)
             if compute not in one.devices:
@@ -242,6 +250,11 @@ class SimulatedGpu:
             state.server = None
         if self._mps is not None:
             self._mps.forget(gpu)
+
+    def _answer(self, call: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            while call in self._hangs.read_text().split():
+                time.sleep(_LOOK_S)
 
     def _gpu(self, gpu: str) -> Gpu:
         return self._gpus(gpu) or _H100

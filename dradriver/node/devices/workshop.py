@@ -130,6 +130,10 @@ class Workshop:
                     raise
             await asyncio.sleep(_AGAIN_S)
 
+    def afterwards(self, work: Callable[[], None]) -> None:
+        """Have the work done once no hardware is changed any more, by calls that were given up neither."""
+        self._thread.put(work)
+
     def _of(self, made: Made) -> tuple[Kind, Control]:
         kind = self._kinds.get(made.kind)
         if kind is None or self._control is None:

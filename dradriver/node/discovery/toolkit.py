@@ -7,6 +7,7 @@ host's ``nvidia-ctk``; where there is none, from a specification that is there, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -31,6 +32,8 @@ FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI
 DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
 SOON_S: Final = 30.0  # after it could not be written: a disk that was full has room again
+PATIENCE_S: Final = 10.0  # for another agent's toolkit
+_LOOK_S: Final = 0.02
 ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
 
 _Stamp = tuple[object, ...]
@@ -112,7 +115,7 @@ class BaseSpecification:
         due = (bool(self._missing) or self._alone_s is not None or self._unwritten) and now - self._made_s >= again_s
         if self._made != (asked, self._stamps()) or due:
             try:
-                self._missing = self._make(whole, machine.driver_version) if machine.gpus else {}
+                self._missing = self._alone(whole, machine.driver_version) if machine.gpus else {}
                 self._unwritten = False
             except OSError as error:
                 self._missing = dict.fromkeys(
@@ -121,6 +124,23 @@ class BaseSpecification:
                 self._unwritten = True
             self._made, self._made_s = (asked, self._stamps()), now
         return self._missing
+
+    def _alone(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
+        """Make it as the one agent that does: in a rolling update another one has read, and would write, the same file.
+
+        The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while not files.lock(descriptor):
+                if time.monotonic() >= until:
+                    raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
+                time.sleep(_LOOK_S)
+            return self._make(gpus, driver_version)
+        finally:
+            os.close(descriptor)
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
         best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
@@ -136,7 +156,7 @@ class BaseSpecification:
         have = best[1] if best is not None else {}
         some = bool(have) or (best is not None and best[2] is not None)
         if best is not None and some and best[0].source == str(self._path):
-            self._alone(wrong)
+            self._by_itself(wrong)
         elif len(have) == len(gpus):
             self._alone_s = None
         if best is not None and some:
@@ -144,7 +164,6 @@ class BaseSpecification:
             made = best[0].raw | {"kind": KIND, "devices": devices}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
                 files.write(self._path, data)
                 logger.info("%s has %d GPUs, from %s", self._path, len(have), best[0].source)
         advice = ctk.advice(ctk.find(self._host_root), driver_root=self._driver_root or "/")
@@ -166,7 +185,7 @@ class BaseSpecification:
             return Specification(str(self._path), self._path.read_bytes(), json=True)
         return None
 
-    def _alone(self, wrong: dict[str, str]) -> None:
+    def _by_itself(self, wrong: dict[str, str]) -> None:
         if self._alone_s is None:
             self._alone_s = self._clock()
             why = next(iter(wrong.values()), "no toolkit and no other specification is there")
