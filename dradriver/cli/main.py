@@ -11,6 +11,7 @@ from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
+    "explain": "Say why a pod waits, who holds what it wants, and what it got.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",

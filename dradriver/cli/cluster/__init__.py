@@ -1,6 +1,7 @@
 """``gputopo topo --cluster``: every node's machine, and who holds which GPU.
 
 * ``access``: which API server, and with whose credentials.
+* ``options``: the options that every command about a cluster has.
 * ``reading``: slices and claims from that server, and what to do where it refuses.
 * ``model``: nodes, their GPUs and the holders of these.
 * ``views``: makes the model from slices and claims.
