@@ -1,7 +1,6 @@
 """``gputopo explain``: why a pod waits, or what it got.
 
 * ``subject``: what the pod says itself, shown before anything else is read.
-* ``scene``: the cluster as the controller sees it, read once.
 * ``verdict``: the controller's own review and decision about the pod.
 * ``rooms``: what is free, and what would have to end for a place, or for a better one.
 * ``owners``: who holds which GPU; ``ages`` says since when.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from dradriver.api import slices
 from dradriver.api.pins import Key, owner
+from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Owner
-from dradriver.cli.explainer.scene import Scene
 from dradriver.cli.render.plain import plain
 from dradriver.topology.natural import natural
 

@@ -18,9 +18,9 @@ from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.api import slices
 from dradriver.api.pins import Key
+from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cli.explainer.owners import holders, owners
-from dradriver.cli.explainer.scene import Scene
 from dradriver.cli.render.plain import plain
 from dradriver.controller.decide import decide
 from dradriver.controller.entries import Wish

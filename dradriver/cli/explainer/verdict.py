@@ -15,9 +15,9 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Affinity, NodeAffinity, Pod
 from dradriver.api.pins import Pin, claim_key
 from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import happened, rooms
 from dradriver.cli.explainer.model import Happening, Help, Place, Turn, Verdict
-from dradriver.cli.explainer.scene import Scene
 from dradriver.cli.render.plain import plain
 from dradriver.controller.decide import MOST_NODES, decide
 from dradriver.controller.entries import Entry, Wish

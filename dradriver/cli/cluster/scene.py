@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dradriver.api import names
 from dradriver.api.ledger import OURS
-from dradriver.api.objects import Pod
+from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
@@ -38,6 +38,7 @@ class Scene:
     Attributes:
         picture: As the controller has it.
         claims: All claims, with the names of those who use them, by namespace and name.
+        nodes: All nodes, by name.
         unread: What could not be read, in words.
         whole: Whether nothing is missing without which no place can be looked for.
     """
@@ -45,21 +46,22 @@ class Scene:
     def __init__(self, client: Client, server: ServerConfig) -> None:
         self.picture = Picture(lambda _: None, lambda: None)
         self.claims: dict[Key, Claim] = {}
+        self.nodes: dict[str, Node] = {}
         self.unread: list[str] = []
         self.whole = True
         self._client = client
         self._server = server
         self._filled: set[str] = set()
 
-    async def read(self) -> None:
-        """Read slices, claims, nodes, device classes and our pods."""
+    async def read(self, *, pods_too: bool = True) -> None:
+        """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
         with _warnings(self.unread):
             slices, claims, nodes, classes, ours = await asyncio.gather(
                 self._list(RESOURCE_SLICES, records.read_slice, field_selector=f"spec.driver={OURS.driver}"),
                 self._list(RESOURCE_CLAIMS, Claim),
                 self._list(NODES, records.read_node),
-                self._list(DEVICE_CLASSES, records.read_class),
-                self._list(PODS, pods.read, label_selector=names.LABEL),
+                self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
+                self._list(PODS, pods.read, label_selector=names.LABEL) if pods_too else _nothing(),
             )
             if self.whole and not slices:
                 self.whole = False
@@ -68,6 +70,7 @@ class Scene:
             for one in classes:
                 picture.class_changed(_seen(one))
             for one in nodes:
+                self.nodes[one.metadata.name] = one
                 picture.node_changed(_seen(one))
             for one in slices:
                 picture.slice_changed(_seen(one))
@@ -107,6 +110,10 @@ class Scene:
             if (text := str(error)) not in self.unread:
                 self.unread.append(text)
             return []
+
+
+async def _nothing() -> list[Any]:
+    return []
 
 
 def _seen(found: Any) -> Change[Any]:
