@@ -13,6 +13,7 @@ from dradriver.errors import DriverError
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
     "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
+    "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
