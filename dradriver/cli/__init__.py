@@ -1,7 +1,9 @@
 """gputopo, also as kubectl gputopo.
 
 * ``main``: the command and its sub-commands, each imported when it is run: ``explain``, ``free``,
-  ``lint``, ``topo``, ``plan``, ``nccl``, ``policies``, ``sim``, ``simulate``.
+  ``lint``, ``quota``, ``slices``, ``topo``, ``plan``, ``nccl``, ``policies``, ``sim``, ``simulate``.
+* ``completion``: of ``kubectl gputopo`` in shells.
+* ``inputs``: files that a user names.
 * ``plan_parts``: what ``plan`` does where shares or MIG slices are asked for.
 * ``machine_source``: the options that name a machine, and the machine that they name.
 * ``machine_view``: what is shown of one machine.

@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from dradriver import __version__
+from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import namespace_option, output_options, server_options
+from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
+from dradriver.cli.completion import pods
 from dradriver.cli.explainer import document
+from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.render.output import show, show_as, warn
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -21,22 +25,53 @@ from dradriver.kube.resources import PODS
 
 
 @click.command()
-@click.argument("pod")
+@click.argument("pod", required=False, shell_complete=pods)
 @namespace_option
+@all_namespaces_option
 @server_options
 @output_options
 def explain(
-    pod: str, namespace: str | None, kubeconfig: str | None, context: str | None, output: str, no_color: bool
+    pod: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    no_color: bool,
 ) -> None:
     """Say why POD waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
 
-    The controller's own decision is made again from what the cluster says now; nothing is written.
+    The controller's own decision is made again from what the cluster says now; nothing is written. Without POD all
+    pods that wait are listed, the oldest first.
     """
-    name = pod.removeprefix("pod/").removeprefix("pods/")
-    if not name or "/" in name or name in (".", ".."):
+    if all_namespaces and (pod is not None or namespace is not None):
+        raise click.UsageError("-A lists the pods that wait in all namespaces; leave out POD and -n")
+    name = "" if pod is None else pod.removeprefix("pod/").removeprefix("pods/")
+    if pod is not None and (not name or "/" in name or name in (".", "..")):
         raise click.UsageError(f"{pod!r} is no pod's name; give the name alone, and the namespace by -n")
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    asyncio.run(_explain(server, namespace or server.namespace, name, output=output, no_color=no_color))
+    where = None if all_namespaces else namespace or server.namespace
+    if where is None or not name:
+        found = asyncio.run(_waiting(server, where))
+        show_as(
+            output,
+            document=lambda: document.waiting(found),
+            data=lambda: msgspec.to_builtins(found),
+            no_color=no_color,
+        )
+        return
+    asyncio.run(_explain(server, where, name, output=output, no_color=no_color))
+
+
+async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        labelled = await reading.listed(
+            client, server, PODS, Pod, namespace=namespace, label_selector=f"{names.LABEL}={names.LABEL_PLACED}"
+        )
+    found = [pod for pod in labelled if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
+    return [
+        subject(pod) for pod in sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
+    ]
 
 
 async def _explain(server: ServerConfig, namespace: str, name: str, *, output: str, no_color: bool) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 import msgspec
 
 from dradriver.api.policies.read import PoliciesError, read
 from dradriver.cli.cluster.options import output_options
+from dradriver.cli.inputs import called, content
 from dradriver.cli.linter.admitted import Result, results
-from dradriver.cli.linter.documents import MOST_BYTES, DocumentError, documents
+from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
 from dradriver.cli.render.output import show_as, show_documents
 from dradriver.kube.policies import PoliciesFile
 from webhook.admission import Admission
-
-_STDIN = "-"
 
 
 @click.command()
@@ -33,13 +30,13 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
 
     Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
-    contents = [(name, _content(name)) for name in files]
+    contents = [(name, content(name)) for name in files]
     admission = _admission(policies_file)
     found: list[Result] = []
     troubles: list[str] = []
-    for name, content in contents:
+    for name, text in contents:
         try:
-            found += _linted(content, "standard input" if name == _STDIN else name, admission)
+            found += _linted(text, called(name), admission)
         except DocumentError as error:
             troubles.append(str(error))
     if output == "yaml":
@@ -58,32 +55,18 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
         raise click.exceptions.Exit(1)
 
 
-def _content(name: str) -> bytes:
-    try:
-        if name == _STDIN:
-            text = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(name).open("rb") as opened:
-                text = opened.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(text) > MOST_BYTES:
-        raise click.UsageError(f"{name}: more than {MOST_BYTES >> 20} MiB")
-    return text
-
-
 def _admission(policies_file: str | None) -> Admission:
     policies = PoliciesFile()
     if policies_file is not None:
         try:
-            policies.in_force = read(_content(policies_file), source=policies_file)
+            policies.in_force = read(content(policies_file), source=policies_file)
         except PoliciesError as error:
             raise click.UsageError(f"--policies: {error}") from error
     return Admission(controller_user="", policies=policies)
 
 
-def _linted(content: bytes, source: str, admission: Admission) -> Iterator[Result]:
-    for document in documents(content, source):
+def _linted(text: bytes, source: str, admission: Admission) -> Iterator[Result]:
+    for document in documents(text, source):
         yield from results(document, admission)
 
 

@@ -311,3 +311,23 @@ async def test_only_what_matters_is_read(cluster: GpuCluster, shell: CommandLine
     every = [request for request in shell.api.requests if request.path == "/api/v1/pods"]
     assert all("labelSelector" in request.query or "fieldSelector" in request.query for request in every)
     assert {NODES.path(), RESOURCE_SLICES.path()} <= {request.path for request in shell.api.requests}
+
+
+async def test_without_a_name_all_that_wait_are_listed(cluster: GpuCluster, shell: CommandLine) -> None:
+    assert (await shell.run("explain")).stdout == "no pod waits for GPUs\n"
+    cluster.node("n1")
+    cluster.pod("first", 8)
+    await run_all(cluster)
+    cluster.pod("second", 4)
+    cluster.pod("elsewhere", 2, namespace="team-b")
+    await cluster.settle()
+    assert [one["pod"] for one in await shell.data("explain")] == ["second"]
+    found = await shell.data("explain", "-A")
+    assert [(one["namespace"], one["pod"], one["wish"]) for one in found] == [
+        ("default", "second", "4 GPUs"),
+        ("team-b", "elsewhere", "2 GPUs"),
+    ]
+    said = (await shell.run("explain", "-A")).stdout.splitlines()
+    assert said[1].startswith("default/second")
+    assert said[1].endswith(cluster.note("second", "reason") or "-")
+    assert (await shell.run("explain", "second", "-A")).exit_code == 2

@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Free, Happening, Help, Place, Subject, Turn, Verdict
-from dradriver.cli.render.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, words
+from dradriver.cli.render.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
     "foreign": "not placed by this driver",
@@ -60,6 +60,18 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
     if verdict.happened:
         add("What happened", _happened(verdict.happened))
     return Document(title="", sections=tuple(sections))
+
+
+def waiting(found: Sequence[Subject]) -> Document:
+    """Return the pods that wait, the oldest first."""
+    heads = ("pod", "for", "asks for", "why")
+    rows = tuple(words(f"{one.namespace}/{one.pod}", age(one.created), one.wish, _why(one)) for one in found)
+    none = Notes(lines=(Cell("no pod waits for GPUs"),))
+    return report(Table(columns=tuple(map(Column, heads)), rows=rows) if rows else none)
+
+
+def _why(one: Subject) -> str:
+    return one.said or ("its GPUs are promised to it" if one.state == "promised" else "not said yet")
 
 
 def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:

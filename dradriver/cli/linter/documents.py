@@ -14,7 +14,6 @@ import yaml
 
 from dradriver.errors import DriverError
 
-MOST_BYTES: Final = 16 << 20
 _DEEPEST: Final = 200  # levels; deeper than any object
 _MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as often as they stand there
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
