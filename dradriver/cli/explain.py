@@ -12,12 +12,20 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.objects import Pod
+from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
+from dradriver.cli.cluster.options import (
+    all_namespaces_option,
+    namespace_option,
+    output_options,
+    policies_option,
+    server_options,
+)
 from dradriver.cli.completion import pods
 from dradriver.cli.explainer import document
 from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
+from dradriver.cli.inputs import policies_of
 from dradriver.cli.render.output import show, show_as, warn
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -29,6 +37,7 @@ from dradriver.kube.resources import PODS
 @namespace_option
 @all_namespaces_option
 @server_options
+@policies_option
 @output_options
 def explain(
     pod: str | None,
@@ -36,6 +45,7 @@ def explain(
     all_namespaces: bool,
     kubeconfig: str | None,
     context: str | None,
+    policies_file: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -60,7 +70,8 @@ def explain(
             no_color=no_color,
         )
         return
-    asyncio.run(_explain(server, where, name, output=output, no_color=no_color))
+    policies = policies_of(policies_file)
+    asyncio.run(_explain(server, where, name, policies, output=output, no_color=no_color))
 
 
 async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
@@ -74,7 +85,9 @@ async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]
     ]
 
 
-async def _explain(server: ServerConfig, namespace: str, name: str, *, output: str, no_color: bool) -> None:
+async def _explain(
+    server: ServerConfig, namespace: str, name: str, policies: Policies, *, output: str, no_color: bool
+) -> None:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pod = await _read(client, server, namespace, name)
         said = subject(pod)
@@ -83,7 +96,7 @@ async def _explain(server: ServerConfig, namespace: str, name: str, *, output: s
             sys.stdout.flush()  # people read on while the cluster is being read
         from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
 
-        found = await verdict(client, server, pod)
+        found = await verdict(client, server, pod, policies)
     for trouble in found.unread:
         warn(trouble)
     if output == "table":

@@ -9,11 +9,13 @@ import click
 import msgspec
 
 from dradriver import __version__
+from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.options import server_options
+from dradriver.cli.cluster.options import policies_option, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
+from dradriver.cli.inputs import policies_of
 from dradriver.cli.render.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 from dradriver.cli.render.output import FORMATS, show_as, warn
 from dradriver.kube.client import Client
@@ -23,24 +25,32 @@ from dradriver.kube.config import ServerConfig
 @click.command()
 @click.option("-n", "--namespace", metavar="NAME", help="Whose view: parts of some GPUs are one namespace's at a time.")
 @server_options
+@policies_option
 @click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
     help="svg and html draw how many sets there are.",
 )  # fmt: skip
 @click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
-def free(namespace: str | None, kubeconfig: str | None, context: str | None, output: str, no_color: bool) -> None:
+def free(
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
     """Show what is free: how many sets of 1, 2, 4 and 8 GPUs, how well they are linked, and what is left in parts.
 
     Sets are counted as pods would get them, one after another, each size for itself.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server, namespace or server.namespace))
+    found = asyncio.run(_read(server, namespace or server.namespace, policies_of(policies_file)))
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
 
 
-async def _read(server: ServerConfig, namespace: str) -> FreeGpus:
+async def _read(server: ServerConfig, namespace: str, policies: Policies) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        scene = Scene(client, server)
+        scene = Scene(client, server, policies)
         await scene.read(pods_too=False)
     if not scene.whole:
         raise ClusterError(scene.unread[0])

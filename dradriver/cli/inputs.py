@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from dradriver.api.policies.model import DEFAULTS, Policies
+
 STDIN: Final = "-"
 MOST_BYTES: Final = 16 << 20
 
@@ -34,3 +36,19 @@ def content(name: str) -> bytes:
 def called(name: str) -> str:
     """Return how a file is named in messages."""
     return "standard input" if name == STDIN else name
+
+
+def policies_of(name: str | None) -> Policies:
+    """Return the policies of a file, the defaults without one.
+
+    Raises:
+        click.UsageError: It cannot be read, or is bad.
+    """
+    if name is None:
+        return DEFAULTS
+    from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
+
+    try:
+        return read(content(name), source=called(name))
+    except PoliciesError as error:
+        raise click.UsageError(f"--policies: {error}") from error

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from dradriver.api.policies.read import PoliciesError, read
 from dradriver.cli.cluster.options import output_options
-from dradriver.cli.inputs import called, content
+from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.admitted import Result, results
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
@@ -31,7 +30,9 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
     Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
     contents = [(name, content(name)) for name in files]
-    admission = _admission(policies_file)
+    policies = PoliciesFile()
+    policies.in_force = policies_of(policies_file)
+    admission = Admission(controller_user="", policies=policies)
     found: list[Result] = []
     troubles: list[str] = []
     for name, text in contents:
@@ -53,16 +54,6 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
         )
     if troubles or any(one.errors for one in found):
         raise click.exceptions.Exit(1)
-
-
-def _admission(policies_file: str | None) -> Admission:
-    policies = PoliciesFile()
-    if policies_file is not None:
-        try:
-            policies.in_force = read(content(policies_file), source=policies_file)
-        except PoliciesError as error:
-            raise click.UsageError(f"--policies: {error}") from error
-    return Admission(controller_user="", policies=policies)
 
 
 def _linted(text: bytes, source: str, admission: Admission) -> Iterator[Result]:

@@ -9,9 +9,7 @@ import click
 
 from dradriver.api import slices as api
 from dradriver.api.policies.modes import Mode, mode_of
-from dradriver.api.policies.read import PoliciesError
-from dradriver.api.policies.read import read as read_policies
-from dradriver.cli.inputs import content
+from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
 from dradriver.cli.render.document import report, table
 from dradriver.cli.render.output import show_as, show_documents
@@ -63,12 +61,7 @@ def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[s
 
 
 def _modes(machine: Machine, node: str, labels: tuple[str, ...], policies_file: str | None) -> dict[str, Mode]:
-    if policies_file is None:
-        return {}
-    try:
-        policies = read_policies(content(policies_file), source=policies_file)
-    except PoliciesError as error:
-        raise click.UsageError(f"--policies: {error}") from error
+    policies = policies_of(policies_file)
     if wrong := [text for text in labels if "=" not in text]:
         raise click.UsageError(f"--label: {wrong[0]!r} is no label; write KEY=VALUE")
     known = dict(text.split("=", 1) for text in labels)

@@ -29,6 +29,12 @@ def all_namespaces_option(command: F) -> F:
     return click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(command)
 
 
+def policies_option(command: F) -> F:
+    """Give a command the option ``policies_file`` of ``inputs.policies_of``."""
+    said = "The policies file that the controller follows; else the defaults count."
+    return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
+
+
 def output_options(command: F) -> F:
     """Give a command the options ``output``, one of ``FORMATS``, and ``no_color``."""
     command = click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")(command)

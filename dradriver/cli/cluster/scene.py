@@ -16,6 +16,7 @@ from dradriver.api import names
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Claim, Key
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.render.plain import plain
@@ -43,8 +44,10 @@ class Scene:
         whole: Whether nothing is missing without which no place can be looked for.
     """
 
-    def __init__(self, client: Client, server: ServerConfig) -> None:
+    def __init__(self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS) -> None:
         self.picture = Picture(lambda _: None, lambda: None)
+        self.picture.weights = policies.preference
+        self.picture.nccl_changed(policies.nccl.version)
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
         self.unread: list[str] = []

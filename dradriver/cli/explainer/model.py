@@ -157,7 +157,7 @@ class Subject(_Fact, frozen=True):
         namespace: Its namespace.
         pod: Its name.
         state: ``foreign`` (the driver does not place it), ``waits``, ``promised`` (its gate is lifted, the scheduler
-            has not bound it yet), ``placed`` or ``finished``.
+            has not bound it yet, and nothing says that the promise has ended), ``placed`` or ``finished``.
         wish: What it asks for, in words; empty where nothing says.
         request: The same as the webhook noted it; None where it is foreign or damaged.
         created: When.

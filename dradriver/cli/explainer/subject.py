@@ -82,7 +82,8 @@ def _state(pod: Pod) -> str:
         return "finished"
     if pod.spec.node_name:
         return "placed"
-    return "waits" if pod.gated else "promised"
+    # A reason on a lifted pod is that of a promise that has ended.
+    return "waits" if pod.gated or names.REASON in pod.metadata.annotations else "promised"
 
 
 def _lacks(pod: Pod) -> list[str]:

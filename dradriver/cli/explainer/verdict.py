@@ -14,6 +14,7 @@ from dradriver.api import affinity, names, results
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Affinity, NodeAffinity, Pod
 from dradriver.api.pins import Pin, claim_key
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import happened, rooms
@@ -42,9 +43,16 @@ _ENDS: Final = {  # by the controller's ``Cause``: why a promise ends that is st
 }
 
 
-async def verdict(client: Client, server: ServerConfig, pod: Pod) -> Verdict:
-    """Return what is to be said of a pod, as far as the server lets us read."""
-    scene = Scene(client, server)
+async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies = DEFAULTS) -> Verdict:
+    """Return what is to be said of a pod, as far as the server lets us read.
+
+    Args:
+        client: The server's, entered.
+        server: The server, for messages.
+        pod: The pod.
+        policies: Those that the controller follows.
+    """
+    scene = Scene(client, server, policies)
     key = claim_key(pod)
     unread: list[str] = []
 
@@ -83,6 +91,8 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         wish = entry.wish
     except WordError as error:
         return Verdict(reason=str(error))
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
     step = review(entry, scene.picture, 0.0)
