@@ -97,6 +97,24 @@ async def test_a_pod_that_waits_is_told_who_holds_what_it_wants(cluster: GpuClus
     assert cluster.gpus("next") == ("n2", first["gpus"])
 
 
+async def test_holders_that_do_not_run_are_named_as_such(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("stuck", 8)
+    await run_all(cluster)
+    cluster.pod("next", 4)
+    await cluster.settle()
+    for phase, says in (("Running", ""), ("Pending", ", bound and not running"), ("Failed", ", failed, the claim")):
+        cluster.put(PODS, cluster.get_pod("stuck") | {"status": {"phase": phase}})
+        (owner,) = (await shell.data("explain next"))["helps"][0]["owners"]
+        assert (says in owner["words"]) if says else owner["words"].endswith(" s")
+    cluster.remove(PODS, "stuck", "default")
+    claim = cluster.find(RESOURCE_CLAIMS, "gpus-stuck", "default") or {}
+    claim["status"]["reservedFor"] = []
+    cluster.put(RESOURCE_CLAIMS, claim)
+    (owner,) = (await shell.data("explain next"))["helps"][0]["owners"]
+    assert "default/gpus-stuck, a claim that no pod uses" in owner["words"]
+
+
 async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("big", 8)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.objects import ResourceSlice
-from dradriver.api.pins import Claim
 from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+
+if TYPE_CHECKING:
+    from dradriver.api.pins import Claim
 
 T = TypeVar("T")
 
@@ -36,6 +38,8 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
         ConfigError: The credentials are no usable ones.
     """
+    from dradriver.api.pins import Claim  # here: explain says its first words without it
+
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         selector = f"spec.driver={names.DRIVER}"
         slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from dradriver.api import slices
 from dradriver.api.pins import Key, owner
@@ -11,6 +12,12 @@ from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Owner
 from dradriver.cli.render.plain import plain
 from dradriver.topology.natural import natural
+
+_UNUSED: Final = {
+    "Pending": "bound and not running",
+    "Succeeded": "finished, the claim not yet gone",
+    "Failed": "failed, the claim not yet gone",
+}
 
 
 def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
@@ -46,4 +53,14 @@ def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
     since = plain(claim.metadata.creation_timestamp or "")
     who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"
     words = ("promised to " if promised else "held by ") + who + (f", for {spent}" if (spent := age(since)) else "")
+    words += _unused(scene, key[0], users)
     return Owner(namespace=namespace, claim=name, pods=pods, promised=promised, since=since, gpus=gpus, words=words)
+
+
+def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:
+    """Return what the API says of pods of ours that hold GPUs and do not run."""
+    known = [scene.picture.pods.get((namespace, user)) for user in users]
+    if not known or any(pod is None or pod.status.phase not in _UNUSED for pod in known):
+        return ""
+    said = dict.fromkeys(_UNUSED[pod.status.phase] for pod in known if pod is not None and pod.spec.node_name)
+    return f", {' and '.join(said)}" if said else ""

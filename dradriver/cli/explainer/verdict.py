@@ -68,17 +68,15 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
     events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
     claim = None if key is None else scene.claims.get(key)
+    if claim is not None and not claim.owned_by(pod.metadata.uid):
+        claim = None  # somebody else's under the same name
     if claim is not None:
         events += await told(claim.metadata.uid, "claim")
     found = await _judged(scene, pod)
-    return Verdict(
+    return msgspec.structs.replace(
+        found,
         reason=plain(found.reason),
         nearest=plain(found.nearest),
-        place=found.place,
-        free=found.free,
-        helps=found.helps,
-        better=found.better,
-        turn=found.turn,
         happened=happened.in_order([*happened.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
