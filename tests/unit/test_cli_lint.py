@@ -165,6 +165,9 @@ def _laughs(n: int) -> bytes:
     ("text", "says"),
     [
         (b"kind: [", "not YAML"),
+        (b"kind: Pod\nspec:\n  a: 1\n  a: 2\n", ":4: document 1: not YAML: a key is given twice"),
+        (b"kind: Pod\n? [1]\n: 2\n", "not YAML"),
+        (b"kind: Pod\nspec: {null: 1}", "a key that is no text"),
         (b"\xff", "no UTF-8"),
         (b"a: 1", "it has no kind"),
         (b"- 1", "it has no kind"),
@@ -191,7 +194,7 @@ def test_yaml_is_read_as_kubernetes_reads_it() -> None:
     text = b"kind: X\nclock: 12:30\nday: 2026-01-31\nmode: 0644\nsize: 1e3\nyes: no\nn: 1_000\nf: .5\nh: 0x1F\n"
     (found,) = documents(text, "x")
     assert found.data == {
-        "kind": "X", "clock": "12:30", "day": "2026-01-31", "mode": 0o644, "size": 1e3, True: False, "n": 1000,
+        "kind": "X", "clock": "12:30", "day": "2026-01-31", "mode": 0o644, "size": 1e3, "true": False, "n": 1000,
         "f": 0.5, "h": 31,
     }  # fmt: skip
 

@@ -19,6 +19,8 @@ _MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as ofte
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
 _INDENT: Final = re.compile(r"(?m)^[ \t?:-]*")
 
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -27,6 +29,30 @@ class _Loader(_Base):  # type: ignore[misc]
         first: [(tag, regexp) for tag, regexp in some if not tag.endswith((":timestamp", ":int", ":float"))]
         for first, some in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+        """Return a mapping with its keys as JSON has them; one that is given twice is an error, as for kubectl."""
+        said = [(key.value, key.start_mark) for key, _ in node.value if key.tag != _MERGE]
+        if len({str(value) for value, _ in said}) < len(said):
+            values = [str(value) for value, _ in said]
+            mark = next(mark for at, (_, mark) in enumerate(said) if values[at] in values[:at])
+            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", mark)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in found):
+            return found
+        return {_key(key, node.start_mark): value for key, value in found.items()}
+
+
+def _key(key: object, mark: Any) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int() | float():
+            return str(key)
+        case _:
+            raise yaml.constructor.ConstructorError(None, None, f"a key that is no text: {key!r}", mark)
 
 
 _Loader.add_implicit_resolver(
