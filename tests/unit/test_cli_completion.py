@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
-
-import pytest
 
 from dradriver.cli import main as cli
 from dradriver.cli.completion import lines
 from dradriver.cli.main import main
 from tests.fakes.commands import command_line
 from tests.fakes.gpucluster import GpuCluster
+from tests.paths import REPO
 
 
 def test_commands_are_completed_without_loading_them() -> None:
@@ -49,16 +50,22 @@ async def test_pods_that_wait_are_completed_from_the_cluster(tmp_path: Path) -> 
     assert await asyncio.to_thread(lines, main, line) == [":4"]
 
 
-@pytest.mark.parametrize("name", ["gputopo", "kubectl-gputopo", "kubectl_complete-gputopo"])
-def test_the_programs_are_installed(name: str) -> None:
-    program = Path(sys.executable).parent / name
-    done = subprocess.run([str(program), "--help"], capture_output=True, text=True, check=True)
-    if name == "kubectl-gputopo":
-        assert done.stdout.startswith("Usage: kubectl gputopo ")
+def test_every_program_is_there() -> None:
+    scripts = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["scripts"]
+    assert set(scripts) == {"gputopo", "kubectl-gputopo", "kubectl_complete-gputopo"}
+    for target in scripts.values():
+        module, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_help_says_what_users_type() -> None:
+    said = "from dradriver.cli.main import plugin; plugin()"
+    done = subprocess.run([sys.executable, "-c", said, "explain", "-h"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: kubectl gputopo explain ")
 
 
 def test_clicks_own_script_is_there() -> None:
-    environ = os.environ | {"_GPUTOPO_COMPLETE": "bash_source"}
-    program = Path(sys.executable).parent / "gputopo"
-    done = subprocess.run([str(program)], env=environ, capture_output=True, text=True, check=False)
-    assert "_gputopo_completion" in done.stdout or "bash" in done.stderr.lower()
+    said = "from dradriver.cli.main import main; main(prog_name='gputopo')"
+    environ = os.environ | {"_GPUTOPO_COMPLETE": "zsh_source"}
+    done = subprocess.run([sys.executable, "-c", said], env=environ, capture_output=True, text=True, check=True)
+    assert "_GPUTOPO_COMPLETE=zsh_complete" in done.stdout
