@@ -25,6 +25,10 @@ from dradriver.topology.groups import group
 @click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
 @click.option("--cluster", "of_cluster", is_flag=True, help="Show a cluster's nodes, and who holds which GPU.")
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="With --cluster: only this node; may be repeated.")
+@click.option(
+    "-n", "--namespace", metavar="NAME", help="With --cluster: only nodes of whose GPUs this namespace holds some."
+)
+@click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: all nodes, as without -n.")
 @click.option("--kubeconfig", metavar="FILE", help="With --cluster: the kubeconfig; else KUBECONFIG, ~/.kube/config.")
 @click.option("--context", metavar="NAME", help="With --cluster: the kubeconfig's context; else its current one.")
 def topo(
@@ -38,6 +42,8 @@ def topo(
     no_color: bool,
     of_cluster: bool,
     nodes: tuple[str, ...],
+    namespace: str | None,
+    all_namespaces: bool,
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
@@ -50,10 +56,14 @@ def topo(
             )
         from dradriver.cli.cluster.show import show_cluster
 
-        show_cluster(kubeconfig=kubeconfig, context=context, nodes=nodes, output=output, no_color=no_color)
+        if namespace is not None and all_namespaces:
+            raise click.UsageError("--cluster: -n or -A; not both")
+        show_cluster(
+            kubeconfig=kubeconfig, context=context, nodes=nodes, namespace=namespace, output=output, no_color=no_color
+        )
         return
-    if nodes or kubeconfig is not None or context is not None:
-        raise click.UsageError("--node, --kubeconfig and --context are for --cluster")
+    if nodes or namespace is not None or all_namespaces or kubeconfig is not None or context is not None:
+        raise click.UsageError("--node, -n, -A, --kubeconfig and --context are for --cluster")
     if list_profiles:
         _list()
         return

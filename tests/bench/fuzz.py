@@ -1,4 +1,4 @@
-"""Damaged input for every parser of a machine and of policies: ``python -m tests.bench.fuzz [--inputs N] [--seed S]``.
+"""Damaged input for every parser: ``python -m tests.bench.fuzz [--inputs N] [--seed S]``.
 
 Real files and our own writers' texts are cut, doubled, mixed and sprinkled with the letters that each form is made of.
 A parser may refuse what comes out with our own error; any other exception is a defect, and is shown with the input.
@@ -18,12 +18,16 @@ from yaml import safe_dump
 from dradriver.api.policies import read as policies
 from dradriver.api.policies.model import plain
 from dradriver.api.policies.read import PoliciesError
+from dradriver.cli.linter.admitted import results
+from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
 from tests.paths import REPO, SHARED_DATA
+from webhook.admission import Admission
 
+_WEBHOOK = Admission(controller_user="")
 INPUTS = 100_000
 _NAMES = ("dgx1-v100", "hgx-h100-degraded", "a100-pcie-x8-bridge-pairs", "rtx-a6000-x4-pairs", "gb200-nvl72-tray")
 _PIECES = (
@@ -59,6 +63,7 @@ def parsers() -> list[Parser]:
         Parser("NCCL XML, read", _read(nccl.read), written + real["nccl_xml"]),
         Parser("NCCL XML, checked", nccl.check, written + real["nccl_xml"]),
         Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
+        Parser("manifests", _lint, [path.read_text("utf-8") for path in sorted((REPO / "examples").glob("*.yaml"))]),
         Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
     ]
 
@@ -80,6 +85,12 @@ def _read_policies(text: str) -> object:
     again = policies.read(safe_dump(plain(found)).encode(), source="y.yaml")
     assert plain(again) == plain(found)
     return found
+
+
+def _lint(text: str) -> object:
+    """Read manifests and let the webhook answer to them."""
+    every = [found for one in documents(text.encode("utf-8", "surrogatepass"), "x") for found in results(one, _WEBHOOK)]
+    return msgspec.json.encode(every)
 
 
 def damaged(corpus: Sequence[str], rng: random.Random) -> str:
@@ -109,7 +120,7 @@ def fuzz(parser: Parser, *, inputs: int, rng: random.Random) -> str | None:
         text = damaged(parser.corpus, rng)
         try:
             parser.read(text)
-        except (TopologyError, PoliciesError) as error:
+        except (TopologyError, PoliciesError, DocumentError) as error:
             parser.refused += 1
             if not str(error):
                 return text

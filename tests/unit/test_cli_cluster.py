@@ -149,6 +149,16 @@ async def test_only_the_nodes_asked_for_are_shown(two: Cluster) -> None:
     assert result.stderr.splitlines()[-1].endswith("nodes with slices of this driver: node-9, node-10")
 
 
+async def test_only_the_nodes_that_a_namespace_holds_gpus_of_are_shown(two: Cluster) -> None:
+    for namespace in ("team-a", "ops"):
+        found = json.loads((await two.run("-n", namespace, "-o", "json")).stdout)
+        assert [node["node"] for node in found] == ["node-9"]
+    assert len(json.loads((await two.run("-A", "-o", "json")).stdout)) == 2
+    result = await two.run("-n", "team-b")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no claim of namespace team-b holds a GPU" in result.stderr
+
+
 async def test_a_node_that_cannot_be_read_is_a_warning_beside_the_others(two: Cluster) -> None:
     two.put(piece("node-1", text='{"version": 1}'))
     result = await two.run("-o", "json")
@@ -244,6 +254,9 @@ async def test_an_unknown_context_and_a_missing_kubeconfig_are_one_line(cluster:
         ["--machine", "dgx1-v100", "--context", "a"],
         ["--list", "--kubeconfig", "a"],
         ["--node", "a"],
+        ["-n", "a"],
+        ["-A"],
+        ["--cluster", "-n", "a", "-A"],
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:

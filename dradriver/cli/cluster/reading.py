@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.objects import ResourceSlice
-from dradriver.api.pins import Claim
 from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
+from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 
+if TYPE_CHECKING:
+    from dradriver.api.pins import Claim
+
 T = TypeVar("T")
+
+_BOTH: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS)  # whoever asks for one of them needs the other, too
 
 
 class ClusterError(DriverError):
@@ -33,39 +38,81 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
         ConfigError: The credentials are no usable ones.
     """
+    from dradriver.api.pins import Claim  # here: explain says its first words without it
+
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         selector = f"spec.driver={names.DRIVER}"
-        slices = await _list(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
+        slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
         if not slices:
-            raise ClusterError(
-                f"{server.url}: no ResourceSlice of driver {names.DRIVER}: either this is another cluster than you "
-                "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
-                "kubectl get pods -A -l app.kubernetes.io/component=node, and at the logs of these pods"
-            )
-        return slices, await _list(client, server, RESOURCE_CLAIMS, Claim)
+            raise ClusterError(nothing_published(server))
+        return slices, await listed(client, server, RESOURCE_CLAIMS, Claim)
 
 
-async def _list(
-    client: Client, server: ServerConfig, resource: Resource, kind: type[T], *, field_selector: str | None = None
+def nothing_published(server: ServerConfig) -> str:
+    """Return what to look at where a server has no slice of this driver."""
+    return (
+        f"{server.url}: no ResourceSlice of driver {names.DRIVER}: either this is another cluster than you "
+        "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
+        "kubectl get pods -A -l app.kubernetes.io/component=node, and at the logs of these pods"
+    )
+
+
+async def listed(
+    client: Client,
+    server: ServerConfig,
+    resource: Resource,
+    kind: codec.Reading[T],
+    *,
+    namespace: str | None = None,
+    label_selector: str | None = None,
+    field_selector: str | None = None,
 ) -> list[T]:
+    """Return what is read of all objects of a kind.
+
+    Raises:
+        ClusterError: The server does not answer or refuses; the message says what to ask for.
+    """
     try:
-        return (await client.list(resource, field_selector=field_selector, type=kind))[0]
-    except Unreachable as error:
-        raise ClusterError(
+        found, _ = await client.list(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            type=kind,
+        )
+    except (ApiError, Unreachable) as error:
+        raise refused(error, server, resource, namespace=namespace) from error
+    return found
+
+
+def refused(
+    error: ApiError | Unreachable, server: ServerConfig, resource: Resource, *, namespace: str | None = None
+) -> ClusterError:
+    """Return the error about what a server did not answer, with what to do about it.
+
+    Args:
+        error: What came.
+        server: The server.
+        resource: What was asked for.
+        namespace: Of one namespace, or None for all of them.
+    """
+    if isinstance(error, Unreachable):
+        return ClusterError(
             f"{server.url}: no usable answer: {error}; is the API server up, and is this the right context "
             "(--context NAME; kubectl config get-contexts)?"
-        ) from error
-    except ApiError as error:
-        raise ClusterError(f"{server.url}: {_cure(error, resource)}") from error
+        )
+    return ClusterError(f"{server.url}: {_cure(error, resource, namespace)}")
 
 
-def _cure(error: ApiError, resource: Resource) -> str:
-    what = f"{resource.plural}.{resource.group}"
+def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
+    what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+    if error.forbidden and namespace is not None:
+        return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
     if error.forbidden:
+        wanted = what if resource not in _BOTH else ",".join(f"{one.plural}.{one.group}" for one in _BOTH)
         return (
             f"you may not list {what} in all namespaces; ask for the verb list on them: kubectl create clusterrole "
-            f"gputopo --verb=list --resource=resourceslices.{resource.group},resourceclaims.{resource.group}, bound to "
-            f"you by a ClusterRoleBinding ({error.message})"
+            f"gputopo --verb=list --resource={wanted}, bound to you by a ClusterRoleBinding ({error.message})"
         )
     if error.status == 401:
         return f"your credentials are refused: log in again, or name another context with --context ({error.message})"

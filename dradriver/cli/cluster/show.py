@@ -13,9 +13,17 @@ from dradriver.topology.natural import natural
 
 
 def show_cluster(
-    *, kubeconfig: str | None, context: str | None, nodes: Sequence[str], output: str, no_color: bool
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    nodes: Sequence[str],
+    namespace: str | None,
+    output: str,
+    no_color: bool,
 ) -> None:
     """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
+
+    With a namespace only those of whose GPUs its claims hold some, or are promised some.
 
     Raises:
         ConfigError: How to reach the cluster is not known.
@@ -29,4 +37,8 @@ def show_cluster(
     if not shown:
         known = ", ".join(sorted({piece.spec.pool.name for piece in slices}, key=natural))
         raise reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {known}")
+    if namespace is not None:
+        shown = [node for node in shown if any(h.namespace == namespace for gpu in node.gpus for h in gpu.holders)]
+        if not shown:
+            raise reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
     show_as(output, document=lambda: document.document(shown), data=lambda: document.data(shown), no_color=no_color)

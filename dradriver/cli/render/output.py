@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
@@ -44,6 +44,13 @@ def show_as(
             click.echo(_yaml(data()), nl=False)
 
 
+def show_documents(objects: Sequence[object]) -> None:
+    """Print objects as the documents of one YAML text, which ``kubectl apply -f -`` reads."""
+    for one in objects:
+        click.echo("---")
+        click.echo(_yaml(one), nl=False)
+
+
 def safe_json(line: str) -> str:
     """Return the same JSON with an escape for every character that does not print: a terminal would obey some."""
     if line.isprintable():
@@ -59,10 +66,11 @@ def _escape(character: str) -> str:
 def _yaml(data: object) -> str:
     import yaml
 
-    shown: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes five times as fast
+    shown: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True)
     if shown == plain(shown, keep="\n"):
         return shown
-    escaped: str = yaml.safe_dump(data, sort_keys=False)
+    escaped: str = yaml.dump(data, Dumper=dumper, sort_keys=False)
     return escaped
 
 

@@ -162,17 +162,21 @@ class NodeTable:
         with self._without(besides):
             return self._capacity.fitting(open_, ask.amounts)
 
-    def causes(self, ask: Ask, *, besides: tuple[str, Amounts] | None = None) -> tuple[str, ...]:
+    def causes(
+        self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
+    ) -> tuple[str, ...]:
         """Return why nodes with GPUs are left out, sorted: of each node the first cause. Empty if all are eligible.
 
         Args:
             ask: What the pod asks.
             besides: As in ``eligible``.
+            only: Rows of the nodes that are looked at; None for all.
         """
-        found = [GONE] if (self._offered & ~self._there).any() else []
-        if (self._offered & self._there & ~self._ready).any():
+        offered = self._offered if only is None else self._offered & only
+        found = [GONE] if (offered & ~self._there).any() else []
+        if (offered & self._there & ~self._ready).any():
             found.append(NOT_READY)
-        rows = self._offered & self._ready
+        rows = offered & self._ready
         found += self._classes.causes(ask.key, rows)
         with self._without(besides):
             lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)

@@ -1,0 +1,41 @@
+"""The options that every command about a cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("table", "json", "yaml")
+
+
+def server_options(command: F) -> F:
+    """Give a command the options ``kubeconfig`` and ``context`` of ``access.server``."""
+    command = click.option("--context", metavar="NAME", help="The kubeconfig's context; else its current one.")(command)
+    kubeconfig = "The kubeconfig; else KUBECONFIG, ~/.kube/config."
+    return click.option("--kubeconfig", metavar="FILE", help=kubeconfig)(command)
+
+
+def namespace_option(command: F) -> F:
+    """Give a command the option ``namespace``; None for the context's own."""
+    return click.option("-n", "--namespace", metavar="NAME", help="The namespace; else the context's.")(command)
+
+
+def all_namespaces_option(command: F) -> F:
+    """Give a command the option ``all_namespaces``."""
+    return click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(command)
+
+
+def policies_option(command: F) -> F:
+    """Give a command the option ``policies_file`` of ``inputs.policies_of``."""
+    said = "The policies file that the controller follows; else the defaults count."
+    return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
+
+
+def output_options(command: F) -> F:
+    """Give a command the options ``output``, one of ``FORMATS``, and ``no_color``."""
+    command = click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")(command)
+    return click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)(command)

@@ -1,0 +1,139 @@
+"""The controller's own picture of the cluster, made from what a server lists once.
+
+Of pods that are not ours only those on nodes that matter are read: on 1,000 nodes all of them would take seconds, and
+what they take of CPU and memory counts only where there are GPUs for the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from dradriver.api import names
+from dradriver.api.ledger import OURS
+from dradriver.api.objects import Node, Pod
+from dradriver.api.pins import Claim, Key
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.cli.cluster import reading
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.render.plain import plain
+from dradriver.controller import pods, records
+from dradriver.controller.picture import Picture
+from dradriver.kube import codec
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.store import Change
+
+MOST_AT_ONCE: Final = 16  # lists of a node's pods
+
+_NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
+
+
+class Scene:
+    """The cluster.
+
+    Attributes:
+        picture: As the controller has it.
+        claims: All claims, with the names of those who use them, by namespace and name.
+        nodes: All nodes, by name.
+        unread: What could not be read, in words.
+        whole: Whether nothing is missing without which no place can be looked for.
+    """
+
+    def __init__(self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS) -> None:
+        self.picture = Picture(lambda _: None, lambda: None)
+        self.picture.weights = policies.preference
+        self.picture.nccl_changed(policies.nccl.version)
+        self.claims: dict[Key, Claim] = {}
+        self.nodes: dict[str, Node] = {}
+        self.unread: list[str] = []
+        self.whole = True
+        self._client = client
+        self._server = server
+        self._filled: set[str] = set()
+
+    async def read(self, *, pods_too: bool = True) -> None:
+        """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
+        with _warnings(self.unread):
+            slices, claims, nodes, classes, ours = await asyncio.gather(
+                self._list(RESOURCE_SLICES, records.read_slice, field_selector=f"spec.driver={OURS.driver}"),
+                self._list(RESOURCE_CLAIMS, Claim),
+                self._list(NODES, records.read_node),
+                self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
+                self._list(PODS, pods.read, label_selector=names.LABEL) if pods_too else _nothing(),
+            )
+            if self.whole and not slices:
+                self.whole = False
+                self.unread.append(reading.nothing_published(self._server))
+            picture = self.picture
+            for one in classes:
+                picture.class_changed(_seen(one))
+            for one in nodes:
+                self.nodes[one.metadata.name] = one
+                picture.node_changed(_seen(one))
+            for one in slices:
+                picture.slice_changed(_seen(one))
+            for claim in claims:
+                self.claims[claim.key] = claim
+                picture.claim_changed(_seen(records.claim_record(claim)))
+            for one in ours:
+                picture.pod_changed(_seen(one))
+            _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    def put(self, pod: Pod) -> None:
+        """Take in a pod of ours that no list has shown."""
+        self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
+
+    async def fill(self, nodes: Collection[str]) -> bool:
+        """Take in what others' pods take from these nodes. Returns whether that was not known before."""
+        wanted = [node for node in nodes if node not in self._filled]
+        self._filled.update(wanted)
+        room = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def one(node: str) -> list[Any]:
+            async with room:
+                return await self._list(PODS, pods.read, field_selector=f"spec.nodeName={node}")
+
+        for found in await asyncio.gather(*map(one, wanted)):
+            for pod in found:
+                if isinstance(pod, pods.Foreign):
+                    self.picture.pod_changed(_seen(pod))
+        return bool(wanted)
+
+    async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
+        try:
+            return await reading.listed(self._client, self._server, resource, kind, **selectors)
+        except ClusterError as error:
+            if resource in _NEEDED:
+                self.whole = False
+            if (text := str(error)) not in self.unread:
+                self.unread.append(text)
+            return []
+
+
+async def _nothing() -> list[Any]:
+    return []
+
+
+def _seen(found: Any) -> Change[Any]:
+    return Change((found.metadata.namespace, found.metadata.name), None, found)
+
+
+@contextlib.contextmanager
+def _warnings(into: list[str]) -> Iterator[None]:
+    """Collect what the controller's code logs of machines that it cannot use."""
+
+    class Collecting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            into.append(plain(record.getMessage()))
+
+    handler, logger = Collecting(logging.WARNING), logging.getLogger("dradriver.controller")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

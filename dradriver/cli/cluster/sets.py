@@ -1,0 +1,231 @@
+"""What is free in a cluster: sets of GPUs by size and quality, and what is left of GPUs that are had in parts.
+
+Sets are counted as pods would get them, one after another: the allocator's best one of a node's free GPUs, then the
+best one of the rest. So of each size there are as many as such pods would have places, all alike otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.parts.slices import Slices
+from dradriver.allocator.request import Mig
+from dradriver.allocator.sets import rings
+from dradriver.allocator.sets.tables import Tables
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.render.plain import plain
+from dradriver.controller.nodes.ask import Ask, Constraints
+from dradriver.topology.natural import natural
+
+SIZES: Final = (1, 2, 4, 8, 16)
+_ANYBODY: Final = Ask((), Constraints(tolerations=(("", ""),)))  # tolerates every taint
+_QUARTER: Final = 25  # percent
+_ALL: Final = 100
+
+
+class Sets(msgspec.Struct, frozen=True, kw_only=True):
+    """Free sets that are alike.
+
+    Attributes:
+        product: Their GPUs' product.
+        size: GPUs of each.
+        level: The worst step of their rings.
+        busbw_gbps: Predicted all-reduce bus bandwidth; 0 of single GPUs.
+        sets: How many there are.
+        nodes: How many nodes have some.
+        node: The first of these by name.
+    """
+
+    product: str
+    size: int
+    level: str
+    busbw_gbps: float
+    sets: int
+    nodes: int
+    node: str
+
+
+class SharesLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of GPUs that are had in shares.
+
+    Attributes:
+        product: Their product.
+        gpus: How many have something left; empty ones that may also be had whole are among them.
+        cores: Percent of compute that is left of all of them together.
+        memory_mib: The same of memory.
+        quarters: How many shares of 0.25 have room.
+        largest: The most percent of compute that one GPU has left.
+    """
+
+    product: str
+    gpus: int
+    cores: int
+    memory_mib: int
+    quarters: int
+    largest: int
+
+
+class SlicesLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """How many MIG slices of a profile have room, if no other is made; empty GPUs that may be had whole are counted."""
+
+    product: str
+    profile: str
+    slices: int
+
+
+class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is free.
+
+    Attributes:
+        nodes: How many nodes have GPUs, ready and open to pods.
+        closed: How many others have some: not ready, or closed to new pods.
+        gpus: GPUs of the open nodes.
+        free: How many of these may be had whole.
+        sets: Sets of whole GPUs, largest first, best first.
+        shares: Shares, by product.
+        slices: MIG slices, by product and profile.
+    """
+
+    nodes: int
+    closed: int
+    gpus: int
+    free: int
+    sets: tuple[Sets, ...]
+    shares: tuple[SharesLeft, ...]
+    slices: tuple[SlicesLeft, ...]
+
+
+def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
+    """Return what is free on nodes that are ready and take new pods, tainted ones included.
+
+    Args:
+        scene: The cluster.
+        namespace: Whose view it is: some GPUs have parts of one namespace at a time.
+    """
+    picture = scene.picture
+    picture.inventory.look_as(namespace)
+    fit = picture.nodes.eligible(_ANYBODY)
+    for name, node in scene.nodes.items():
+        if node.spec.unschedulable and (row := picture.nodes.find(name)) is not None:
+            fit[row] = False
+    sets: dict[tuple[str, int, str, float], tuple[int, list[str]]] = {}
+    shares: list[SharesLeft] = []
+    slices: Counter[tuple[str, str]] = Counter()
+    nodes = every = gpus = free = 0
+    for group in picture.inventory.fleet.groups:
+        slots = np.flatnonzero(group.at_rows(fit))
+        every += len(group.names)
+        nodes += len(slots)
+        gpus += len(slots) * group.tables.size
+        if not len(slots):
+            continue
+        masks = group.free_masks()[slots]
+        free += int(np.bitwise_count(masks).sum())
+        for mask in np.unique(masks).tolist():
+            at = slots[masks == mask].tolist()
+            for found, count in _sets(group.tables, mask).items():
+                key = plain(group.machine.product), *found
+                before, where = sets.get(key, (0, []))
+                sets[key] = before + count * len(at), [*where, *(group.names[slot] for slot in at)]
+        shares += _shares(group, slots.tolist())
+        slices.update(_slices(group, slots.tolist()))
+    return FreeGpus(
+        nodes=nodes,
+        closed=every - nodes,
+        gpus=gpus,
+        free=free,
+        sets=tuple(
+            Sets(
+                product=product, size=size, level=level, busbw_gbps=busbw, sets=count, nodes=len(where),
+                node=plain(min(where, key=natural)),
+            )
+            for (product, size, level, busbw), (count, where) in sorted(
+                sets.items(), key=lambda item: (natural(item[0][0]), -item[0][1], -item[0][3], item[0][2])
+            )
+        ),
+        shares=_by_product(shares),
+        slices=tuple(
+            SlicesLeft(product=product, profile=profile, slices=count)
+            for (product, profile), count in sorted(slices.items(), key=lambda item: (item[0][0], natural(item[0][1])))
+        ),
+    )  # fmt: skip
+
+
+def _sets(tables: Tables, mask: int) -> Counter[tuple[int, str, float]]:
+    """Return how many sets of each size, level and bandwidth a free mask has, each size for itself."""
+    found: Counter[tuple[int, str, float]] = Counter()
+    for size in SIZES:
+        left = mask
+        while size <= tables.size and (chosen := best_set(tables, left, gpus=size)) is not None:
+            # A single GPU talks to nobody: its level says what it could be joined by, not what it has.
+            level = tables.level(chosen).value if size > 1 else ""
+            found[size, level, round(float(tables.busbw[chosen]), 2)] += 1
+            left &= ~chosen
+    return found
+
+
+def _shares(group: NodeGroup, slots: list[int]) -> list[SharesLeft]:
+    """Return what is left for shares on each GPU of these nodes that has something left."""
+    rooms = group.rooms
+    if rooms is None:
+        return []
+    found = []
+    opening = rooms.opening(sliced=False)
+    for slot in slots:
+        empty = rings.positions(int(opening[slot]))
+        for position, gpu in enumerate(group.machine.gpus):
+            whole = position in empty
+            cores = _ALL if whole else int(rooms.cores[position, slot])
+            memory = gpu.memory_mib if whole else int(rooms.memory[position, slot])
+            if cores and memory:
+                quarters = min(cores // _QUARTER, memory // max(1, gpu.memory_mib * _QUARTER // _ALL))
+                found.append(
+                    SharesLeft(
+                        product=plain(gpu.product), gpus=1, cores=cores, memory_mib=memory, quarters=quarters,
+                        largest=cores,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
+    found = []
+    for product in sorted({one.product for one in shares}, key=natural):
+        own = [one for one in shares if one.product == product]
+        found.append(
+            SharesLeft(
+                product=product,
+                gpus=len(own),
+                cores=sum(one.cores for one in own),
+                memory_mib=sum(one.memory_mib for one in own),
+                quarters=sum(one.quarters for one in own),
+                largest=max(one.largest for one in own),
+            )
+        )
+    return tuple(found)
+
+
+def _slices(group: NodeGroup, slots: list[int]) -> Counter[tuple[str, str]]:
+    """Return how many MIG slices of each profile have room on these nodes, each profile for itself."""
+    found: Counter[tuple[str, str]] = Counter()
+    rooms = group.rooms
+    if rooms is None or not rooms.offered(sliced=True):
+        return found
+    profiles = {profile.name for layout in rooms.layouts if layout is not None for profile in layout.profiles}
+    opening = rooms.opening(sliced=True)
+    for name in profiles:
+        ask = Slices(Mig(profiles=((name,),)))
+        used, empty = ask.most(rooms, 0), ask.most_empty(rooms, 0)
+        for slot in slots:
+            whole = rings.positions(int(opening[slot]))
+            for position, gpu in enumerate(group.machine.gpus):
+                count = int(empty[position]) if position in whole else int(used[position, slot])
+                if count:
+                    found[plain(gpu.product), name] += count
+    return found

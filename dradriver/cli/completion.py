@@ -1,0 +1,70 @@
+"""``kubectl_complete-gputopo``: completion of ``kubectl gputopo`` in shells, and of names from the cluster.
+
+kubectl runs it with the words after ``kubectl gputopo``, the last one the word to complete, and expects a line for each
+completion, with a help text after a tab, and then a colon and how to go on: 4 is that no file names are wanted, 0 that
+they are (ShellCompDirective of cobra). ``gputopo`` alone is completed by click itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+from dradriver.cli.render.plain import plain
+from dradriver.errors import DriverError
+
+_NO_FILES, _FILES = 4, 0
+MOST: Final = 200  # names from a cluster
+TIMEOUT_S: Final = 2.0  # somebody waits with a finger on the key
+
+
+def main() -> None:
+    """Print the completions of the words on the command line."""
+    from dradriver.cli.main import main as gputopo
+
+    print("\n".join(lines(gputopo, sys.argv[1:])))
+
+
+def lines(command: click.Command, words: Sequence[str]) -> list[str]:
+    """Return the lines for words whose last one is to be completed."""
+    *before, incomplete = words or [""]
+    shell = ShellComplete(command, {}, "kubectl gputopo", "_GPUTOPO_COMPLETE")
+    try:
+        items = shell.get_completions(list(before), incomplete)
+    except (DriverError, OSError):
+        items = []
+    found = [f"{item.value}\t{item.help}" if item.help else str(item.value) for item in items if item.type == "plain"]
+    return [*(plain(line, keep="\t") for line in found), f":{_FILES if len(found) < len(items) else _NO_FILES}"]
+
+
+def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Return the names of our pods of the namespace; nothing where the cluster does not say."""
+    import asyncio
+
+    try:
+        found = asyncio.run(_pods(ctx.params))
+    except (DriverError, OSError, TimeoutError):
+        return []
+    return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)][:MOST]
+
+
+async def _pods(params: dict[str, Any]) -> list[str]:
+    import asyncio
+
+    from dradriver.api import names
+    from dradriver.api.objects import Pod
+    from dradriver.cli.cluster import access
+    from dradriver.kube.client import Client
+    from dradriver.kube.resources import PODS
+
+    kubeconfig = params.get("kubeconfig")
+    server = access.server(Path(kubeconfig) if kubeconfig else None, params.get("context"))
+    namespace = params.get("namespace") or server.namespace
+    async with asyncio.timeout(TIMEOUT_S), Client(server, user_agent="gputopo") as client:
+        found, _ = await client.list(PODS, namespace=namespace, label_selector=names.LABEL, type=Pod)
+    return [pod.metadata.name for pod in found]

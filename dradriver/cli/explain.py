@@ -1,0 +1,121 @@
+"""``gputopo explain``: why a pod waits, or what it got and why nothing better."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api import names
+from dradriver.api.objects import Pod
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster.options import (
+    all_namespaces_option,
+    namespace_option,
+    output_options,
+    policies_option,
+    server_options,
+)
+from dradriver.cli.completion import pods
+from dradriver.cli.explainer import document
+from dradriver.cli.explainer.model import Subject
+from dradriver.cli.explainer.subject import subject
+from dradriver.cli.inputs import policies_of
+from dradriver.cli.render.output import show, show_as, warn
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import PODS
+
+
+@click.command()
+@click.argument("pod", required=False, shell_complete=pods)
+@namespace_option
+@all_namespaces_option
+@server_options
+@policies_option
+@output_options
+def explain(
+    pod: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Say why POD waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
+
+    The controller's own decision is made again from what the cluster says now; nothing is written. Without POD all
+    pods that wait are listed, the oldest first.
+    """
+    if all_namespaces and (pod is not None or namespace is not None):
+        raise click.UsageError("-A lists the pods that wait in all namespaces; leave out POD and -n")
+    name = "" if pod is None else pod.removeprefix("pod/").removeprefix("pods/")
+    if pod is not None and (not name or "/" in name or name in (".", "..")):
+        raise click.UsageError(f"{pod!r} is no pod's name; give the name alone, and the namespace by -n")
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    where = None if all_namespaces else namespace or server.namespace
+    if where is None or not name:
+        found = asyncio.run(_waiting(server, where))
+        show_as(
+            output,
+            document=lambda: document.waiting(found),
+            data=lambda: msgspec.to_builtins(found),
+            no_color=no_color,
+        )
+        return
+    policies = policies_of(policies_file)
+    asyncio.run(_explain(server, where, name, policies, output=output, no_color=no_color))
+
+
+async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        labelled = await reading.listed(
+            client, server, PODS, Pod, namespace=namespace, label_selector=f"{names.LABEL}={names.LABEL_PLACED}"
+        )
+    found = [pod for pod in labelled if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
+    return [
+        subject(pod) for pod in sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
+    ]
+
+
+async def _explain(
+    server: ServerConfig, namespace: str, name: str, policies: Policies, *, output: str, no_color: bool
+) -> None:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        pod = await _read(client, server, namespace, name)
+        said = subject(pod)
+        if output == "table":
+            show(document.head(said), no_color=no_color)
+            sys.stdout.flush()  # people read on while the cluster is being read
+        from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
+
+        found = await verdict(client, server, pod, policies)
+    for trouble in found.unread:
+        warn(trouble)
+    if output == "table":
+        more = document.rest(said, found)
+        if more.sections:
+            click.echo()
+            show(more, no_color=no_color)
+        return
+    show_as(output, document=lambda: document.head(said), data=lambda: document.data(said, found))
+
+
+async def _read(client: Client, server: ServerConfig, namespace: str, name: str) -> Pod:
+    try:
+        return await client.get(PODS, name, namespace=namespace, type=Pod)
+    except ApiError as error:
+        if error.not_found:
+            raise reading.ClusterError(
+                f"{server.url}: namespace {namespace} has no pod {name}; name another namespace with -n"
+            ) from error
+        raise reading.refused(error, server, PODS, namespace=namespace) from error
+    except Unreachable as error:
+        raise reading.refused(error, server, PODS, namespace=namespace) from error

@@ -1,0 +1,10 @@
+"""``gputopo explain``: why a pod waits, or what it got.
+
+* ``subject``: what the pod says itself, shown before anything else is read.
+* ``verdict``: the controller's own review and decision about the pod.
+* ``rooms``: what is free, and what would have to end for a place, or for a better one.
+* ``owners``: who holds which GPU; ``ages`` says since when.
+* ``happened``: what happened so far, Events among it.
+* ``model``: all that is known of a pod.
+* ``document``: what is shown of it, for people and as data.
+"""

@@ -1,0 +1,150 @@
+"""What is shown of a pod: first what it says itself, then what the cluster says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.cli.explainer.ages import age
+from dradriver.cli.explainer.model import Free, Happening, Help, Place, Subject, Turn, Verdict
+from dradriver.cli.render.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
+
+_STATES: Final = {
+    "foreign": "not placed by this driver",
+    "waits": "waits for a place",
+    "promised": "has GPUs promised, waits for the scheduler",
+    "placed": "has its place",
+    "finished": "has finished",
+}
+_TONES: Final = {"waits": Tone.WARNING, "promised": Tone.PROMISED, "placed": Tone.FREE}
+
+
+def head(subject: Subject) -> Document:
+    """Return what the pod says itself."""
+    title = f"Pod {subject.namespace}/{subject.pod}"
+    state = _STATES[subject.state] + (f" on {subject.node}" if subject.node else "")
+    rows: list[tuple[Cell, ...]] = [(Cell("state"), Cell(state, _TONES.get(subject.state, Tone.PLAIN)))]
+    if subject.wish:
+        rows.append(words("asks for", subject.wish))
+    if subject.created:
+        spent = age(subject.created)
+        rows.append(words("created", subject.created + (f", {spent} ago" if spent else "")))
+    if subject.said:
+        rows.append(words("the controller says", subject.said))
+    rows += [words("it lacks" if number == 0 else "", text) for number, text in enumerate(subject.lacks)]
+    return Document(title=title, sections=(Section(title=title, blocks=(_plain_table(rows),)),))
+
+
+def rest(subject: Subject, verdict: Verdict) -> Document:
+    """Return what the cluster says."""
+    sections = []
+
+    def add(title: str, *blocks: Block) -> None:
+        sections.append(Section(title=title, blocks=blocks))
+
+    if verdict.reason:
+        lines = [Cell(verdict.reason), *([Cell(verdict.nearest)] if verdict.nearest else [])]
+        add("Now", Notes(lines=tuple(lines)))
+    if verdict.place is not None:
+        add("Its place" if subject.state != "waits" else "It would get", _place(verdict.place))
+    if verdict.better:
+        add("Better sets", _helps(verdict.better, free="free now: a pod that is created anew would get it"))
+    if verdict.free is not None:
+        add("Free", *_free(verdict.free))
+    if verdict.helps:
+        add("What would help", _helps(verdict.helps, free="free"))
+    if verdict.turn is not None:
+        add("Queue", Notes(lines=(Cell(_turn(verdict.turn)),)))
+    if verdict.happened:
+        add("What happened", _happened(verdict.happened))
+    return Document(title="", sections=tuple(sections))
+
+
+def waiting(found: Sequence[Subject]) -> Document:
+    """Return the pods that wait, the oldest first."""
+    heads = ("pod", "for", "asks for", "why")
+    rows = tuple(words(f"{one.namespace}/{one.pod}", age(one.created), one.wish, _why(one)) for one in found)
+    none = Notes(lines=(Cell("no pod waits for GPUs"),))
+    return report(Table(columns=tuple(map(Column, heads)), rows=rows) if rows else none)
+
+
+def _why(one: Subject) -> str:
+    return one.said or ("its GPUs are promised to it" if one.state == "promised" else "not said yet")
+
+
+def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:
+    """Return all of it as it stands in JSON and YAML."""
+    found: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
+    return found
+
+
+def _plain_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
+    return Table(columns=(Column(), Column()), rows=tuple(rows))
+
+
+def numbers(gpus: Sequence[int]) -> str:
+    """Return GPUs as pictures name them: ``GPU0 GPU3``."""
+    return " ".join(f"GPU{number}" for number in gpus)
+
+
+def _place(place: Place) -> Table:
+    rows = [words("node", place.node), words("GPUs", numbers(place.gpus))]
+    if place.parts:
+        rows.append(words("parts", ", ".join(place.parts)))
+    if place.level:
+        rows.append(words("level", place.level))
+    if place.busbw_gbps:
+        ring = f", the ring's weakest step {place.bandwidth_gbps:g} GB/s" if place.bandwidth_gbps else ""
+        rows.append(words("all-reduce", f"{place.busbw_gbps:g} GB/s{ring}"))
+    if place.score is not None:
+        rows.append(words("score", f"{place.score} of 100"))
+    if place.fallback:
+        rows.append(words("preferred, not had", ", ".join(place.fallback)))
+    return _plain_table(rows)
+
+
+def _free(free: Free) -> tuple[Block, ...]:
+    many = f"{free.eligible} of {free.nodes} nodes with GPUs would take the pod; {free.gpus} of their GPUs are free"
+    rows = tuple(
+        words(room.node, f"{room.gpus} x {room.product}", numbers(room.free), str(room.largest)) for room in free.best
+    )
+    columns = (Column("node"), Column("GPUs"), Column("free"), Column("largest such set", number=True))
+    return Notes(lines=(Cell(many),)), Table(columns=columns, rows=rows)
+
+
+def _helps(helps: Sequence[Help], *, free: str) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for one in helps:
+        gbps = f"{one.busbw_gbps:g} GB/s" if one.busbw_gbps else ""
+        said = [f"{numbers(owner.gpus)} {owner.words}" for owner in one.owners]
+        if one.causes:
+            said.append(f"its GPUs are free, but the node is left out: {', '.join(one.causes)}")
+        for number, text in enumerate(said or [free]):
+            lead = ("", "", "") if number else (one.node, numbers(one.gpus), gbps)
+            rows.append(words(*lead, text))
+    columns = (Column("node"), Column("set"), Column("all-reduce"), Column("what is in the way"))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _turn(turn: Turn) -> str:
+    alone = f"position {turn.position} of {turn.waiting} pods that wait, the oldest first"
+    if turn.position == 1:
+        return alone
+    alike = f"; {turn.alike} before it ask for the same" if turn.alike else ""
+    return f"{alone}{alike}; just before it: {', '.join(turn.before)}"
+
+
+def _happened(happened: Sequence[Happening]) -> Table:
+    rows = tuple(words(_time(one.time), one.about, _counted(one), one.message) for one in happened)
+    return Table(columns=(Column("time"), Column("about"), Column("reason"), Column("message")), rows=rows)
+
+
+def _time(time: str) -> str:
+    """Return a time to the second: some sources write fractions."""
+    return time if len(time) <= 20 else f"{time[:19]}Z"
+
+
+def _counted(one: Happening) -> str:
+    return f"{one.reason} x{one.count}" if one.count > 1 else one.reason

@@ -1,0 +1,91 @@
+"""What happened to a pod and its claim so far, from their own times and from Events."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.objects import Metadata, Pod
+from dradriver.api.pins import Claim
+from dradriver.cli.cluster import reading
+from dradriver.cli.explainer.model import Happening
+from dradriver.cli.render.plain import plain
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import EVENTS
+
+MOST: Final = 20  # of what is shown; the newest
+
+
+class _Source(msgspec.Struct, frozen=True):
+    component: str = ""
+
+
+class _Series(msgspec.Struct, rename="camel", frozen=True):
+    count: int = 0
+    last_observed_time: str | None = None
+
+
+class _Event(msgspec.Struct, rename="camel", frozen=True):
+    metadata: Metadata
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: _Series | None = None
+    source: _Source | None = None
+    reporting_component: str = ""
+
+
+async def events(client: Client, server: ServerConfig, namespace: str, uid: str, about: str) -> list[Happening]:
+    """Return the Events about an object of a namespace, by its uid.
+
+    Raises:
+        ClusterError: They cannot be read.
+    """
+    selector = f"involvedObject.uid={uid}"
+    found = await reading.listed(client, server, EVENTS, _Event, namespace=namespace, field_selector=selector)
+    return [_happening(one, about) for one in found]
+
+
+def _happening(event: _Event, about: str) -> Happening:
+    series = event.series
+    last = series.last_observed_time if series is not None else None
+    time = last or event.last_timestamp or event.event_time or event.metadata.creation_timestamp or ""
+    count = series.count if series is not None else event.count
+    source = event.reporting_component or (event.source.component if event.source is not None else "")
+    return Happening(
+        time=plain(time), about=about, reason=plain(event.reason), message=plain(event.message), count=count or 1,
+        source=plain(source),
+    )  # fmt: skip
+
+
+def own(pod: Pod, claim: Claim | None) -> list[Happening]:
+    """Return what the objects' own fields say: when they were created, and that their end was asked for."""
+    found: list[Happening] = []
+
+    def add(metadata: Metadata, about: str, promised: str = "") -> None:
+        if metadata.creation_timestamp:
+            found.append(_said(metadata.creation_timestamp, about, "Created", promised))
+        if metadata.deletion_timestamp:
+            found.append(_said(metadata.deletion_timestamp, about, "Deleted", "it is on its way out"))
+
+    add(pod.metadata, "pod")
+    if claim is not None:
+        add(claim.metadata, "claim", "GPUs are promised to the pod from here on")
+    return found
+
+
+def _said(time: str, about: str, reason: str, message: str) -> Happening:
+    return Happening(time=plain(time), about=about, reason=reason, message=message)
+
+
+def in_order(found: list[Happening]) -> tuple[Happening, ...]:
+    """Return the newest of them, oldest first."""
+    return tuple(sorted(found, key=_when)[-MOST:])
+
+
+def _when(one: Happening) -> Any:
+    return one.time[:19], one.about, one.reason  # to the second: some sources write fractions, some do not

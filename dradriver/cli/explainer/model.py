@@ -1,0 +1,203 @@
+"""What ``gputopo explain`` knows of a pod. All text in it is safe to print.
+
+In JSON and YAML it stands as it is here; docs/troubleshooting.md describes it, and it only ever grows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Owner(_Fact, frozen=True):
+    """A claim that holds GPUs, or parts of them.
+
+    Attributes:
+        namespace: Its namespace.
+        claim: Its name.
+        pods: Names of the pods that may use it; of a promise, the pod that waits for it.
+        promised: Whether the scheduler has not allocated it yet.
+        since: When the claim was created, as Kubernetes writes times.
+        gpus: The machine's own numbers of those of its GPUs that are spoken of.
+        words: All that in words.
+    """
+
+    namespace: str
+    claim: str
+    pods: tuple[str, ...]
+    promised: bool
+    since: str
+    gpus: tuple[int, ...]
+    words: str
+
+
+class Help(_Fact, frozen=True):
+    """A set on one node that would do, and who holds what is not free of it.
+
+    Attributes:
+        node: The node.
+        gpus: The set, by the machine's own numbers; empty where parts of GPUs are wanted.
+        owners: Who would have to end; nobody where the set is free.
+        causes: Why the node is left out although the set is free, or would be.
+        busbw_gbps: Predicted all-reduce bus bandwidth of the set; 0 of fewer than two GPUs.
+    """
+
+    node: str
+    gpus: tuple[int, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    causes: tuple[str, ...] = ()
+    busbw_gbps: float = 0.0
+
+
+class Room(_Fact, frozen=True):
+    """What is free on a node that would take the pod.
+
+    Attributes:
+        node: The node.
+        product: Its GPUs' product.
+        gpus: How many it has.
+        free: The machine's own numbers of the free ones, of the kind that is wanted.
+        largest: The largest free set that is as the pod requires, of no more GPUs than it wants.
+    """
+
+    node: str
+    product: str
+    gpus: int
+    free: tuple[int, ...]
+    largest: int
+
+
+class Free(_Fact, frozen=True):
+    """What is free.
+
+    Attributes:
+        nodes: How many nodes have GPUs.
+        eligible: How many of them would take the pod, whatever is free of their GPUs.
+        gpus: How many GPUs of the wanted kind are free on these.
+        best: Those with the largest free sets.
+    """
+
+    nodes: int
+    eligible: int
+    gpus: int
+    best: tuple[Room, ...]
+
+
+class Turn(_Fact, frozen=True):
+    """Where a pod stands among all that wait for a place, the oldest first.
+
+    Attributes:
+        position: From 1.
+        waiting: How many wait.
+        alike: How many of those before it ask for the same.
+        before: The last few before it, as ``namespace/name``.
+    """
+
+    position: int
+    waiting: int
+    alike: int
+    before: tuple[str, ...]
+
+
+class Place(_Fact, frozen=True):
+    """What a pod has, or is promised.
+
+    Attributes:
+        node: The node.
+        gpus: The machine's own numbers.
+        uuids: The GPUs.
+        parts: Of parts of GPUs, what each is.
+        level: The ring's worst step; empty of parts.
+        busbw_gbps: Predicted all-reduce bus bandwidth; 0 of fewer than two GPUs.
+        bandwidth_gbps: The ring's weakest step.
+        score: 0-100; None of parts.
+        fallback: What was preferred and not had.
+    """
+
+    node: str
+    gpus: tuple[int, ...]
+    uuids: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+    level: str = ""
+    busbw_gbps: float = 0.0
+    bandwidth_gbps: float = 0.0
+    score: int | None = None
+    fallback: tuple[str, ...] = ()
+
+
+class Happening(_Fact, frozen=True):
+    """Something that happened to the pod or its claim.
+
+    Attributes:
+        time: When, last.
+        about: ``pod``, or ``claim`` with its name.
+        reason: In one word.
+        message: For people.
+        count: How often.
+        source: Who says so.
+    """
+
+    time: str
+    about: str
+    reason: str
+    message: str
+    count: int = 1
+    source: str = ""
+
+
+class Subject(_Fact, frozen=True):
+    """What the pod itself says.
+
+    Attributes:
+        namespace: Its namespace.
+        pod: Its name.
+        state: ``foreign`` (the driver does not place it), ``waits``, ``promised`` (its gate is lifted, the scheduler
+            has not bound it yet, and nothing says that the promise has ended), ``placed`` or ``finished``.
+        wish: What it asks for, in words; empty where nothing says.
+        request: The same as the webhook noted it; None where it is foreign or damaged.
+        created: When.
+        node: Where it is bound.
+        said: What the controller last wrote on it of why it waits.
+        lacks: Of a foreign pod, what would make it ours.
+    """
+
+    namespace: str
+    pod: str
+    state: str
+    wish: str
+    request: Any
+    created: str
+    node: str
+    said: str
+    lacks: tuple[str, ...]
+
+
+class Verdict(_Fact, frozen=True):
+    """What the controller would make of the pod now, from the cluster as it was read.
+
+    Attributes:
+        reason: Why it waits, or what it waits for.
+        nearest: What is nearest to what it wants.
+        place: What it has, is promised, or would get in its turn.
+        free: What is free, for a pod that wants whole GPUs and has none.
+        helps: What would make a place, the least that would have to end first.
+        better: Of a pod with a place that is not the best: the sets that would be.
+        turn: Its place in the queue.
+        happened: What happened so far, oldest first.
+        unread: What could not be read, and so is not considered.
+    """
+
+    reason: str = ""
+    nearest: str = ""
+    place: Place | None = None
+    free: Free | None = None
+    helps: tuple[Help, ...] = ()
+    better: tuple[Help, ...] = ()
+    turn: Turn | None = None
+    happened: tuple[Happening, ...] = ()
+    unread: tuple[str, ...] = ()

@@ -1,0 +1,107 @@
+"""What a pod says of itself, without a look at the cluster: shown first, while the cluster is being read.
+
+Nothing here loads numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.choice import phrases as sets
+from dradriver.allocator.parts import phrases as parts
+from dradriver.allocator.request import Strategy, Whole
+from dradriver.api import names, resolved
+from dradriver.api.annotations import is_ours, is_written
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Pod
+from dradriver.api.resolved import Resolved
+from dradriver.cli.explainer.model import Subject
+from dradriver.cli.render.plain import plain
+
+_WORDS: Final = (
+    f"an annotation such as {names.POLICY}: best-effort, which asks for the best set that is free; pods without any "
+    f"annotation {names.PREFIX}… are left alone"
+)
+_WEBHOOK: Final = (
+    f"the label {names.LABEL}, which the webhook writes: it did not see this pod. Look whether it runs (kubectl get "
+    "mutatingwebhookconfigurations) and whether this namespace is left out of it, then create the pod anew"
+)
+
+
+def subject(pod: Pod) -> Subject:
+    """Return what a pod says."""
+    noted = _noted(pod)
+    return Subject(
+        namespace=plain(pod.metadata.namespace),
+        pod=plain(pod.metadata.name),
+        state=_state(pod),
+        wish=plain(noted if isinstance(noted, str) else wish(noted)),
+        request=None if isinstance(noted, str) else msgspec.to_builtins(noted.request),
+        created=plain(pod.metadata.creation_timestamp or ""),
+        node=plain(pod.spec.node_name),
+        said=plain(pod.metadata.annotations.get(names.REASON, "")),
+        lacks=tuple(_lacks(pod)),
+    )
+
+
+def wish(noted: Resolved) -> str:
+    """Return what a note asks for, in words: what must be, what would be nice, and in which way it is chosen."""
+    request = noted.request
+    said = sets.wanted(request) if isinstance(request, Whole) else parts.wanted(request)
+    more = []
+    if isinstance(request, Whole):
+        if request.preferred:
+            more.append(f"preferred: {', then '.join(one.value for one in request.preferred)}, else any")
+        if request.prefer_same_numa:
+            more.append("fewest NUMA nodes")
+    if request.strategy is not Strategy.BEST_FIT:
+        more.append(f"strategy {request.strategy.value}")
+    if len(noted.containers) > 1:
+        more.append(f"for containers {', '.join(noted.containers)}")
+    if noted.nccl is not msgspec.UNSET:
+        more.append(f"NCCL: {noted.nccl}")
+    return "; ".join([said, *more])
+
+
+def _noted(pod: Pod) -> Resolved | str:
+    """Return the note, or why there is none to read; nothing of a pod that is not ours."""
+    if not pod.placed:
+        return ""
+    try:
+        return resolved.read(pod.metadata.annotations)
+    except WordError as error:
+        return str(error)
+
+
+def _state(pod: Pod) -> str:
+    if not pod.placed:
+        return "foreign"
+    if pod.finished:
+        return "finished"
+    if pod.spec.node_name:
+        return "placed"
+    # A reason on a lifted pod is that of a promise that has ended.
+    return "waits" if pod.gated or names.REASON in pod.metadata.annotations else "promised"
+
+
+def _lacks(pod: Pod) -> list[str]:
+    if pod.placed:
+        return []
+    words = any(is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
+    lacking = [_WEBHOOK if words else _WORDS]
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    limits = {key for container in containers for key in container.resources.limits}
+    if names.GPU_RESOURCE in limits and not words:
+        lacking.append(
+            f"its limit {names.GPU_RESOURCE} is for a device plugin, or for a DeviceClass with that "
+            "extendedResourceName; which GPUs it gets is not chosen"
+        )
+    templates = [claim for claim in pod.spec.resource_claims if claim.resource_claim_template_name]
+    if templates:
+        lacking.append(
+            f"its claim {plain(templates[0].name)} is made from a ResourceClaimTemplate: the scheduler alone chooses "
+            "its devices, by the template's selectors"
+        )
+    return lacking

@@ -1,0 +1,273 @@
+"""What the controller makes of a pod: its own review and decision, over what was read once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
+from dradriver.api import affinity, names, results
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Affinity, NodeAffinity, Pod
+from dradriver.api.pins import Pin, claim_key
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import happened, rooms
+from dradriver.cli.explainer.model import Happening, Help, Place, Turn, Verdict
+from dradriver.cli.render.plain import plain
+from dradriver.controller.decide import MOST_NODES, decide
+from dradriver.controller.entries import Entry, Wish
+from dradriver.controller.nodes.ask import ask_of
+from dradriver.controller.nodes.columns import Bools
+from dradriver.controller.placement import Placement
+from dradriver.controller.review import Keep, Settle, Wait, Withdraw, refusal, review
+from dradriver.controller.review import Place as WantsPlace
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+
+_HELPS: Final = 3
+_FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
+_BEFORE: Final = 3
+_ROUNDS: Final = 8
+
+_ENDS: Final = {  # by the controller's ``Cause``: why a promise ends that is still there
+    "taken": "its GPUs were given to another claim",
+    "gone": "one of its GPUs is not offered any more, or tainted",
+    "damaged": "nobody knows any more what its claim was made for",
+    "overlooked": "the scheduler overlooks that there is room; the claim is made anew",
+}
+
+
+async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies = DEFAULTS) -> Verdict:
+    """Return what is to be said of a pod, as far as the server lets us read.
+
+    Args:
+        client: The server's, entered.
+        server: The server, for messages.
+        pod: The pod.
+        policies: Those that the controller follows.
+    """
+    scene = Scene(client, server, policies)
+    key = claim_key(pod)
+    unread: list[str] = []
+
+    async def told(uid: str, about: str) -> list[Happening]:
+        try:
+            return await happened.events(client, server, pod.metadata.namespace, uid, about)
+        except ClusterError as error:
+            unread.append(str(error))
+            return []
+
+    if not pod.placed or pod.finished:
+        events = await told(pod.metadata.uid, "pod")
+        return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
+    events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
+    claim = None if key is None else scene.claims.get(key)
+    if claim is not None and not claim.owned_by(pod.metadata.uid):
+        claim = None  # somebody else's under the same name
+    if claim is not None:
+        events += await told(claim.metadata.uid, "claim")
+    found = await _judged(scene, pod)
+    return msgspec.structs.replace(
+        found,
+        reason=plain(found.reason),
+        nearest=plain(found.nearest),
+        happened=happened.in_order([*happened.own(pod, claim), *events]),
+        unread=tuple(dict.fromkeys([*scene.unread, *unread])),
+    )
+
+
+async def _judged(scene: Scene, pod: Pod) -> Verdict:
+    scene.put(pod)
+    entry = Entry((pod.metadata.namespace, pod.metadata.name), pod)
+    try:
+        wish = entry.wish
+    except WordError as error:
+        return Verdict(reason=str(error))
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return Verdict(reason="it is being deleted, and gets no place any more")
+    if not scene.whole:
+        return Verdict()
+    step = review(entry, scene.picture, 0.0)
+    claim = scene.picture.claim_of(pod)
+    pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
+    match step:
+        case WantsPlace():
+            return await _wanting(scene, entry, wish)
+        case Settle():
+            return await _having(scene, pod, wish, pin, "")
+        case Keep():
+            return await _having(scene, pod, wish, pin, "its claim is there; the controller is about to lift its gate")
+        case Withdraw():
+            why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
+            return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
+        case Wait():
+            return await _having(scene, pod, wish, pin, step.reason or _waits(pod))
+
+
+def _waits(pod: Pod) -> str:
+    said = refusal(pod)
+    if said is None:
+        return "its GPUs are promised to it; the scheduler has yet to bind it"
+    return f"its GPUs are promised to it, and the scheduler finds no room for it: {said}"
+
+
+async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
+    """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
+    turn = _turn(scene, entry)
+    found = await _decided(scene, wish)
+    fit = scene.picture.nodes.eligible(wish.ask)
+    if isinstance(found, Placement):
+        ahead = "" if turn.position == 1 else "; older pods have their turn first"
+        lifted = "" if entry.pod.gated else "the promise that it had has ended; "
+        return Verdict(
+            reason=f"{lifted}there is a place for it on {found.node} now{ahead}",
+            place=_place(found.choice, found.uuids),
+            turn=turn,
+        )
+    lifted = (
+        "" if entry.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
+    )
+    return Verdict(
+        reason=f"{lifted}{found.stable}",
+        nearest=_nearest(scene, wish, fit, found.stable),
+        free=rooms.free(scene, wish.request, fit) if isinstance(wish.request, Whole) else None,
+        helps=await _helps(scene, wish, fit),
+        turn=turn,
+    )
+
+
+async def _decided(scene: Scene, wish: Wish) -> Placement | NoPlaceError:
+    """Return the controller's decision, in which others' pods count on all nodes that it names."""
+    most = MOST_NODES
+    for _ in range(_ROUNDS):
+        try:
+            found = decide(scene.picture, wish, most=most)
+        except NoPlaceError as error:
+            return error
+        if not await scene.fill(tuple(found.hostnames)):
+            return found
+        most *= 2
+    return found
+
+
+def _nearest(scene: Scene, wish: Wish, fit: Bools, stable: str) -> str:
+    """Return what is nearest to what is wanted, where the allocator can say."""
+    try:
+        scene.picture.inventory.fleet.rank(wish.request, eligible=fit, limit=1)
+    except NoPlaceError as error:
+        said = str(error)
+        return "" if said in stable else said.partition(": no; ")[2] or said
+    return ""
+
+
+async def _helps(scene: Scene, wish: Wish, fit: Bools) -> tuple[Help, ...]:
+    """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
+    if not isinstance(wish.request, Whole):
+        return tuple(rooms.parts_helps(scene, wish, fit)[:_HELPS])
+    found = rooms.helps(scene, wish, wish.request, fit)[:_FILLED]
+    await scene.fill([one.node for one in found])
+    fit = scene.picture.nodes.eligible(wish.ask)
+    open_ = [one for one in found if _at(scene, one.node, fit)]
+    left_out = [one for one in rooms.helps(scene, wish, wish.request, _offering(scene, fit) & ~fit) if not one.owners]
+    return (*open_[:_HELPS], *(_with_causes(scene, wish, one, fit) for one in left_out[:_HELPS]))
+
+
+def _offering(scene: Scene, fit: Bools, nodes: Iterable[str] | None = None) -> Bools:
+    """Return the rows of all nodes with GPUs, or of those named."""
+    found = np.zeros_like(fit)
+    for node in scene.picture.inventory.fleet.nodes if nodes is None else nodes:
+        if (row := scene.picture.nodes.find(node)) is not None:
+            found[row] = True
+    return found
+
+
+def _with_causes(scene: Scene, wish: Wish, one: Help, fit: Bools) -> Help:
+    only = _offering(scene, fit, [one.node])
+    causes = tuple(plain(cause) for cause in scene.picture.nodes.causes(wish.ask, only=only))
+    return Help(node=one.node, gpus=one.gpus, owners=one.owners, causes=causes, busbw_gbps=one.busbw_gbps)
+
+
+def _at(scene: Scene, node: str, fit: Bools) -> bool:
+    row = scene.picture.nodes.find(node)
+    return row is not None and bool(fit[row])
+
+
+async def _having(scene: Scene, pod: Pod, wish: Wish, pin: Pin | None, reason: str) -> Verdict:
+    """Return what there is to say of a pod that has GPUs, or is promised some."""
+    if pin is None:
+        return Verdict(reason=reason)
+    found: list[Help] = []
+    if isinstance(pin.choice, Choice) and isinstance(wish.request, Whole):
+        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_for(wish.claim)
+        found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
+        await scene.fill([one.node for one in found])
+        fit = scene.picture.nodes.eligible(ask, besides=mine)
+        found = [one for one in found if _at(scene, one.node, fit)][:_HELPS]
+    return Verdict(reason=reason, place=_place(pin.choice, pin.uuids), better=tuple(found))
+
+
+def _as_written(pod: Pod) -> Pod:
+    """Return a pod as it was before it was narrowed to its nodes: it might have gone to any other then."""
+    note = pod.metadata.annotations.get(names.AFFINITY)
+    if note is None:
+        return pod
+    try:
+        required = affinity.read_note(note)
+    except WordError:
+        return pod
+    own = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=own))
+
+
+def _place(choice: Choice | PartChoice, uuids: dict[str, tuple[str, ...]]) -> Place:
+    every = tuple(plain(uuid) for each in uuids.values() for uuid in each)
+    if isinstance(choice, PartChoice):
+        parts = [part for some in choice.containers for part in some]
+        return Place(
+            node=plain(choice.node),
+            gpus=choice.gpus,
+            uuids=every,
+            parts=tuple(plain(results.described(part)) for part in parts),
+        )
+    return Place(
+        node=plain(choice.node),
+        gpus=choice.gpus,
+        uuids=every,
+        level=choice.level.value,
+        busbw_gbps=round(choice.busbw_gbps, 2),
+        bandwidth_gbps=round(choice.bandwidth_gbps, 2),
+        score=choice.score,
+        fallback=tuple(one.value for one in choice.fallback),
+    )
+
+
+def _turn(scene: Scene, entry: Entry) -> Turn:
+    """Return a pod's position by the controller's own order: the oldest first."""
+    waiting = []
+    for key, pod in scene.picture.pods.items():
+        other = Entry(key, pod)
+        if pod.finished or pod.metadata.deletion_timestamp is not None:
+            continue
+        if isinstance(review(other, scene.picture, 0.0), WantsPlace):
+            waiting.append(other)
+    waiting.sort(key=lambda other: other.order)
+    before = [other for other in waiting if other.order < entry.order]
+    return Turn(
+        position=len(before) + 1,
+        waiting=len(waiting),
+        alike=sum(_alike(other, entry) for other in before),
+        before=tuple(plain("/".join(other.key)) for other in before[-_BEFORE:]),
+    )
+
+
+def _alike(one: Entry, other: Entry) -> bool:
+    try:
+        return one.wish.kind == other.wish.kind
+    except WordError:
+        return False

@@ -1,0 +1,109 @@
+"""``gputopo free``: what is free in a cluster, by size and quality."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access
+from dradriver.cli.cluster.options import policies_option, server_options
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.sets import FreeGpus, free_gpus
+from dradriver.cli.inputs import policies_of
+from dradriver.cli.render.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
+from dradriver.cli.render.output import FORMATS, show_as, warn
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+
+
+@click.command()
+@click.option("-n", "--namespace", metavar="NAME", help="Whose view: parts of some GPUs are one namespace's at a time.")
+@server_options
+@policies_option
+@click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
+    help="svg and html draw how many sets there are.",
+)  # fmt: skip
+@click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
+def free(
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Show what is free: how many sets of 1, 2, 4 and 8 GPUs, how well they are linked, and what is left in parts.
+
+    Sets are counted as pods would get them, one after another, each size for itself.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    found = asyncio.run(_read(server, namespace or server.namespace, policies_of(policies_file)))
+    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+
+
+async def _read(server: ServerConfig, namespace: str, policies: Policies) -> FreeGpus:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        scene = Scene(client, server, policies)
+        await scene.read(pods_too=False)
+    if not scene.whole:
+        raise ClusterError(scene.unread[0])
+    for trouble in scene.unread:
+        warn(trouble)
+    return free_gpus(scene, namespace=namespace)
+
+
+def document(found: FreeGpus) -> Document:
+    """Return what is shown of it."""
+    closed = f"; {found.closed} more are not ready or closed to new pods" if found.closed else ""
+    title = f"{found.free} of {found.gpus} GPUs are free on {found.nodes} nodes{closed}"
+    blocks: list[Block] = [Notes(lines=(Cell(title),))]
+    columns = (
+        Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),
+        Column("all-reduce"), Column("nodes", number=True), Column("such as"),
+    )  # fmt: skip
+    rows = [
+        words(
+            one.product, str(one.size), str(one.sets), one.level, f"{one.busbw_gbps:g} GB/s" if one.busbw_gbps else "",
+            str(one.nodes), one.node,
+        )
+        for one in found.sets
+    ]  # fmt: skip
+    blocks.append(Table(title="Sets of whole GPUs", columns=columns, rows=tuple(rows)))
+    shares = tuple(
+        words(
+            one.product, str(one.gpus), f"{one.cores} %", f"{one.memory_mib} MiB", str(one.quarters),
+            f"{one.largest} %",
+        )
+        for one in found.shares
+    )  # fmt: skip
+    heads = ("product", "GPUs", "compute", "memory", "shares of 0.25", "largest share")
+    blocks.append(Table(title="Left for shares", columns=tuple(Column(head) for head in heads), rows=shares))
+    slices = tuple(words(one.product, one.profile, str(one.slices)) for one in found.slices)
+    named = tuple(Column(head) for head in ("product", "profile", "slices"))
+    blocks.append(Table(title="Left for MIG slices", columns=named, rows=slices))
+    if found.sets:
+        blocks.append(_picture(found, title))
+    return report(*blocks, title=title)
+
+
+def _picture(found: FreeGpus, title: str) -> Bars:
+    sizes = dict.fromkeys(one.size for one in sorted(found.sets, key=lambda one: -one.size))
+    panels = tuple(
+        Panel(
+            title=f"sets of {size}" if size > 1 else "single GPUs",
+            bars=tuple(
+                (" ".join([one.product, one.level]).strip(), float(one.sets), Tone.OURS)
+                for one in found.sets
+                if one.size == size
+            ),
+        )
+        for size in sizes
+    )
+    return Bars(title=title, panels=panels)

@@ -1,0 +1,54 @@
+"""Files that a user names, ``-`` for standard input, within bounds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dradriver.api.policies.model import DEFAULTS, Policies
+
+STDIN: Final = "-"
+MOST_BYTES: Final = 16 << 20
+
+
+def content(name: str) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        click.UsageError: It cannot be read, or is too large for anything that is read here.
+    """
+    try:
+        if name == STDIN:
+            text = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with Path(name).open("rb") as opened:
+                text = opened.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MOST_BYTES:
+        raise click.UsageError(f"{name}: more than {MOST_BYTES >> 20} MiB")
+    return text
+
+
+def called(name: str) -> str:
+    """Return how a file is named in messages."""
+    return "standard input" if name == STDIN else name
+
+
+def policies_of(name: str | None) -> Policies:
+    """Return the policies of a file, the defaults without one.
+
+    Raises:
+        click.UsageError: It cannot be read, or is bad.
+    """
+    if name is None:
+        return DEFAULTS
+    from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
+
+    try:
+        return read(content(name), source=called(name))
+    except PoliciesError as error:
+        raise click.UsageError(f"--policies: {error}") from error

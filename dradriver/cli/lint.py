@@ -1,0 +1,82 @@
+"""``gputopo lint``: whether manifests would be admitted, and what would become of their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+import msgspec
+
+from dradriver.cli.cluster.options import output_options
+from dradriver.cli.inputs import called, content, policies_of
+from dradriver.cli.linter.admitted import Result, results
+from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
+from dradriver.cli.render.output import show_as, show_documents
+from dradriver.kube.policies import PoliciesFile
+from webhook.admission import Admission
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--policies", "policies_file", metavar="FILE", help="The policies file: what names in it stand for.")
+@output_options
+def lint(files: Sequence[str], policies_file: str | None, output: str, no_color: bool) -> None:
+    """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.
+
+    Pods, and whatever has a pod's template in it: Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs,
+    …; ResourceClaims and their templates. -o yaml prints the pods as they would be stored.
+
+    Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
+    """
+    contents = [(name, content(name)) for name in files]
+    policies = PoliciesFile()
+    policies.in_force = policies_of(policies_file)
+    admission = Admission(controller_user="", policies=policies)
+    found: list[Result] = []
+    troubles: list[str] = []
+    for name, text in contents:
+        try:
+            found += _linted(text, called(name), admission)
+        except DocumentError as error:
+            troubles.append(str(error))
+    if output == "yaml":
+        show_documents([one.pod for one in found if one.pod is not None])
+        for line in _lines(found, troubles):
+            if line.tone is not Tone.PLAIN:
+                click.echo(line.text, err=True)
+    else:
+        show_as(
+            output,
+            document=lambda: _document(found, troubles),
+            data=lambda: {"results": msgspec.to_builtins(found), "unreadable": troubles},
+            no_color=no_color,
+        )
+    if troubles or any(one.errors for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _linted(text: bytes, source: str, admission: Admission) -> Iterator[Result]:
+    for document in documents(text, source):
+        yield from results(document, admission)
+
+
+def _document(found: Sequence[Result], troubles: Sequence[str]) -> Document:
+    return report(Notes(lines=tuple(_lines(found, troubles))))
+
+
+def _lines(found: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
+    lines: list[Cell] = []
+    for one in found:
+        what = f"{one.kind} {one.name}"
+        for findings, word, tone in ((one.errors, "error", Tone.ERROR), (one.warnings, "warning", Tone.WARNING)):
+            for each in findings:
+                where = f"{one.source}:{each.line}: document {one.document}, {what}"
+                lines.append(Cell(f"{where}: {word}: {each.message}", tone))
+    lines += [Cell(f"error: {trouble}", Tone.ERROR) for trouble in troubles]
+    ours = sum(one.ours for one in found)
+    refused = sum(bool(one.errors) for one in found)
+    warned = sum(len(one.warnings) for one in found)
+    said = f"{len(found)} objects and templates, {ours} of them for this driver: {refused} refused, {warned} warnings"
+    lines.append(Cell(said + (f"; {len(troubles)} not readable to their end" if troubles else "")))
+    return lines

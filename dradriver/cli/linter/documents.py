@@ -1,0 +1,195 @@
+"""The objects of a YAML or JSON text as Kubernetes reads them, with the lines where they stand.
+
+Kubernetes reads YAML 1.1 without dates and without numbers in base 60: ``12:30`` and ``2026-01-31`` are text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+import yaml
+
+from dradriver.errors import DriverError
+
+_DEEPEST: Final = 200  # levels; deeper than any object
+_MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as often as they stand there
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
+_INDENT: Final = re.compile(r"(?m)^[ \t?:-]*")
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, regexp) for tag, regexp in some if not tag.endswith((":timestamp", ":int", ":float"))]
+        for first, some in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+        """Return a mapping with its keys as JSON has them; one that is given twice is an error, as for kubectl."""
+        said = [(key.value, key.start_mark) for key, _ in node.value if key.tag != _MERGE]
+        if len({str(value) for value, _ in said}) < len(said):
+            values = [str(value) for value, _ in said]
+            mark = next(mark for at, (_, mark) in enumerate(said) if values[at] in values[:at])
+            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", mark)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in found):
+            return found
+        return {_key(key, node.start_mark): value for key, value in found.items()}
+
+
+def _key(key: object, mark: Any) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int() | float():
+            return str(key)
+        case _:
+            raise yaml.constructor.ConstructorError(None, None, f"a key that is no text: {key!r}", mark)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"), [*"-+0123456789"]
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
+    ),
+    [*"-+.0123456789"],
+)
+
+
+class DocumentError(DriverError):
+    """A text cannot be read as objects; the message has the file and the line."""
+
+    reason = "NoManifest"
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One object.
+
+    Attributes:
+        source: The file's name, or ``standard input``.
+        number: Which of its documents it is, from 1; those that are empty count.
+        data: The object.
+        node: The same with its lines.
+    """
+
+    source: str
+    number: int
+    data: dict[str, Any]
+    node: Any
+
+    def line(self, path: Sequence[str | int] = ()) -> int:
+        """Return the line of a place, from 1, or of the nearest place around it."""
+        node, line = self.node, self.node.start_mark.line
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            line, node = found
+        return int(line) + 1
+
+
+def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return key.start_mark.line, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step].start_mark.line, node.value[step]
+    return None
+
+
+def documents(text: bytes, source: str) -> Iterator[Document]:
+    """Yield the objects of a text; those of a ``List`` one by one.
+
+    Raises:
+        DocumentError: It cannot be read from here on.
+    """
+    try:
+        told = text.decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{source}:{text[: error.start].count(10) + 1}: no UTF-8") from None
+    _check_depth(told, source)
+    number = 0
+    try:
+        loader = _Loader(told)
+        while loader.check_node():
+            number += 1
+            node = loader.get_node()
+            _check_size(node, source)
+            data = loader.construct_document(node)
+            if data is not None:
+                yield from _objects(Document(source, number, data, node))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = mark.line + 1 if mark else 1
+        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
+        raise DocumentError(f"{source}: document {max(number, 1)}: not YAML: {error}") from None
+
+
+def _objects(document: Document) -> Iterator[Document]:
+    data: Any = document.data  # anything that YAML can be
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise DocumentError(
+            f"{document.source}:{document.line()}: document {document.number}: no Kubernetes object: it has no kind"
+        )
+    items = data.get("items")
+    if not data["kind"].endswith("List") or not isinstance(items, list):
+        yield document
+        return
+    found = _child(document.node, "items")
+    for item, node in zip(items, found[1].value if found is not None else (), strict=False):
+        yield from _objects(Document(document.source, document.number, item, node))
+
+
+def _check_depth(text: str, source: str) -> None:
+    """Refuse what is nested so deeply that reading it could end the process: the reader is written in C."""
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        depth += 1 if found[0] in "[{" else -1 if depth else 0
+        if depth > _DEEPEST:
+            line = text.count("\n", 0, found.start()) + 1
+            raise DocumentError(f"{source}:{line}: nested deeper than any object")
+    for found in _INDENT.finditer(text):
+        if len(found[0]) > 2 * _DEEPEST:
+            line = text.count("\n", 0, found.start()) + 1
+            raise DocumentError(f"{source}:{line}: nested deeper than any object")
+
+
+def _check_size(node: Any, source: str) -> None:
+    """Refuse an alias of itself, and aliases of aliases that come to millions of values."""
+    sizes: dict[int, int] = {}
+
+    def size(one: Any, depth: int) -> int:
+        known = sizes.get(id(one))
+        if known is not None:
+            if not known:
+                raise DocumentError(f"{source}:{one.start_mark.line + 1}: an alias of itself")
+            return known
+        if isinstance(one, yaml.ScalarNode):
+            return 1
+        if depth > _DEEPEST:
+            raise DocumentError(f"{source}:{one.start_mark.line + 1}: nested deeper than any object")
+        sizes[id(one)] = 0
+        if isinstance(one, yaml.MappingNode):
+            total = 1 + sum(1 + size(value, depth + 1) for _, value in one.value)
+        else:
+            total = 1 + sum(size(value, depth + 1) for value in one.value)
+        if total > _MOST_VALUES:
+            raise DocumentError(f"{source}:{one.start_mark.line + 1}: more than {_MOST_VALUES} values behind aliases")
+        sizes[id(one)] = total
+        return total
+
+    if node is not None:
+        size(node, 0)

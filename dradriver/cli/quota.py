@@ -1,0 +1,211 @@
+"""``gputopo quota``: quotas that counted a device plugin's resources, for claims."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api import limits, names, quantity
+from dradriver.api.errors import WordError
+from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, server_options
+from dradriver.cli.inputs import called, content
+from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.render.document import report, table
+from dradriver.cli.render.output import show_as, show_documents, warn
+from dradriver.cli.render.plain import plain
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import Resource
+
+KIND: Final = "ResourceQuota"
+_QUOTAS: Final = Resource("", "v1", "resourcequotas", KIND, namespaced=True)
+_DEVICES: Final = "{}.deviceclass.resource.k8s.io/devices"
+WHOLE: Final = _DEVICES.format(names.DEVICE_CLASS)
+MIG: Final = _DEVICES.format(names.MIG_CLASS)
+SHARE: Final = _DEVICES.format(names.SHARE_CLASS)
+_OF_PRODUCT: Final = f"{names.GPU_RESOURCE}."
+_MIG: Final = "nvidia.com/mig-"
+_KEPT: Final = ("name", "namespace", "labels", "annotations")
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """What becomes of one quota.
+
+    Attributes:
+        name: The quota, with its namespace where it says one.
+        before: What it counts of GPUs.
+        after: What counts the same of claims.
+        notes: What is not the same.
+        quotas: The quotas to apply.
+    """
+
+    name: str
+    before: dict[str, str]
+    after: dict[str, str]
+    notes: tuple[str, ...]
+    quotas: tuple[dict[str, Any], ...]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def quota() -> None:
+    """Make quotas on requests.nvidia.com/gpu count claims."""
+
+
+@quota.command()
+@click.argument("file", required=False)
+@namespace_option
+@all_namespaces_option
+@server_options
+@click.option("--replace", is_flag=True, help="Leave out what the quota counted before; else it counts both.")
+@click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
+def convert(
+    file: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    replace: bool,
+    output: str,
+) -> None:
+    """Print the quotas in FILE (- is standard input), or in the cluster without one, so that they count claims.
+
+    The webhook takes limits of GPUs away and gives the pod a claim, so a quota on requests.nvidia.com/gpu counts none
+    of our pods. Quotas that name no GPUs are left out; nothing is written to the cluster: kubectl apply -f - does that.
+    """
+    if file is not None and (namespace or all_namespaces or kubeconfig or context):
+        raise click.UsageError("FILE, or a cluster by -n, -A, --kubeconfig and --context; not both")
+    if namespace and all_namespaces:
+        raise click.UsageError("-n or -A; not both")
+    if file is not None:
+        found = _of_file(file)
+    else:
+        server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+        found = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
+    made = [converted for one in found if (converted := convert_quota(one, replace=replace)) is not None]
+    for one in made:
+        for note in one.notes:
+            warn(f"{one.name}: {note}")
+    if not made:
+        warn("no quota names GPUs; there is nothing to convert")
+    quotas = [quota for one in made for quota in one.quotas]
+    if output == "yaml":
+        show_documents(quotas)
+    else:
+        rows = [
+            (one.name, ", ".join(f"{key}: {value}" for key, value in some.items()))
+            for one in made
+            for some in (one.before, one.after)
+        ]
+        show_as(
+            output,
+            document=lambda: report(table("quota", "counts", rows=rows)),
+            data=lambda: {"apiVersion": "v1", "kind": "List", "items": quotas},
+        )
+
+
+def _of_file(file: str) -> list[dict[str, Any]]:
+    try:
+        return [one.data for one in documents(content(file), called(file)) if one.data["kind"] == KIND]
+    except DocumentError as error:
+        raise click.ClickException(plain(str(error))) from error
+
+
+async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[str, Any]]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        return await reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
+
+
+def convert_quota(found: dict[str, Any], *, replace: bool) -> Converted | None:
+    """Return what becomes of a quota; None where it names no GPUs.
+
+    Args:
+        found: The quota.
+        replace: Whether it stops to count what it counted before.
+    """
+    metadata, spec = _dict(found.get("metadata")), _dict(found.get("spec"))
+    hard = {str(key): str(value) for key, value in _dict(spec.get("hard")).items()}
+    before = {key: value for key, value in hard.items() if limits.is_ours(_resource(key)) or _product(key)}
+    if not before:
+        return None
+    after, notes = _counted(before)
+    namespace, name = metadata.get("namespace"), str(metadata.get("name") or "quota")
+    kept = {key: metadata[key] for key in _KEPT if key in metadata}
+    if isinstance(annotations := kept.get("annotations"), dict):
+        kept["annotations"] = {key: value for key, value in annotations.items() if key != _APPLIED}
+    rest = {key: value for key, value in hard.items() if not (replace and key in before)}
+    scoped = [key for key in ("scopes", "scopeSelector") if spec.get(key)]
+    if scoped:
+        notes.append(f"it has {' and '.join(scoped)}, which claims have not: they are counted by a quota of their own")
+        if not rest:
+            notes.append("nothing is left of it: delete it")
+        own = {key: value for key, value in kept.items() if key != "name"} | {"name": f"{name[:245]}-devices"}
+        parts = [(kept, spec | {"hard": rest})] * bool(rest) + [(own, {"hard": after})] * bool(after)
+    else:
+        parts = [(kept, spec | {"hard": rest | after})]
+    if not replace and names.GPU_RESOURCE in map(_resource, before):
+        notes.append(
+            f"it counts {names.GPU_RESOURCE} as before, too, for pods of a device plugin, each of the two up to its "
+            "own number; --replace leaves that out. Where the chart sets deviceClass.extendedResourceName the old line "
+            "counts claims already"
+        )
+    return Converted(
+        name=plain(f"{namespace}/{name}" if namespace else name),
+        before=before,
+        after=after,
+        notes=tuple(notes),
+        quotas=tuple(
+            {"apiVersion": "v1", "kind": KIND, "metadata": own_metadata, "spec": own_spec}
+            for own_metadata, own_spec in parts
+        ),
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _resource(key: str) -> str:
+    return key.removeprefix("requests.").removeprefix("limits.")
+
+
+def _product(key: str) -> bool:
+    return _resource(key).startswith(_OF_PRODUCT)
+
+
+def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return what counts the same of claims, and what is not the same."""
+    wholes: list[int] = []
+    slices: dict[str, int] = {}
+    notes = []
+    for key, text in before.items():
+        resource = _resource(key)
+        try:
+            number = quantity.whole(text)
+        except WordError as error:
+            notes.append(f"{key}: {error}")
+            continue
+        if resource.startswith(_MIG):
+            slices[resource] = min(number, slices.get(resource, number))
+        elif resource == names.GPU_RESOURCE:
+            wholes.append(number)
+        elif _product(key):
+            notes.append(f"{key}: no quota counts one product's GPUs; {WHOLE} counts all of them together")
+        else:
+            notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
+    after = {WHOLE: str(min(wholes))} if wholes else {}
+    if slices:
+        after[MIG] = str(sum(slices.values()))
+        if len(slices) > 1:
+            notes.append(f"{', '.join(slices)}: {MIG} counts slices of all profiles together")
+    open_ = [key for key in (WHOLE, MIG, SHARE) if key not in after]
+    notes.append(
+        f"what it does not name it does not limit: write {' and '.join(f'{key}: 0' for key in open_)} for none"
+    )
+    return after, notes

@@ -1,0 +1,80 @@
+"""``gputopo slices``: what a node of a kind will publish, for autoscalers that want to know before there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dradriver.api import slices as api
+from dradriver.api.policies.modes import Mode, mode_of
+from dradriver.cli.inputs import policies_of
+from dradriver.cli.machine_source import machine_options, read
+from dradriver.cli.render.document import report, table
+from dradriver.cli.render.output import show_as, show_documents
+from dradriver.topology.machine import Machine
+
+NODE: Final = "template"
+_GENERATION: Final = 1
+
+
+@click.command()
+@machine_options
+@click.option("--node", default=NODE, show_default=True, metavar="NAME", help="The node's name.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node, for --policies.")
+@click.option("--policies", "policies_file", metavar="FILE", help="The policies file: which GPUs are cut up or shared.")
+@click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
+def slices(
+    source: str | None,
+    driver_root: Path | None,
+    product: str,
+    cpu: str,
+    node: str,
+    labels: tuple[str, ...],
+    policies_file: str | None,
+    output: str,
+) -> None:
+    """Print the ResourceSlices that the node agent would publish for a machine, as an API server of 1.36 keeps them.
+
+    Uuids and bus ids are the profile's own; those of a real node are others.
+    """
+    machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
+    made = template(machine, node, _modes(machine, node, labels, policies_file))
+    if output == "yaml":
+        show_documents(made)
+        return
+    show_as(
+        output,
+        document=lambda: report(table("slice", "device", "type", "product", rows=_rows(made))),
+        data=lambda: {"apiVersion": "v1", "kind": "List", "items": made},
+    )
+
+
+def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[str, Any]]:
+    """Return a node's slices without what only a node that exists can have: its uid."""
+    made = api.build(machine, node=node, node_uid="", modes=modes)
+    for piece in made:
+        del piece["metadata"]["ownerReferences"]
+        piece["spec"]["pool"]["generation"] = _GENERATION
+    return made
+
+
+def _modes(machine: Machine, node: str, labels: tuple[str, ...], policies_file: str | None) -> dict[str, Mode]:
+    policies = policies_of(policies_file)
+    if wrong := [text for text in labels if "=" not in text]:
+        raise click.UsageError(f"--label: {wrong[0]!r} is no label; write KEY=VALUE")
+    known = dict(text.split("=", 1) for text in labels)
+    found = {gpu.uuid: mode_of(policies, node=node, labels=known, gpu=gpu) for gpu in machine.gpus}
+    return {uuid: mode for uuid, mode in found.items() if mode is not None}
+
+
+def _rows(made: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    def said(device: dict[str, Any], attribute: str) -> str:
+        return str(device["attributes"].get(attribute, {}).get("string", ""))
+
+    return [
+        (piece["metadata"]["name"], device["name"], said(device, "type"), said(device, "productName"))
+        for piece in made
+        for device in piece["spec"].get("devices", ())
+    ]

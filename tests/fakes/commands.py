@@ -1,0 +1,56 @@
+"""``gputopo`` against the API server of a cluster in memory, as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner, Result
+
+from dradriver.cli.main import main
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apistore import Store
+
+
+class CommandLine:
+    """The command, with a kubeconfig for its API server.
+
+    Attributes:
+        api: The server.
+        kubeconfig: The file.
+    """
+
+    def __init__(self, api: FakeApiServer, folder: Path, *, namespace: str = "default") -> None:
+        self.api = api
+        self.kubeconfig = folder / "config"
+        context = {"cluster": "c", "user": "u", "namespace": namespace}
+        document = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": context}],
+            "clusters": [{"name": "c", "cluster": {"server": api.config.url}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(document))
+
+    async def run(self, command: str, *arguments: str, **options: Any) -> Result:
+        """Run a command about the cluster."""
+        line = [*command.split(), "--kubeconfig", str(self.kubeconfig), *arguments]
+        return await asyncio.to_thread(CliRunner().invoke, main, line, **options)
+
+    async def data(self, command: str, *arguments: str) -> Any:
+        """Run it for JSON that is whole, with nothing on standard error, and return that."""
+        result = await self.run(command, *arguments, "-o", "json")
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        return json.loads(result.stdout)
+
+
+@asynccontextmanager
+async def command_line(store: Store, folder: Path, *, namespace: str = "default") -> AsyncIterator[CommandLine]:
+    """Serve a store and give the command that reads it."""
+    async with FakeApiServer(store=store, token="secret") as api:
+        yield CommandLine(api, folder, namespace=namespace)

@@ -1,0 +1,351 @@
+"""``gputopo explain``: the controller's own decision about a pod, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dradriver.allocator.request import Amount
+from dradriver.api import names
+from dradriver.api.policies.modes import Mode
+from dradriver.cli.main import main
+from dradriver.kube.resources import EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.commands import CommandLine, command_line
+from tests.fakes.gpucluster import GpuCluster
+
+
+@pytest.fixture
+def cluster() -> GpuCluster:
+    return GpuCluster()
+
+
+@pytest.fixture
+async def shell(cluster: GpuCluster, tmp_path: Path) -> AsyncIterator[CommandLine]:
+    async with command_line(cluster.store, tmp_path) as made:
+        yield made
+
+
+async def run_all(cluster: GpuCluster) -> None:
+    """Let the controller and the scheduler do all they can."""
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+
+
+def end(cluster: GpuCluster, pod: str, namespace: str = "default") -> None:
+    """Delete a pod and, as Kubernetes does then, its claim."""
+    cluster.remove(PODS, pod, namespace)
+    claim = cluster.find(RESOURCE_CLAIMS, f"gpus-{pod}", namespace)
+    assert claim is not None
+    claim["metadata"]["finalizers"] = []
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": {}})
+    cluster.remove(RESOURCE_CLAIMS, f"gpus-{pod}", namespace)
+
+
+def event(cluster: GpuCluster, reason: str, message: str, **changes: Any) -> None:
+    uid = cluster.get_pod("next")["metadata"]["uid"]
+    cluster.put(
+        EVENTS,
+        {
+            "metadata": {"name": f"next.{reason.lower()}", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "uid": uid},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": "2026-01-01T00:01:00Z",
+        }
+        | changes,
+    )
+
+
+async def test_a_pod_that_waits_is_told_who_holds_what_it_wants(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.node("n2")
+    cluster.pod("big", 8)
+    await run_all(cluster)
+    cluster.pod("notebook", 2, namespace="team-b")
+    cluster.pod("trainer", 4)
+    await run_all(cluster)
+    cluster.pod("next", 4, wishes={"required": "nvlink"})
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert (found["state"], found["wish"]) == ("waits", "4 GPUs with nvlink")
+    assert found["reason"] == found["said"] == cluster.note("next", "reason")
+    assert "no; no eligible node has such a set free" in found["reason"]
+    assert found["free"]["best"] == [
+        {
+            "node": "n2",
+            "product": "Tesla V100-SXM2-32GB",
+            "gpus": 8,
+            "free": found["free"]["best"][0]["free"],
+            "largest": 2,
+        }
+    ]
+    first, *others = found["helps"]
+    assert first["node"] == "n2"
+    assert [(o["namespace"], o["pods"], len(o["gpus"])) for o in first["owners"]] == [("team-b", ["notebook"], 2)]
+    assert first["owners"][0]["words"].startswith("held by team-b/notebook, for ")
+    assert [(one["node"], one["owners"][0]["pods"]) for one in others] == [("n1", ["big"])]
+    # What it says would help does help.
+    end(cluster, "notebook", "team-b")
+    await cluster.settle()
+    assert cluster.gpus("next") == ("n2", first["gpus"])
+
+
+async def test_holders_that_do_not_run_are_named_as_such(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("stuck", 8)
+    await run_all(cluster)
+    cluster.pod("next", 4)
+    await cluster.settle()
+    for phase, says in (("Running", ""), ("Pending", ", bound and not running"), ("Failed", ", failed, the claim")):
+        cluster.put(PODS, cluster.get_pod("stuck") | {"status": {"phase": phase}})
+        (owner,) = (await shell.data("explain next"))["helps"][0]["owners"]
+        assert (says in owner["words"]) if says else owner["words"].endswith(" s")
+    cluster.remove(PODS, "stuck", "default")
+    claim = cluster.find(RESOURCE_CLAIMS, "gpus-stuck", "default") or {}
+    claim["status"]["reservedFor"] = []
+    cluster.put(RESOURCE_CLAIMS, claim)
+    (owner,) = (await shell.data("explain next"))["helps"][0]["owners"]
+    assert "default/gpus-stuck, a claim that no pod uses" in owner["words"]
+
+
+async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("big", 8)
+    await run_all(cluster)
+    for name in ("one", "two", "three"):
+        cluster.pod(name, 8 if name == "two" else 4)
+    cluster.pod("held", 4, schedulingGates=[{"name": names.GATE}, {"name": "example.com/other"}])
+    cluster.pod("next", 4)
+    cluster.pod("later", 4)
+    await cluster.settle()
+    turn = (await shell.data("explain next"))["turn"]
+    before = ["default/one", "default/two", "default/three"]
+    assert turn == {"position": 4, "waiting": 5, "alike": 2, "before": before}
+    said = (await shell.run("explain", "held")).stdout
+    assert "waits for scheduling gate example.com/other of another controller" in said
+
+
+async def test_a_pod_with_a_place_in_its_turn_is_told_which(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 2)
+    found = await shell.data("explain next")
+    assert found["reason"] == "there is a place for it on n1 now"
+    place = found["place"]
+    await cluster.settle()
+    assert cluster.gpus("next") == ("n1", place["gpus"])
+    assert (await shell.data("explain next"))["place"] == place
+    assert (await shell.data("explain next"))["state"] == "promised"
+    cluster.schedule()
+    found = await shell.data("explain pod/next")
+    assert (found["state"], found["node"], found["place"], found["better"]) == ("placed", "n1", place, [])
+
+
+async def test_better_sets_are_named_with_their_holders(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", [0, 5])
+    cluster.pod("next", 4, wishes={"preferred": "nvlink"})
+    await run_all(cluster)
+    found = await shell.data("explain next")
+    assert found["place"]["score"] < 100
+    assert found["better"]
+    for one in found["better"]:
+        assert one["busbw_gbps"] > found["place"]["busbw_gbps"]
+        assert [owner["claim"] for owner in one["owners"]] == ["old"]
+    cluster.node("n2")
+    found = await shell.data("explain next")
+    assert (found["better"][0]["node"], found["better"][0]["owners"]) == ("n2", [])
+    assert "free now: a pod that is created anew would get it" in (await shell.run("explain", "next")).stdout
+
+
+async def test_what_was_preferred_and_not_had_is_what_would_be_better(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", [0, 2, 4, 6])  # one of each switch's two
+    cluster.pod("next", 2, wishes={"preferred": "same-pcie-switch"})
+    await run_all(cluster)
+    found = await shell.data("explain next")
+    assert found["place"]["fallback"] == ["same-pcie-switch"]
+    (best,) = found["better"]
+    assert [(owner["claim"], len(owner["gpus"])) for owner in best["owners"]] == [("old", 1)]
+    assert best["gpus"] in ([0, 1], [2, 3], [4, 5], [6, 7])
+
+
+async def test_nodes_that_are_left_out_say_why(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("full", allocatable={"cpu": "4"})
+    cluster.node("closed", unschedulable=True)
+    cluster.put(
+        PODS,
+        {
+            "metadata": {"name": "web", "namespace": "other", "uid": "w"},
+            "spec": {"nodeName": "full", "containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]},
+            "status": {"phase": "Running"},
+        },
+    )
+    cluster.pod("next", 4, requests={"cpu": "2"})
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == cluster.note("next", "reason")
+    assert {one["node"]: one["causes"] for one in found["helps"]} == {
+        "closed": ["unschedulable"],
+        "full": ["too little cpu"],
+    }
+
+
+async def test_parts_of_gpus_are_explained_by_whose_end_makes_room(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1", mode=Mode(shared="time-slicing"))
+    for number in range(8):
+        cluster.pod(f"half-{number}", Amount(cores=60))
+    await run_all(cluster)
+    cluster.pod("next", Amount(cores=50))
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["wish"] == "a share of a GPU: 50 %"
+    assert found["reason"] == cluster.note("next", "reason")
+    assert "n1 has" in found["nearest"]
+    assert len(found["helps"]) == 3
+    owner = found["helps"][0]["owners"][0]
+    end(cluster, owner["pods"][0])
+    await cluster.settle()
+    assert (await shell.data("explain next"))["state"] == "promised"
+
+
+async def test_a_pod_that_is_not_ours_is_told_what_it_lacks(cluster: GpuCluster, shell: CommandLine) -> None:
+    def pod(name: str, annotations: dict[str, str], **spec: Any) -> None:
+        container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+        spec = {"containers": [container]} | spec
+        cluster.put(
+            PODS, {"metadata": {"name": name, "namespace": "default", "annotations": annotations}, "spec": spec}
+        )
+
+    pod("plain", {})
+    found = await shell.data("explain plain")
+    assert (found["state"], found["reason"], found["place"]) == ("foreign", "", None)
+    assert "gpu.topology/policy: best-effort" in found["lacks"][0]
+    assert "is for a device plugin" in found["lacks"][1]
+    pod("missed", {"gpu.topology/policy": "nvlink"})
+    assert "which the webhook writes: it did not see this pod" in (await shell.data("explain missed"))["lacks"][0]
+    pod("template", {}, resourceClaims=[{"name": "g", "resourceClaimTemplateName": "t"}])
+    assert "the scheduler alone chooses" in (await shell.data("explain template"))["lacks"][-1]
+
+
+async def test_a_damaged_note_is_a_reason(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 2)
+    pod = cluster.get_pod("next")
+    pod["metadata"]["annotations"][names.REQUEST] = "{\x1b"
+    cluster.put(PODS, pod)
+    found = await shell.data("explain next")
+    assert found["reason"].startswith("annotation gpu.topology/request was changed: ")
+    assert "\x1b" not in (await shell.run("explain", "next")).stdout
+
+
+async def test_what_happened_is_told_in_order(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 2)
+    event(cluster, "WaitsForGPUs", "2 GPUs: no", count=3, source={"component": "gpu-topology"})
+    event(cluster, "FailedScheduling", "0/1\x1b nodes", lastTimestamp=None, eventTime="2026-01-01T00:00:59.123456Z")
+    happened = (await shell.data("explain next"))["happened"]
+    assert [(one["about"], one["reason"], one["count"]) for one in happened] == [
+        ("pod", "Created", 1),
+        ("pod", "FailedScheduling", 1),
+        ("pod", "WaitsForGPUs", 3),
+    ]
+    said = (await shell.run("explain", "next")).stdout
+    assert "2026-01-01T00:00:59Z  pod" in said
+    assert "WaitsForGPUs x3" in said
+    assert "\x1b" not in said
+
+
+async def test_an_ended_promise_is_said(shell: CommandLine, cluster: GpuCluster) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 8)
+    await cluster.settle()
+    cluster.put(RESOURCE_CLAIMS, (cluster.claim("next") or {}) | {"status": {}})
+    cluster.remove(RESOURCE_CLAIMS, "gpus-next", "default")
+    cluster.deliver()
+    cluster.rival("thief", "n1", [0])
+    cluster.node("n2")
+    found = await shell.data("explain next")
+    assert found["state"] == "promised"
+    assert found["reason"].startswith("the promise that it had has ended, and it can go to no other node")
+    assert [owner["claim"] for owner in found["helps"][0]["owners"]] == ["thief"]
+
+
+async def test_yaml_is_the_same_document_and_tables_come_first(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 2)
+    found = await shell.data("explain next")
+    assert yaml.safe_load((await shell.run("explain", "next", "-o", "yaml")).stdout) == found
+    said = (await shell.run("explain", "next")).stdout
+    assert said.startswith("Pod default/next\n\nstate")
+    assert "It would get\n\nnode" in said
+
+
+@pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims", "nodes"])
+async def test_whoever_may_read_little_is_told_what_the_pod_says(
+    cluster: GpuCluster, shell: CommandLine, plural: str
+) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 9)
+    await cluster.settle()
+    shell.api.fail(path=f"/{plural}", status=403, reason="Forbidden", message="no", times=math.inf)
+    result = await shell.run("explain", "next")
+    assert result.exit_code == 0
+    assert f"warning: {shell.api.config.url}: you may not list {plural}" in result.stderr
+    assert "the controller says" in result.stdout
+
+
+async def test_without_slices_it_says_so(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.pod("next", 9)
+    result = await shell.run("explain", "next")
+    assert result.exit_code == 0
+    assert "no ResourceSlice of driver gpu.topology" in result.stderr
+
+
+async def test_a_pod_that_is_not_there_is_one_line(shell: CommandLine) -> None:
+    result = await shell.run("explain", "next", "-n", "team-a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "namespace team-a has no pod next; name another namespace with -n" in result.stderr
+    for name in ("a/b", "..", "pod/"):
+        assert CliRunner().invoke(main, ["explain", name]).exit_code == 2
+
+
+async def test_only_what_matters_is_read(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(3):
+        cluster.node(f"n{number}")
+    cluster.pod("next", 2)
+    await shell.data("explain next")
+    asked = {(request.path.rsplit("/", 1)[-1], request.query.get("fieldSelector")) for request in shell.api.requests}
+    assert {one for one in asked if one[0] == "pods"} == {
+        ("pods", None), *(("pods", f"spec.nodeName=n{number}") for number in range(3)),
+    }  # fmt: skip
+    assert {request.method for request in shell.api.requests} == {"GET"}
+    every = [request for request in shell.api.requests if request.path == "/api/v1/pods"]
+    assert all("labelSelector" in request.query or "fieldSelector" in request.query for request in every)
+    assert {NODES.path(), RESOURCE_SLICES.path()} <= {request.path for request in shell.api.requests}
+
+
+async def test_without_a_name_all_that_wait_are_listed(cluster: GpuCluster, shell: CommandLine) -> None:
+    assert (await shell.run("explain")).stdout == "no pod waits for GPUs\n"
+    cluster.node("n1")
+    cluster.pod("first", 8)
+    await run_all(cluster)
+    cluster.pod("second", 4)
+    cluster.pod("elsewhere", 2, namespace="team-b")
+    await cluster.settle()
+    assert [one["pod"] for one in await shell.data("explain")] == ["second"]
+    found = await shell.data("explain", "-A")
+    assert [(one["namespace"], one["pod"], one["wish"]) for one in found] == [
+        ("default", "second", "4 GPUs"),
+        ("team-b", "elsewhere", "2 GPUs"),
+    ]
+    said = (await shell.run("explain", "-A")).stdout.splitlines()
+    assert said[1].startswith("default/second")
+    assert said[1].endswith(cluster.note("second", "reason") or "-")
+    assert (await shell.run("explain", "second", "-A")).exit_code == 2

@@ -1,0 +1,112 @@
+"""``gputopo free``: what is free, counted as pods would get it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dradriver.allocator.request import Amount
+from dradriver.api.policies.modes import Mode
+from dradriver.kube.resources import NODES
+from tests.fakes.commands import CommandLine, command_line
+from tests.fakes.gpucluster import GpuCluster
+
+
+@pytest.fixture
+def cluster() -> GpuCluster:
+    return GpuCluster()
+
+
+@pytest.fixture
+async def shell(cluster: GpuCluster, tmp_path: Path) -> AsyncIterator[CommandLine]:
+    async with command_line(cluster.store, tmp_path) as made:
+        yield made
+
+
+async def run_all(cluster: GpuCluster) -> None:
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+async def test_as_many_sets_are_counted_as_pods_find_a_place(
+    cluster: GpuCluster, shell: CommandLine, size: int
+) -> None:
+    cluster.node("n1")
+    cluster.node("n2", "dgx-h100")
+    cluster.rival("old", "n1", [0, 5, 6])
+    cluster.rival("older", "n2", [1])
+    found = await shell.data("free")
+    counted: dict[tuple[str, str, float], int] = {}
+    for one in found["sets"]:
+        if one["size"] == size:
+            counted[one["node"], one["level"], one["busbw_gbps"]] = one["sets"]
+    for number in range(16):
+        cluster.pod(f"pod-{number}", size)
+    await run_all(cluster)
+    got: dict[tuple[str, str, float], int] = {}
+    for number in range(16):
+        if (node := cluster.note(f"pod-{number}", "node")) is not None:
+            level = cluster.note(f"pod-{number}", "level") or ""
+            busbw = cluster.note(f"pod-{number}", "busbw") or "0GB/s"
+            key = node, level if size > 1 else "", float(busbw.removesuffix("GB/s"))
+            got[key] = got.get(key, 0) + 1
+    assert got == {(node, level, round(busbw, 1)): count for (node, level, busbw), count in counted.items()}
+
+
+async def test_the_sum_says_how_much_is_free_and_where_nothing_can_go(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.node("n2", taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+    cluster.node("n3", ready="False")
+    cluster.node("n4", unschedulable=True)
+    cluster.pod("one", 3)
+    await run_all(cluster)
+    found = await shell.data("free")
+    assert (found["nodes"], found["closed"], found["gpus"], found["free"]) == (2, 2, 16, 13)
+    said = (await shell.run("free")).stdout
+    assert said.startswith("13 of 16 GPUs are free on 2 nodes; 2 more are not ready or closed to new pods\n")
+    assert "Sets of whole GPUs:\n  PRODUCT" in said
+
+
+async def test_what_is_left_for_shares(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1", mode=Mode(shared="time-slicing"))
+    cluster.pod("part", Amount(cores=60))
+    await run_all(cluster)
+    (left,) = (await shell.data("free"))["shares"]
+    assert (left["gpus"], left["cores"], left["largest"], left["quarters"]) == (8, 740, 100, 29)
+    assert left["memory_mib"] == 7 * 32768 + 32768 - 32768 * 60 // 100
+    assert "Left for shares" in (await shell.run("free")).stdout
+
+
+async def test_what_is_left_for_mig_slices(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1", "dgx-h100", mode=Mode(mig="dynamic"))
+    cluster.pod("slice", ("3g.40gb",))
+    await run_all(cluster)
+    left = {one["profile"]: one["slices"] for one in (await shell.data("free"))["slices"]}
+    assert left["3g.40gb"] == 15
+    assert left["7g.80gb"] == 7
+    assert left["1g.10gb"] == 7 * 7 + 4
+
+
+async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    for output in ("svg", "html"):
+        result = await shell.run("free", "-o", output)
+        assert ET.fromstring(result.stdout).tag.endswith(f"}}{output}")
+    cluster.rival("all", "n1", range(8))
+    for output in ("svg", "html", "table"):
+        assert (await shell.run("free", "-o", output)).exit_code == 0
+
+
+async def test_whoever_may_not_read_is_told(cluster: GpuCluster, shell: CommandLine) -> None:
+    result = await shell.run("free")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no ResourceSlice of driver gpu.topology" in result.stderr
+    cluster.node("n1")
+    shell.api.fail(path=NODES.path(), status=403, reason="Forbidden", message="no")
+    result = await shell.run("free")
+    assert "you may not list nodes in all namespaces" in result.stderr

@@ -1,0 +1,262 @@
+"""``gputopo lint``: what the webhook would say of manifests, with no server."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dradriver.api import names
+from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.linter.patched import patched
+from dradriver.cli.main import main
+from tests.fakes.admission import admit
+from tests.paths import REPO
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: trainer
+  annotations:
+    gpu.topology/policy: nvlink
+spec:
+  containers:
+    - name: main
+      image: busybox
+      resources: {limits: {nvidia.com/gpu: 4}}
+"""
+TEMPLATE = {
+    "metadata": {"annotations": {names.POLICY: "nvlink"}},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]},
+}
+
+
+def lint(text: str | bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["lint", "-", *arguments], input=text)
+
+
+def results(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(lint(text, "-o", "json").stdout)["results"]
+    return found
+
+
+def test_a_good_pod_comes_out_as_the_webhook_makes_it() -> None:
+    result = lint(POD, "-o", "yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    made = yaml.safe_load(result.stdout)
+    wanted = admit(yaml.safe_load(POD)).admitted
+    for one in (made, wanted):
+        (claim,) = one["spec"]["resourceClaims"]
+        assert claim.pop("resourceClaimName").startswith(names.CLAIM_PREFIX)
+    assert made["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    assert made["spec"]["resourceClaims"] == wanted["spec"]["resourceClaims"]
+    assert made["metadata"]["annotations"] == wanted["metadata"]["annotations"]
+
+
+def test_what_is_refused_has_its_file_document_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(POD + "---\n# nothing\n---\n" + POD.replace("nvlink", "nvlnk"))
+    result = CliRunner().invoke(main, ["lint", str(file)])
+    assert result.exit_code == 1
+    first, last = result.stdout.splitlines()
+    assert first.startswith(f"{file}:20: document 3, Pod trainer: error: gpu.topology/policy: 'nvlnk' is not allowed")
+    assert last == "2 objects and templates, 2 of them for this driver: 1 refused, 0 warnings"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("gpu.topology/policy: nvlink", "gpu.topology/polici: nvlink"), 6),
+        (("nvidia.com/gpu: 4", "nvidia.com/gpu: -4"), 9),
+        (("spec:\n", "spec:\n  nodeName: node-a\n"), 8),
+    ],
+)
+def test_the_line_is_the_one_to_change(change: tuple[str, str], line: int) -> None:
+    (found,) = results(POD.replace(*change))
+    assert [error["line"] for error in found["errors"]] == [line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "paths"),
+    [
+        ("Deployment", {"template": TEMPLATE}, ["spec.template"]),
+        ("CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}, ["spec.jobTemplate.spec.template"]),
+        (
+            "JobSet",
+            {"replicatedJobs": [{"name": n, "template": {"spec": {"template": TEMPLATE}}} for n in "ab"]},
+            [f"spec.replicatedJobs.{n}.template.spec.template" for n in range(2)],
+        ),
+        (
+            "PyTorchJob",
+            {"pytorchReplicaSpecs": {"Master": {"template": TEMPLATE}, "Worker": {"template": TEMPLATE}}},
+            ["spec.pytorchReplicaSpecs.Master.template", "spec.pytorchReplicaSpecs.Worker.template"],
+        ),
+        (
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}},
+            ["spec.leaderWorkerTemplate.leaderTemplate", "spec.leaderWorkerTemplate.workerTemplate"],
+        ),
+    ],
+)
+def test_every_pod_template_is_found(kind: str, spec: dict[str, Any], paths: list[str]) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": {"name": "x", "namespace": "n"}, "spec": spec})
+    found = results(text)
+    assert [one["path"] for one in found] == paths
+    assert {(one["name"], one["ours"]) for one in found} == {("n/x", True)}
+    for one in found:
+        assert (one["pod"]["metadata"]["namespace"], one["pod"]["metadata"]["generateName"]) == ("n", "x-")
+
+
+def test_words_that_do_not_reach_the_pods_are_told() -> None:
+    bare = {"spec": TEMPLATE["spec"]}
+    job = {"kind": "Widget", "metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": {"template": bare}}
+    (found,) = results(yaml.safe_dump(job, sort_keys=False))
+    assert found["warnings"] == [
+        {
+            "line": 4,
+            "message": "gpu.topology/policy stands on the Widget and does not reach its pods; write it in "
+            "spec.template.metadata.annotations",
+        }
+    ]
+
+
+def test_lists_and_what_is_none_of_ours() -> None:
+    pod = yaml.safe_load(POD)
+    found = results(json.dumps({"kind": "List", "items": [pod, {"kind": "ConfigMap", "metadata": {"name": "c"}}]}))
+    assert [(one["kind"], one["ours"]) for one in found] == [("Pod", True), ("ConfigMap", False)]
+
+
+def test_claims_are_checked_too() -> None:
+    config = {"opaque": {"driver": names.DRIVER, "parameters": {"apiVersion": "x", "kind": "y"}}}
+    for kind, spec in (
+        ("ResourceClaim", {"devices": {"config": [config]}}),
+        ("ResourceClaimTemplate", {"spec": {"devices": {"config": [config]}}}),
+    ):
+        (found,) = results(yaml.safe_dump({"kind": kind, "metadata": {"name": "c"}, "spec": spec}))
+        assert ".devices.config[0].opaque.parameters" in found["errors"][0]["message"]
+        assert found["errors"][0]["line"] > 1
+
+
+def test_names_of_the_policies_file_are_known_with_it(tmp_path: Path) -> None:
+    text = POD.replace("nvlink", "ours")
+    assert lint(text).exit_code == 1
+    file = tmp_path / "policies.yaml"
+    file.write_text("policies:\n  ours: {required: nvlink}\n")
+    assert lint(text, "--policies", str(file)).exit_code == 0
+    file.write_text("policies: 3\n")
+    assert lint(text, "--policies", str(file)).exit_code == 2
+
+
+def _laughs(n: int) -> bytes:
+    """Return a line whose value is nine times the one before."""
+    return b"a%d: &b%d [%s]\n" % (n, n, b",".join([b"*b%d" % (n - 1)] * 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"kind: [", "not YAML"),
+        (b"kind: Pod\nspec:\n  a: 1\n  a: 2\n", ":4: document 1: not YAML: a key is given twice"),
+        (b"kind: Pod\n? [1]\n: 2\n", "not YAML"),
+        (b"kind: Pod\nspec: {null: 1}", "a key that is no text"),
+        (b"\xff", "no UTF-8"),
+        (b"a: 1", "it has no kind"),
+        (b"- 1", "it has no kind"),
+        (b"a: &a [*a]", ""),
+        (b"kind: Pod\nx: &a {b: *a}", "an alias of itself"),
+        (b"kind: " + b"[" * 100_000, "nested deeper"),
+        (b"- " * 100_000, "nested deeper"),
+        (b"kind: x\na: &b0 [1]\n" + b"".join(map(_laughs, range(1, 12))), "behind aliases"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_a_line_and_no_traceback(text: bytes, says: str) -> None:
+    result = lint(text)
+    assert result.exit_code == 1
+    assert "error: standard input" in result.stdout
+    assert says in result.stdout
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    assert CliRunner().invoke(main, ["lint"]).exit_code == 2
+    assert CliRunner().invoke(main, ["lint", str(tmp_path / "none.yaml")]).exit_code == 2
+
+
+def test_yaml_is_read_as_kubernetes_reads_it() -> None:
+    text = b"kind: X\nclock: 12:30\nday: 2026-01-31\nmode: 0644\nsize: 1e3\nyes: no\nn: 1_000\nf: .5\nh: 0x1F\n"
+    (found,) = documents(text, "x")
+    assert found.data == {
+        "kind": "X", "clock": "12:30", "day": "2026-01-31", "mode": 0o644, "size": 1e3, "true": False, "n": 1000,
+        "f": 0.5, "h": 31,
+    }  # fmt: skip
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300)
+def test_any_bytes_are_objects_or_an_error(text: bytes) -> None:
+    try:
+        for one in documents(text, "x"):
+            assert isinstance(one.data["kind"], str)
+            assert one.line() >= 1
+    except DocumentError:
+        pass
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(_VALUES, st.sampled_from(["Pod", "Job", "ResourceClaim", "List"]))
+@settings(max_examples=200, deadline=None)
+def test_any_object_gets_an_answer(value: object, kind: str) -> None:
+    text = json.dumps({"kind": kind, "metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": value})
+    assert lint(text, "-o", "json").exit_code in (0, 1)
+    text = json.dumps({"kind": kind, "metadata": value, "spec": {"containers": value}})
+    assert lint(text, "-o", "json").exit_code in (0, 1)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=2, max_size=4), st.data())
+def test_patches_are_applied_as_the_rfc_has_it(entries: list[str], data: st.DataObject) -> None:
+    made: dict[str, Any] = {"list": list(entries), "m": {"k/ey": 1}}
+    ops: list[dict[str, Any]] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        length = len(made["list"])
+        at = data.draw(st.integers(0, length - 1)) if length else 0
+        op: dict[str, Any]
+        kinds = ["add", "end", "member"] + (["remove", "replace", "move"] if length else [])
+        match data.draw(st.sampled_from(kinds)):
+            case "add":
+                op = {"op": "add", "path": f"/list/{at}", "value": "n"}
+            case "end":
+                op = {"op": "add", "path": "/list/-", "value": "e"}
+            case "member":
+                op = {"op": "add", "path": "/m/k~1ey", "value": 2}
+            case "move":
+                op = {"op": "move", "from": f"/list/{at}", "path": f"/list/{data.draw(st.integers(0, length - 1))}"}
+            case "replace":
+                op = {"op": "replace", "path": f"/list/{at}", "value": "r"}
+            case _:
+                op = {"op": "remove", "path": f"/list/{at}"}
+        ops.append(op)
+        made = jsonpatch.apply_patch(made, [op])
+    sent: dict[str, Any] = {"list": list(entries), "m": {"k/ey": 1}}
+    before = copy.deepcopy(sent)
+    assert patched(sent, ops) == made
+    assert sent == before
+
+
+def test_our_own_examples_are_admitted() -> None:
+    files = [str(file) for file in sorted((REPO / "examples").glob("*.yaml"))]
+    result = CliRunner().invoke(main, ["lint", *files])
+    assert result.exit_code == 0, result.stdout

@@ -1,0 +1,312 @@
+"""docs/troubleshooting.md is true: what it quotes is said, where it says so, and nothing that is said is missing."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+
+from dradriver.allocator.request import Amount
+from dradriver.api import names
+from dradriver.api.policies.modes import Mode
+from dradriver.cli.cluster.sets import FreeGpus
+from dradriver.cli.explainer.model import Subject, Verdict
+from dradriver.controller.nodes import classes, rules, table
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.paths import REPO
+
+DOCUMENT: Final = (REPO / "docs" / "troubleshooting.md").read_text()
+SOURCES: Final = {path: path.read_text() for path in (REPO / "dradriver").rglob("*.py") if "protos" not in path.parts}
+SHARED: Final = Mode(shared="time-slicing")
+
+
+def rows(title: str) -> list[str]:
+    """Return the first cells of the table under a title."""
+    (section,) = re.findall(rf"(?ms)^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOCUMENT)
+    return [line.split(" | ")[0].removeprefix("| ") for line in re.findall(r"(?m)^\| `.*$", section)]
+
+
+def quoted(title: str) -> list[str]:
+    """Return what these cells quote."""
+    return [text for cell in rows(title) for text in re.findall(r"`([^`]+)`", cell)]
+
+
+Scenario = Callable[[GpuCluster], Awaitable[None]]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def says(text: str) -> Callable[[Scenario], Scenario]:
+    """Let a scenario be what leads to a reason on pod ``p``."""
+
+    def add(scenario: Scenario) -> Scenario:
+        SCENARIOS[text] = scenario
+        return scenario
+
+    return add
+
+
+@says("no eligible node has such a set free")
+async def _taken(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.rival("rival", "a", range(8))
+    cluster.pod("p")
+
+
+@says("no node of this cluster has such a set even when all its GPUs are free")
+async def _impossible(cluster: GpuCluster) -> None:
+    cluster.node("a", "rtx4090-x8")
+    cluster.pod("p", wishes={"required": "nvlink"})
+
+
+@says("no eligible node has room for that")
+async def _full(cluster: GpuCluster) -> None:
+    cluster.node("a", mode=SHARED)
+    cluster.rival("rival", "a", range(8))
+    cluster.pod("p", Amount(cores=50))
+
+
+@says("has room for that even when it is empty")
+async def _too_large(cluster: GpuCluster) -> None:
+    cluster.node("a", mode=SHARED)
+    cluster.pod("p", Amount(memory_mib=1 << 20))
+
+
+@says("no node offers GPUs in shares")
+async def _no_shares(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", Amount(cores=50))
+
+
+@says("no node offers GPUs in MIG slices")
+async def _no_slices(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", ("1g.10gb",))
+
+
+@says("no node offers GPUs of this driver")
+async def _no_gpus(cluster: GpuCluster) -> None:
+    cluster.node("a", None)
+    cluster.pod("p")
+
+
+@says("no node with GPUs can run this pod")
+async def _cordoned(cluster: GpuCluster) -> None:
+    cluster.node("a", unschedulable=True)
+    cluster.pod("p")
+
+
+@says("nodes left out:")
+async def _half(cluster: GpuCluster) -> None:
+    cluster.node("a", unschedulable=True)
+    cluster.node("b")
+    cluster.rival("rival", "b", range(8))
+    cluster.pod("p")
+
+
+@says("the nodes that this pod was placed for have no other GPUs for it")
+async def _narrowed(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    cluster.rival("rival", "a", range(8))
+
+
+@says("the scheduler finds no room on its nodes")
+async def _refused(cluster: GpuCluster) -> None:
+    cluster.unschedulable_s = 1.0
+    cluster.restart()
+    cluster.node("a")
+    cluster.pod("p")
+    await cluster.settle()
+    pod = cluster.get_pod("p")
+    said = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: x.",
+    }
+    cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [said]}})
+    await cluster.settle()
+    await asyncio.sleep(1.1)
+
+
+@says("has not bound the pod to its nodes")
+async def _overdue(cluster: GpuCluster) -> None:
+    cluster.promise_s = 1.0
+    cluster.restart()
+    cluster.node("a")
+    cluster.pod("p")
+    await cluster.settle()
+    await asyncio.sleep(1.1)
+
+
+@says("waits for scheduling gate")
+async def _gated(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", schedulingGates=[{"name": names.GATE}, {"name": "example.com/other"}])
+
+
+@says("waits until its earlier claim")
+async def _deleting(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p")
+    await cluster.settle()
+    cluster.schedule()
+    pod = cluster.get_pod("p")
+    del pod["spec"]["nodeName"]  # as if the binding had failed
+    cluster.put(PODS, pod | {"status": {"phase": "Pending"}})
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+
+
+@says("belongs to somebody else")
+async def _theirs(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
+    cluster.pod("p")
+
+
+async def _left_behind(cluster: GpuCluster) -> dict[str, object]:
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.restart()
+    claim = cluster.claim("p")
+    assert claim is not None
+    return claim
+
+
+@says("is used by another pod")
+async def _shared(cluster: GpuCluster) -> None:
+    claim = await _left_behind(cluster)
+    used = {"reservedFor": [{"resource": "pods", "name": "copy", "uid": "other"}]}
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": used})
+
+
+@says("was given devices while it was gated")
+async def _meddled(cluster: GpuCluster) -> None:
+    claim = await _left_behind(cluster)
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": {"allocation": {"devices": {"results": []}}}})
+
+
+@says("was changed")
+async def _damaged(cluster: GpuCluster) -> None:
+    cluster.pod("p")
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"][names.REQUEST] = "{"
+    cluster.put(PODS, pod)
+
+
+@says("which the webhook writes, is missing")
+async def _gone(cluster: GpuCluster) -> None:
+    cluster.pod("p")
+    pod = cluster.get_pod("p")
+    del pod["metadata"]["annotations"][names.REQUEST]
+    cluster.put(PODS, pod)
+
+
+@says("exceeded quota")
+async def _quota(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus, requested: …")]
+
+
+IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
+    "waits until its scheduler has bound other pods of this namespace",
+    "a webhook may hold them up",
+    "an error in the controller, see its log",
+)
+
+
+def test_every_reason_is_produced_here_or_stands_in_the_code() -> None:
+    assert sorted(quoted("Reasons")) == sorted([*SCENARIOS, *IN_THE_CODE])
+    for text in IN_THE_CODE:
+        assert any(text in source for path, source in SOURCES.items() if path.parent.name == "controller"), text
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("text", SCENARIOS)
+async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
+    cluster = GpuCluster()
+    await SCENARIOS[text](cluster)
+    await cluster.settle()
+    assert text in (cluster.note("p", "reason") or "")
+
+
+def test_all_causes_are_there() -> None:
+    known = {rules.NOT_READY, rules.CORDONED, rules.TAINTED, rules.UNSELECTED, table.GONE, classes.TOO_MANY}
+    told = set(quoted("Causes"))
+    assert {text for text in told if not text.startswith("too little ")} == known
+    assert told - known
+
+
+def test_what_the_node_says_stands_in_the_code() -> None:
+    node = "\n".join(source for path, source in SOURCES.items() if "node" in path.parts)
+    for cell in rows("On the node"):
+        text = re.findall(r"`([^`]+)`", cell)[0]
+        assert text in node, text
+
+
+def recorded() -> set[str]:
+    """Return the reasons of all Events that the code writes: the keyword ``reason`` of calls of ``record``."""
+    found = set()
+    for path, source in SOURCES.items():
+        if path.name == "events.py" and path.parent.name == "kube":
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
+                for keyword in node.keywords:
+                    if keyword.arg == "reason":
+                        found |= constants(keyword.value, source)
+    return found
+
+
+def constants(value: ast.expr, source: str) -> set[str]:
+    """Return the texts that an expression can be; of a name those that it is given in the same module."""
+    if isinstance(value, ast.Constant):
+        return {str(value.value)}
+    if isinstance(value, ast.IfExp):
+        return constants(value.body, source) | constants(value.orelse, source)
+    if isinstance(value, ast.Name):
+        assigned = re.findall(rf"(?m)^\s+{value.id} = (\w+)\.reason$", source)
+        return {text for name in assigned for text in class_reasons(name)}
+    raise AssertionError(f"write here how {ast.unparse(value)} is read")
+
+
+def class_reasons(name: str) -> set[str]:
+    """Return the reason of an error class."""
+    form = re.compile(rf'(?ms)^class {name}\(.*?^    reason = "(\w+)"')
+    return {text for source in SOURCES.values() for text in form.findall(source)}
+
+
+def test_all_events_are_there() -> None:
+    assert sorted(quoted("Events")) == sorted(recorded())
+
+
+def test_all_that_explain_and_free_say_is_described() -> None:
+    told = (REPO / "docs" / "cluster.md").read_text()
+    for title, kinds in (("explain", (Subject, Verdict)), ("free", (FreeGpus,))):
+        (section,) = re.findall(rf"(?ms)^### {title}\n(.*?)(?=^#|\Z)", told)
+        named = set(
+            re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
+        )
+        assert named == {field for kind in kinds for field in kind.__struct_fields__}, title
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["there is a place for it", "not placed by this driver", "has GPUs promised", "failed calling webhook"],
+)
+def test_what_explain_says_is_quoted_right(text: str) -> None:
+    (section,) = re.findall(r"(?ms)^## By symptom\n(.*?)(?=^## )", DOCUMENT)
+    assert f"`{text}`" in section
+    if text != "failed calling webhook":  # the API server's own words
+        assert any(text in source for path, source in SOURCES.items() if "explainer" in path.parts)
