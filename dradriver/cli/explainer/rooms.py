@@ -118,7 +118,9 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int) -> int:
     inventory, node = scene.picture.inventory, group.names[slot]
     never = group.offer_and_parts(slot)[0].parts_only
     listed = {
-        number for number, uuid in inventory.uuids(node).items() if inventory.usable((node, slices.device_name(uuid)))
+        number
+        for number, uuid in inventory.uuids(node).items()
+        if inventory.usable((node, slices.device_name(uuid)), None)
     }
     return group.mask_of(listed - never)
 
