@@ -131,6 +131,23 @@ def entries(node: Node) -> dict[str, dict[str, Any]]:
     return {entry["uid"]: entry for entry in found}
 
 
+def instances(node: Node) -> dict[str, dict[str, Any]]:
+    """The MIG instances on the node's simulated GPUs, by GPU and start: profile, devices and boot of each."""
+    file = deploy.state_dir(node) / "simulated" / "hardware.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    return {
+        f"{gpu} {one['start']}": one | {"boot": state["boot"]}
+        for gpu, state in found.items()
+        for one in state["instances"].values()
+    }
+
+
+def made(node: Node) -> list[dict[str, Any]]:
+    """What the agent keeps of each change of hardware."""
+    found = (deploy.state_dir(node) / "made").glob("*.json")
+    return [json.loads(path.read_text())["entry"] for path in found]
+
+
 def is_prepared(namespace: Namespace, node: Node, *pods: str) -> bool:
     """Whether these pods' claims are prepared on the node, with their CDI files, and no others."""
     claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in namespace.list("resourceclaim")}

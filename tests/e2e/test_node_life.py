@@ -21,11 +21,13 @@ from tests.e2e.parts import is_prepared, restarts
 
 NVLINK = {names.POLICY: "nvlink"}
 ANY = {names.POLICY: "best-effort"}
+SHARE = {names.SHARE: "0.25"}
+SLICE = {names.MIG_PROFILE: "1g.10gb"}
 
 
-def lasting(name: str, gpus: int, node: str) -> dict[str, Any]:
+def lasting(name: str, gpus: int, node: str, words: dict[str, str] = NVLINK) -> dict[str, Any]:
     """A pod whose container is started again, whatever ends it."""
-    made = pod(name, gpus=gpus, words=NVLINK, node=node)
+    made = pod(name, gpus=gpus, words=words, node=node)
     made["spec"]["restartPolicy"] = "Always"
     return made
 
@@ -44,13 +46,22 @@ def booted_anew(node: Node) -> Iterator[str]:
 
 
 def test_reboot(namespace: Namespace) -> None:
-    """Containers, the runtime's memory and its CDI folder are gone at once; pods get back the GPUs that they had."""
+    """Containers, the runtime's memory and its CDI folder are gone at once, and so is what was made on GPUs.
+
+    Pods get back the GPUs that they had, and parts of them.
+    """
     cluster = namespace.cluster
     node = cluster.nodes["node-b"]
-    namespace.apply(lasting("first", 4, "node-b"), lasting("second", 2, "node-b"))
-    namespace.apply(pod("once", gpus=2, words=NVLINK, node="node-b"))
+    namespace.apply(*(lasting(f"slice-{n}", 1, "node-b", SLICE) for n in range(2)))
+    namespace.apply(*(lasting(f"share-{n}", 1, "node-b", SHARE) for n in range(2)))
+    parts_of = ("slice-0", "slice-1", "share-0", "share-1")
+    namespace.wait_running(*parts_of)
+    namespace.apply(lasting("first", 3, "node-b"), lasting("second", 2, "node-b"))
+    namespace.apply(pod("once", gpus=1, words=ANY, node="node-b"))
     namespace.wait_running("first", "second", "once")
-    before = {name: namespace.devices(name) for name in ("first", "second")}
+    before = {name: namespace.devices(name) for name in ("first", "second", *parts_of)}
+    instances = parts.instances(node)
+    assert len(instances) == 2
 
     with booted_anew(node) as boot:
         node.power_off()
@@ -62,12 +73,57 @@ def test_reboot(namespace: Namespace) -> None:
             assert namespace.devices(name) == devices
         eventually("what does not start again has given its GPUs back", lambda: is_prepared(namespace, node, *before))
         assert {entry["boot"] for entry in parts.entries(node).values()} == {boot}
+        assert parts.instances(node) == {key: one | {"boot": boot} for key, one in instances.items()}
+        made = parts.made(node)
+        assert [(entry["boot"], "done" in entry) for entry in made] == [(boot, True)] * 2
     assert {name: restarts(namespace, name) for name in before} == dict.fromkeys(before, 1)
     assert namespace.get("pod", "once")["status"]["phase"] == "Failed"
     parts.wait_ready(cluster)
-    namespace.apply(pod("later", gpus=2, words=NVLINK, node="node-b"))
+    namespace.apply(pod("later", gpus=1, words=ANY, node="node-b"))
     namespace.wait_running("later")
+    namespace.delete(*parts_of)
     assert no_gpu_is_owned_twice(cluster)
+    eventually("nothing that was made is left", lambda: not parts.instances(node) and not parts.made(node))
+
+
+@contextmanager
+def hanging(node: Node, call: str) -> Iterator[None]:
+    """Have the node's driver not answer a call."""
+    file = deploy.state_dir(node) / "simulated" / "hangs"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(call)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def test_an_agent_killed_between_an_instance_and_its_compute_instance(namespace: Namespace) -> None:
+    """What it has made by half is undone, and the pod's slice made once."""
+    cluster = namespace.cluster
+    node = cluster.nodes["node-b"]
+    with hanging(node, "nvmlGpuInstanceCreateComputeInstance"):
+        namespace.apply(pod("slice", gpus=1, words=SLICE, node="node-b"))
+        eventually("there is half an instance", lambda: parts.instances(node))
+        assert [one["devices"] for one in parts.instances(node).values()] == [{}]
+        assert ["done" in entry for entry in parts.made(node)] == [False]
+        killed = parts.agent(cluster, "node-b")
+        parts.kill(cluster, killed["name"])
+    # One that is started again in its place may have to wait for the kubelet's patience with failing containers.
+    cluster.kubectl("-n", deploy.NAMESPACE, "delete", "pod", killed["name"], "--force", "--grace-period=0")
+    eventually(
+        "there is another agent",
+        lambda: [
+            one for one in parts.parts(cluster, "node") if one["node"] == "node-b" and one["uid"] != killed["uid"]
+        ],
+    )
+    parts.wait_ready(cluster)
+    namespace.kubectl("annotate", "pod", "slice", "test/look-again=now")  # else the kubelet waits for a minute
+    namespace.wait_running("slice")
+    assert [len(one["devices"]) for one in parts.instances(node).values()] == [1]
+    assert ["done" in entry for entry in parts.made(node)] == [True]
+    namespace.delete("slice")
+    eventually("nothing that was made is left", lambda: not parts.instances(node) and not parts.made(node))
 
 
 @contextmanager
@@ -105,6 +161,9 @@ def test_kubelet_restarted_in_the_middle(namespace: Namespace) -> None:
     assert no_gpu_is_owned_twice(cluster)
 
 
+PARTS = 3  # the worker whose pods have parts of GPUs, on node-b
+
+
 class Load:
     """Pods with claims that come and go on every node, until the end."""
 
@@ -118,7 +177,8 @@ class Load:
         while not self._ended.is_set():
             name = f"w{worker}-{number}"
             node = sorted(deploy.MACHINES)[worker % len(deploy.MACHINES)]
-            self._namespace.apply(pod(name, gpus=1 + number % 2, words=ANY, node=node))
+            gpus, words = (1, (SHARE, SLICE)[number % 2]) if worker == PARTS else (1 + number % 2, ANY)
+            self._namespace.apply(pod(name, gpus=gpus, words=words, node=node))
             self._namespace.wait_running(name)
             self._namespace.delete(name)
             self.done.append(name)
@@ -144,6 +204,10 @@ def failures(namespace: Namespace) -> list[str]:
 def test_upgrade_and_rollback_under_load(namespace: Namespace) -> None:
     """Both agents of a node serve for a moment, then one leaves: no call of the kubelet's is lost or refused."""
     cluster = namespace.cluster
+    node = cluster.nodes["node-b"]
+    namespace.apply(pod("share", gpus=1, words=SHARE, node="node-b"), pod("slice", gpus=1, words=SLICE, node="node-b"))
+    namespace.wait_running("share", "slice")
+    instances = parts.instances(node)
     agents = ("-n", deploy.NAMESPACE, "daemonset", f"{deploy.RELEASE}-node")
     first = {part["uid"] for part in parts.parts(cluster, "node")}
     load = Load(namespace)
@@ -159,6 +223,11 @@ def test_upgrade_and_rollback_under_load(namespace: Namespace) -> None:
     assert len(first | second | third) == 3 * len(deploy.MACHINES)
     assert len(load.done) >= 8
     assert not failures(namespace)
+    eventually("only what lasts is prepared", lambda: is_prepared(namespace, node, "share", "slice"))
+    assert parts.instances(node) == instances != {}
+    assert [restarts(namespace, name) for name in ("share", "slice")] == [0, 0]
+    namespace.delete("share", "slice")
+    eventually("nothing that was made is left", lambda: not parts.instances(node) and not parts.made(node))
 
 
 def test_rollback_to_an_agent_that_cannot_read_the_ledger(namespace: Namespace) -> None:
