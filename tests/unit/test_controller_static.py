@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api import names, slices
+from dradriver.api.abilities import Abilities
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster
@@ -174,3 +175,20 @@ async def test_one_that_is_tainted_is_given_to_nobody_and_stays_its_holders() ->
     await end(cluster, "p")
     await step(cluster)
     assert bound(cluster, "r") == [False]
+
+
+async def test_where_the_server_can_count_nothing_instances_are_placed_as_ever() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100")
+    machine = in_mig_mode(cluster.machines["a"], {0: MIXED})
+    modes = {gpu.uuid: Mode(mig="dynamic") for gpu in machine.gpus}
+    able = Abilities(shares=False, counters=False, taints=False)
+    (piece,) = slices.build(machine, node="a", node_uid="n", modes=modes, abilities=able)
+    piece["spec"]["pool"]["generation"] = 2
+    cluster.put(RESOURCE_SLICES, piece)
+    cluster.pod("p", ("3g.40gb",))
+    cluster.pod("q", ("3g.40gb",))
+    cluster.pod("whole", 7)
+    await step(cluster)
+    assert bound(cluster, "p", "q", "whole") == [True, False, True]
+    assert given(cluster, "p") == [device(cluster, "a", 0, "3g.40gb", 0)]
