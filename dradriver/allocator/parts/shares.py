@@ -121,9 +121,9 @@ class Shares:
         cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
         out = {}
         for way, need in self._each(*self._gpu(rooms, position)).items():
-            wants = (cores < need.cores) | (memory < need.memory_mib)
+            lacking = (cores < need.cores) | (memory < need.memory_mib)
             # Faster than to choose by what is true: chance makes processors guess wrong.
-            out[way] = wants * np.int32(NONE + need.portion) + (spare - np.int32(need.portion))
+            out[way] = lacking * np.int32(NONE + need.portion) + (spare - np.int32(need.portion))
         return out
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:

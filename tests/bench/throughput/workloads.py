@@ -66,7 +66,8 @@ def works(
     """Return `count` pods of a variant."""
     pinned = _PINNED.fullmatch(variant)
     if pinned:
-        return [_pinned(f"{prefix}-{i}", i, int(pinned[1]), gpus=gpus, machines=machines) for i in range(count)]
+        named = [f"{prefix}-{i}" for i in range(count)]
+        return [_pinned(each, i, int(pinned[1]), gpus, machines, parts) for i, each in enumerate(named)]
     return [Work(_by_words(variant, f"{prefix}-{i}", gpus, parts)) for i in range(count)]
 
 
@@ -80,21 +81,26 @@ def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[s
     return _pod(name, claim={"resourceClaimTemplateName": variant})
 
 
-def _pinned(name: str, number: int, width: int, *, gpus: int, machines: Machines) -> Work:
-    """The sets of a burst share no GPU; the further nodes of the affinity are there to be looked at only."""
-    a_node = machines.gpus // gpus
+def _pinned(name: str, number: int, width: int, gpus: int, machines: Machines, parts: Parts | None) -> Work:
+    """The sets of a burst share no GPU; the further nodes of the affinity are there to be looked at only.
+
+    Parts are of one GPU after the other, over all nodes, then a second of each.
+    """
+    each = 1 if parts is not None else gpus
+    a_node = machines.gpus // each
     node, part = number // a_node % machines.count, number % a_node
-    uuids = machines.uuids(node)[part * gpus : (part + 1) * gpus]
+    uuids = machines.uuids(node)[part * each : (part + 1) * each]
     pin = {"deviceClassName": names.DEVICE_CLASS, "count": gpus}
+    exactly = pin | {"selectors": [{"cel": {"expression": uuid_selector(uuids)}}]}
+    if parts is not None:
+        exactly = parts.pinned(uuids[0], number // (a_node * machines.count))
     claim = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "devices": {
-                "requests": [
-                    {"name": "gpus", "exactly": pin | {"selectors": [{"cel": {"expression": uuid_selector(uuids)}}]}}
-                ]
+                "requests": [{"name": "gpus", "exactly": exactly}],
             }
         },
     }
