@@ -21,6 +21,9 @@ SHARE: Final = "share of a GPU; write hundredths from 0.01 to 0.99, as 0.5, and 
 CORES: Final = "percentage of a GPU's compute; write a whole number from 1 to 100"
 MIG_PROFILE: Final = "MIG profile; write slices and memory as nvidia-smi mig -lgip does, as 1g.10gb"
 MIG_RESOURCE: Final = "MIG profile's resource; write slices and memory, as nvidia.com/mig-1g.10gb"
+PRODUCT_RESOURCE: Final = "product's resource; write its name with - for blanks, as nvidia.com/gpu.A100-SXM4-40GB"
+GANG: Final = "name of a gang; write lower-case letters, digits and -, as train-1, or auto"
+MANY: Final = "count; write a whole number from 1 to 9999"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"
 
 MOST_SHOWN: Final = 20  # names of policies in a message

@@ -45,6 +45,15 @@ WISHES: Final = (
     WORKLOAD,
 )  # fmt: skip
 
+# Annotations of a pod's author about the gang that the pod belongs to: read, and noted until gangs are placed.
+GANG: Final = PREFIX + "gang"
+GANG_SIZE: Final = PREFIX + "gang-size"
+MULTI_NODE_POLICY: Final = PREFIX + "multi-node-policy"
+MAX_NODES: Final = PREFIX + "max-nodes"
+MIN_GPUS_PER_NODE: Final = PREFIX + "min-gpus-per-node"
+MIN_NETWORK_BANDWIDTH: Final = PREFIX + "min-network-bandwidth"
+OF_GANGS: Final = (GANG, GANG_SIZE, MULTI_NODE_POLICY, MAX_NODES, MIN_GPUS_PER_NODE, MIN_NETWORK_BANDWIDTH)
+
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed

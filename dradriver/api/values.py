@@ -77,7 +77,7 @@ def share(text: str) -> int | None:
 
 def percent(text: str) -> int | None:
     """Return a whole percentage from 1 to 100."""
-    count = _whole(text.strip())
+    count = natural(text.strip())
     return count if count is not None and 1 <= count <= 100 else None
 
 
@@ -88,15 +88,16 @@ def mig_profile(text: str) -> str | None:
 
 def gpu_count(text: str) -> int | None:
     """Return a number of GPUs from 1 to 32."""
-    count = _whole(text)
+    count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
 
 
 def few(text: str) -> int | None:
     """Return a whole number from 0 to 99."""
-    count = _whole(text)
+    count = natural(text)
     return count if count is not None and count <= 99 else None
 
 
-def _whole(text: str) -> int | None:
+def natural(text: str) -> int | None:
+    """Return a whole number from 0 to 9999."""
     return int(text) if _WHOLE.fullmatch(text) else None

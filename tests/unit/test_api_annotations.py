@@ -139,7 +139,7 @@ def test_results_and_notes_are_no_wishes() -> None:
     assert Whole(containers=(4,)) == parse(words, FOUR)
 
 
-@pytest.mark.parametrize("key", [*names.WISHES, names.ALIAS_PREFIX + "required"])
+@pytest.mark.parametrize("key", [*names.WISHES, *names.OF_GANGS, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
         with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):
