@@ -48,6 +48,8 @@ _FIELDS: Final = {
     names.PRODUCT: _Field("product", values.product, messages.PRODUCT),
     names.ARCHITECTURE: _Field("architecture", values.architecture, messages.ARCHITECTURE),
     names.MIN_MEMORY: _Field("min_memory_mib", values.memory_mib, messages.MEMORY),
+    names.MIN_DRIVER: _Field("min_driver", values.version, messages.DRIVER),
+    names.MIN_CUDA: _Field("min_cuda", values.version, messages.CUDA),
     names.MAX_CROSS_NVSWITCH: _Field("max_cross_nvswitch_gpus", values.few, messages.FEW),
 }
 

@@ -148,6 +148,8 @@ def _check(resolved: Resolved) -> None:
         gangs.check(resolved.gang)
     if request.architecture and values.architecture(request.architecture) is None:
         raise WordError("it has an architecture that is none")
+    if any(version and values.version(version) != version for version in (request.min_driver, request.min_cuda)):
+        raise WordError("it has a version that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
     match request:

@@ -8,6 +8,7 @@ from typing import Final
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api.errors import WordError
 from dradriver.api.quantity import whole
+from dradriver.topology.versions import numbers
 
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
@@ -67,6 +68,11 @@ def product(text: str) -> str | None:
 def architecture(text: str) -> str | None:
     """Return the name of a GPU architecture: ``hopper``."""
     return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
+
+
+def version(text: str) -> str | None:
+    """Return a version of a driver or of CUDA: ``580``, ``580.95.05``, ``12.4``."""
+    return text.strip() if numbers(text.strip()) is not None else None
 
 
 def share(text: str) -> int | None:
