@@ -58,31 +58,22 @@ def test_every_manifest_is_admitted_as_it_stands(supplied: Namespace) -> None:
         assert ("licence server" in tried.stderr) is (path.stem == "vgpu-pod")
 
 
-def test_a_plain_gpu_pod(supplied: Namespace) -> None:
-    applied = supplied.apply(field.load("plain-gpu-pod"))
+def test_pods_that_ask_by_limits_alone(supplied: Namespace) -> None:
+    """A whole GPU on the A100s, a slice beside it, and three shares of one H100."""
+    applied = supplied.apply(*map(field.load, ("plain-gpu-pod", "mig-pod", "gpushare-deployment")))
     assert "privileged" in applied.stderr
     assert "NVIDIA_VISIBLE_DEVICES" in applied.stderr
-    supplied.wait_running("gpu-pod")
+    every = field.pods(supplied, 5)
+    supplied.wait_running(*every)
+    assert {node_of(supplied, name) for name in ("gpu-pod", "mig-pod")} == {"node-a"}
     assert len(allocated(supplied, "gpu-pod")) == 1
-    assert node_of(supplied, "gpu-pod") == "node-a"
+    assert (supplied.annotation("mig-pod", names.PART) or "").startswith("1g.5gb@")
+    assert supplied.devices("mig-pod", "cuda-container")
+    replicas = [name for name in every if name.startswith("model-serving")]
+    assert [supplied.annotation(name, names.PART) for name in replicas] == ["25%/4096Mi"] * 3
+    assert len({supplied.annotation(name, names.ALLOCATED) for name in replicas}) == 1
     diff = supplied.kubectl("diff", "-f", "-", stdin=json.dumps(field.load("plain-gpu-pod")), check=False)
     assert diff.returncode == 0, diff.stdout
-
-
-def test_a_mig_pod(supplied: Namespace) -> None:
-    supplied.apply(field.load("mig-pod"))
-    supplied.wait_running("mig-pod")
-    assert (supplied.annotation("mig-pod", names.PART) or "").startswith("1g.5gb@")
-    assert node_of(supplied, "mig-pod") == "node-a"
-    assert supplied.devices("mig-pod", "cuda-container")
-
-
-def test_a_deployment_of_shares(supplied: Namespace) -> None:
-    supplied.apply(field.load("gpushare-deployment"))
-    replicas = field.pods(supplied, 3)
-    supplied.wait_running(*replicas)
-    assert {supplied.annotation(name, names.PART) for name in replicas} == {"25%/4096Mi"}
-    assert len({supplied.annotation(name, names.ALLOCATED) for name in replicas}) == 1
 
 
 def test_a_job_with_network_cards(supplied: Namespace) -> None:
@@ -116,25 +107,20 @@ def test_a_pod_with_words_under_the_articles_prefix(supplied: Namespace) -> None
     assert len(supplied.devices("distributed-trainer", "trainer")) == 8
 
 
-def test_a_slice_that_no_gpu_has_and_a_product_that_no_node_has_wait_with_the_reason(labelled: Namespace) -> None:
-    odd = [
-        pod("slice") | {"limits": {"nvidia.com/mig-9g.99gb": 1}},
-        pod("product") | {"limits": {"nvidia.com/gpu.NVIDIA-B9000": 1}},
-    ]
-    for manifest in odd:
-        manifest["spec"]["containers"][0]["resources"] = {"limits": manifest.pop("limits")}
-    labelled.apply(*odd)
-    assert "9g.99gb" in why(labelled, "slice")
-    assert "of product NVIDIA[ -]B9000: no" in why(labelled, "product")
+def limited(name: str, **resources: Any) -> dict[str, Any]:
+    made = pod(name)
+    made["spec"]["containers"][0]["resources"] = resources
+    return made
 
 
-def test_a_product_is_asked_for_by_a_limit(labelled: Namespace) -> None:
-    manifest = pod("hopper")
-    manifest["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.H100-80GB-HBM3": 2}}
-    labelled.apply(manifest)
+def test_a_product_is_had_by_its_limit_and_what_nobody_has_waits_with_the_reason(labelled: Namespace) -> None:
+    wishes = {"hopper": "gpu.H100-80GB-HBM3", "slice": "mig-9g.99gb", "product": "gpu.NVIDIA-B9000"}
+    labelled.apply(*(limited(name, limits={f"nvidia.com/{wish}": 2}) for name, wish in wishes.items()))
     labelled.wait_running("hopper")
     assert node_of(labelled, "hopper") == "node-b"
     assert len(labelled.devices("hopper")) == 2
+    assert "9g.99gb" in why(labelled, "slice")
+    assert "of product NVIDIA[ -]B9000: no" in why(labelled, "product")
 
 
 def test_a_limit_range_gives_every_container_a_gpu_and_nobody_a_second(labelled: Namespace) -> None:
@@ -149,12 +135,6 @@ def test_a_limit_range_gives_every_container_a_gpu_and_nobody_a_second(labelled:
         assert GPU not in {**resources.get("limits", {}), **resources.get("requests", {})}
 
 
-def test_a_request_without_a_limit_is_refused_as_ever(labelled: Namespace) -> None:
-    manifest = pod("wrong")
-    manifest["spec"]["containers"][0]["resources"] = {"requests": {GPU: 1}}
-    assert "Limit must be set for non overcommitable resources" in labelled.apply(manifest, check=False).stderr
-
-
 def test_only_labelled_namespaces_are_translated(namespace: Namespace) -> None:
     namespace.apply(pod("plain", gpus=1))
     got = namespace.get("pod", "plain")
@@ -162,7 +142,9 @@ def test_only_labelled_namespaces_are_translated(namespace: Namespace) -> None:
     assert not got["spec"].get("resourceClaims")
 
 
-def test_an_ephemeral_container_asks_for_nothing(labelled: Namespace) -> None:
+def test_the_api_server_refuses_gpus_of_ephemeral_containers_and_requests_without_a_limit(labelled: Namespace) -> None:
+    wrong = labelled.apply(limited("wrong", requests={GPU: 1}), check=False)
+    assert "Limit must be set for non overcommitable resources" in wrong.stderr
     labelled.apply(pod("steady", gpus=1))
     labelled.wait_running("steady")
     path = f"/api/v1/namespaces/{labelled.name}/pods/steady"
