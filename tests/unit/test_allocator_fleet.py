@@ -51,7 +51,7 @@ def test_a_driver_that_is_too_old_or_not_known_is_no_place() -> None:
     for least in ({"min_driver": "535.105"}, {"min_cuda": "12.4"}):
         assert names(found, Whole(containers=(2,), **least)) == ["new"]  # type: ignore[arg-type]
     assert names(found, Whole(containers=(2,), min_driver="535")) == ["new", "old"]
-    with pytest.raises(NoPlaceError, match="2 GPUs on a driver from 600 on: no; no GPU"):
+    with pytest.raises(NoPlaceError, match="2 GPUs under driver 600 or later: no; no GPU"):
         found.rank(Whole(containers=(2,), min_driver="600"))
 
 
