@@ -119,7 +119,8 @@ def _turn_mig_on(cluster: Cluster, node: str, number: int) -> None:
         told = found.get(number, {}).get("uuid") or found.get(number, {}).get("parentUUID")
         return told["string"] if machine_is_new and told else None
 
-    file = deploy.state_dir(cluster.nodes[node]) / "hardware.json"
+    file = deploy.state_dir(cluster.nodes[node]) / "simulated" / "hardware.json"
+    file.parent.mkdir(exist_ok=True)
     state = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps(state | {eventually("the A100s are published", uuid): {"mig": True}}))
 
