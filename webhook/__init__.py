@@ -7,9 +7,11 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     view          a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``advice`` warns of what spoils it
+    translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
     wanted        what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
+    workloads     Jobs, Deployments and others that make pods: their words go into the templates
     validate      claims and templates with configurations for this driver
 
 Certificates: ``certificates`` says what they should be, ``keeper`` keeps that in a Secret, ``mounted`` serves files of

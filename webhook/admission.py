@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
+from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
 from dradriver.kube.policies import PoliciesFile
-from webhook import create, patch, review, update, validate, view
+from webhook import create, patch, review, translate, update, validate, view, wanted, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ _CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}
 Answer = tuple[bytes, str]
 """The body, and the result for the metric."""
 
+_Create = Callable[[view.Pod, Policies], tuple[wanted.Wanted | None, list[str]]]
+
 
 class Admission:
     """Answers reviews of pods and claims.
@@ -50,13 +54,20 @@ class Admission:
     def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
         self._controller_user = controller_user
         self._policies = policies or PoliciesFile()
-        self._paths = {"/mutate-pods": self.mutate_pod, "/validate-claims": validate_claim}
+        self._paths: dict[str, Callable[[review.Request], Answer]] = {
+            "/mutate-pods": self.mutate_pod,
+            "/translate-pods": functools.partial(self.mutate_pod, created=translate.translate),
+            "/mutate-workloads": self.mutate_workload,
+            "/validate-claims": validate_claim,
+        }
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._paths
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What reviews are posted to."""
+        return tuple(self._paths)
 
     def answer(self, path: str, body: bytes) -> bytes:
-        """Return the answer to a review that came to one of the two paths.
+        """Return the answer to a review that came to one of the paths.
 
         Raises:
             ReviewError: The body is no review.
@@ -72,8 +83,13 @@ class Admission:
             _CLOCKS[operation].observe(time.perf_counter() - started)
         return encoded
 
-    def mutate_pod(self, request: review.Request) -> Answer:
-        """Return the answer to CREATE or UPDATE of a pod; anything else passes."""
+    def mutate_pod(self, request: review.Request, *, created: _Create = create.create) -> Answer:
+        """Return the answer to CREATE or UPDATE of a pod; anything else passes.
+
+        Args:
+            request: The question.
+            created: What decides about a new pod.
+        """
         by_controller = request.operation == "UPDATE" and request.user_info.username == self._controller_user
         if request.kind.kind != "Pod" or request.sub_resource or by_controller:
             return review.allow(request), "allowed"
@@ -81,7 +97,7 @@ class Admission:
         try:
             if request.operation == "CREATE":
                 pod = view.read(request.object)
-                want, warnings = create.create(pod, policies)
+                want, warnings = created(pod, policies)
             elif request.operation == "UPDATE":
                 pod = view.read(request.object)
                 want, warnings = update.update(pod, view.read(request.old_object), policies)
@@ -91,6 +107,16 @@ class Admission:
         except WordError as error:
             return _deny(request, error)
         return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
+
+    def mutate_workload(self, request: review.Request) -> Answer:
+        """Return the answer to CREATE or UPDATE of what makes pods; anything else passes."""
+        if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+            return review.allow(request), "allowed"
+        try:
+            made = workloads.copied(request.kind.kind, request.object, request.old_object, self._policies.in_force)
+        except WordError as error:
+            return _deny(request, error)
+        return review.allow(request, patch=made), "patched" if made else "allowed"
 
 
 def validate_claim(request: review.Request) -> Answer:

@@ -10,7 +10,7 @@ import msgspec
 from dradriver.api import limits, names
 from dradriver.api.annotations import gpu_number
 from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, described
+from dradriver.api.parts import Asked, count, described
 from webhook import view
 
 Asks = dict[str, Asked]
@@ -55,7 +55,8 @@ def amounts(container: view.Container) -> Amounts:
 def asks(pod: view.Pod) -> Asks:
     """Return what each container asks for that wants a GPU or a part of one, by name in pod order.
 
-    Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's.
+    Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's. Where
+    only init containers have limits the one with the largest has the GPUs, and the others borrow them.
 
     Raises:
         WordError: A limit that is none, or limits and requests of whole GPUs that differ.
@@ -67,7 +68,26 @@ def asks(pod: view.Pod) -> Asks:
             return {first[0].name: gpu_number(names.GPUS, text)}
         if not _PARTS.isdisjoint(pod.words):
             return {first[0].name: 1}
-    return found
+    return found or _of_init_containers(pod)
+
+
+def _of_init_containers(pod: view.Pod) -> Asks:
+    found = [(c.name, one) for c in pod.init_containers if (one := asked(c.name, amounts(c)))]
+    return dict([max(found, key=lambda item: count(item[1]))] if found else [])
+
+
+def product(pod: view.Pod) -> str:
+    """Return which product the limits of a pod's containers name, as the annotation ``product`` would; empty for any.
+
+    Raises:
+        WordError: Two containers name two.
+    """
+    every = (*pod.containers, *pod.init_containers)
+    found = {c.name: one for c in every if (one := limits.product(_limits_of(c.name), amounts(c).limits))}
+    if len(set(found.values())) > 1:
+        told = "; ".join(f"container {name[:63]!r}: {one}" for name, one in found.items())
+        raise WordError(f"{told}: all GPUs of a pod are of one product; use several pods")
+    return next(iter(found.values()), "")
 
 
 def asked(name: str, amounts: Amounts) -> Asked:
@@ -79,7 +99,7 @@ def asked(name: str, amounts: Amounts) -> Asked:
         WordError: A limit that is none, or the requests of whole GPUs differ from the limits.
     """
     where = f"container {name[:63]!r}:"
-    limit = limits.asked(f"{where} limits", amounts.limits)
+    limit = limits.asked(_limits_of(name), amounts.limits)
     if amounts.requests is amounts.limits or not isinstance(limit, int):
         return limit
     request = limits.asked(f"{where} requests", amounts.requests)
@@ -89,6 +109,10 @@ def asked(name: str, amounts: Amounts) -> Asked:
             f"in limits, and leave the request out"
         )
     return limit
+
+
+def _limits_of(name: str) -> str:
+    return f"container {name[:63]!r}: limits"
 
 
 def lender(name: str, wanted: Asked, asks: Asks) -> str | None:

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dradriver.api import affinity, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described, request_names
@@ -28,6 +30,10 @@ Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
+_ONE_BY_ONE: Final = (
+    f"{', '.join(key.removeprefix(names.PREFIX) for key in names.OF_GANGS)}: noted only; for now the pods of a job are "
+    f"placed one by one"
+)
 _GATE: Final = view.Named(names.GATE)
 
 
@@ -42,31 +48,32 @@ def marked(pod: view.Pod) -> bool:
 
 
 def create(
-    pod: view.Pod, policies: Policies, *, new_name: Callable[[], str] = claim_name
+    pod: view.Pod, policies: Policies, *, by_limits: bool = False, new_name: Callable[[], str] = claim_name
 ) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
 
     Args:
         pod: The pod as sent.
         policies: Those in force.
+        by_limits: Whether it is for us without a word of ours, see ``translate``.
         new_name: Gives the claim its name.
 
     Raises:
         WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
     """
-    if not marked(pod):
+    if not (by_limits or marked(pod)):
         return None, []
     bounds.check(pod)
     warnings = advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
     if copied:
-        asks = _noted(pod)
+        asks, product = _noted(pod)
         warnings += _ignored_limits(pod, asks)
     else:
         _refuse_foreign(pod)
-        asks = containers.asks(pod)
-    note, requests = _resolved(tuple(pod.words.items()), tuple(asks.items()), policies)
+        asks, product = containers.asks(pod), containers.product(pod)
+    note, requests, more = _resolved(tuple(pod.words.items()), tuple(asks.items()), product, policies)
     return (
         wanted.Wanted(
             written={names.REQUEST: note},
@@ -81,20 +88,20 @@ def create(
             scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
             required=authors_affinity(pod) if copied else wanted.AS_SENT,
         ),
-        warnings,
+        warnings + list(more),
     )
 
 
 @functools.lru_cache(maxsize=256)
 def _resolved(
-    words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], policies: Policies
-) -> tuple[str, Requests]:
-    """Return the note of a resolved request, and the claim's requests of each container.
+    words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], product: str, policies: Policies
+) -> tuple[str, Requests, tuple[str, ...]]:
+    """Return the note of a resolved request, the claim's requests of each container, and warnings.
 
     Pods of one job come in numbers, all with the same words.
     """
-    found = resolved.resolve(dict(words), dict(asks), policies)
-    return resolved.write(found), request_names(found.asked)
+    found = resolved.resolve(dict(words), dict(asks), policies, product=product)
+    return resolved.write(found), request_names(found.asked), () if found.gang is msgspec.UNSET else (_ONE_BY_ONE,)
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -122,19 +129,21 @@ def _is_copy(pod: view.Pod) -> bool:
     )
 
 
-def _noted(pod: view.Pod) -> Asks:
+def _noted(pod: view.Pod) -> tuple[Asks, str]:
+    """Return what a copy's note says that its containers ask for, and the product that their limits named."""
     try:
-        noted = resolved.read(pod.written).asked
+        found = resolved.read(pod.written)
     except WordError as error:
         raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
-    present = [container.name for container in pod.app_containers]
+    present = [container.name for container in (*pod.app_containers, *pod.init_containers)]
+    noted = found.asked
     for name in noted:
         if name not in present:
             raise WordError(
                 f"{names.REQUEST} names a container {name[:63]!r} that the pod does not have; remove this "
                 f"annotation and give each container its limit {names.GPU_RESOURCE}"
             )
-    return {name: noted[name] for name in present if name in noted}
+    return {name: noted[name] for name in present if name in noted}, found.product or ""
 
 
 def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:

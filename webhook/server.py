@@ -31,7 +31,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Endpoint:
-    """Answers ``POST /mutate-pods`` and ``POST /validate-claims``."""
+    """Answers POST to the paths of ``Admission``."""
 
     def __init__(self, admission: Admission, *, wait_s: float = WAIT_S) -> None:
         self._admission = admission
@@ -40,8 +40,9 @@ class Endpoint:
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
         """Return the answer; a body that is no review gets 400, one over the bound 413, one that waits too long 429."""
-        if http.path not in self._admission:
-            return web.Response(status=404, text=f"write /mutate-pods or /validate-claims, not {http.path[:64]!r}")
+        paths = self._admission.paths
+        if http.path not in paths:
+            return web.Response(status=404, text=f"write one of {', '.join(paths)}, not {http.path[:64]!r}")
         if http.method != hdrs.METH_POST:
             return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
         content = http.content

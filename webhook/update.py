@@ -66,7 +66,7 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
         WordError: A word that was added or changed is bad.
     """
     note = live.written.get(names.REQUEST)
-    asks, intact = _asks(live)
+    asks, product, intact = _asks(live)
     same = pod.words == live.words
     if same and intact:
         return note, []
@@ -76,7 +76,7 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
-        new = resolved.resolve(pod.words, asks, policies)
+        new = resolved.resolve(pod.words, asks, policies, product=product)
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
         return resolved.write(new), []
@@ -91,15 +91,16 @@ def _has_parts(asks: Asks) -> bool:
     return any(not isinstance(one, int) for one in asks.values())
 
 
-def _asks(live: view.Pod) -> tuple[Asks | None, bool]:
-    """Return the GPUs of the live pod's containers, None where nothing tells, and whether its note does."""
+def _asks(live: view.Pod) -> tuple[Asks | None, str, bool]:
+    """Return the GPUs of the live pod's containers, None where nothing tells, their product, and if its note does."""
     try:
-        return resolved.read(live.written).asked, True
+        found = resolved.read(live.written)
+        return found.asked, found.product or "", True
     except WordError:
         pass
     users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
     count = values.gpu_count(live.words.get(names.GPUS, ""))
-    return ({users[0]: count} if count is not None and len(users) == 1 else None), False
+    return ({users[0]: count} if count is not None and len(users) == 1 else None), "", False
 
 
 def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: Policies) -> list[str]:

@@ -58,12 +58,16 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
         product: Only GPUs whose full product name matches this, exactly or as a glob, in upper and lower case as given.
         architecture: Only GPUs of this architecture (``hopper``).
         min_memory_mib: Only GPUs with at least this much memory, the whole GPU's also where a part is wanted.
+        min_driver: Only machines with this driver or a later one: ``580``.
+        min_cuda: Only machines whose driver knows this CUDA: ``12.4``.
     """
 
     strategy: Strategy = Strategy.BEST_FIT
     product: str = ""
     architecture: str = ""
     min_memory_mib: int = 0
+    min_driver: str = ""
+    min_cuda: str = ""
 
 
 class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):

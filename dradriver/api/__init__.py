@@ -5,6 +5,7 @@ objects      the parts of Kubernetes objects that decisions are made from
 annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
 limits       what the limits of the field's other drivers ask for
+gangs        what a pod says of the gang that it belongs to
 values       values of annotations: strategies, numbers, kinds of GPUs
 policies     the policies file, and what its names stand for
 messages     how errors about words are put

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.request import Constraint, Request
-from dradriver.api import messages, names, parts, values
+from dradriver.api import gangs, messages, names, parts, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
@@ -21,7 +21,7 @@ _ALIASES: Final = {
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
 _ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # in which words are read
-_KNOWN: Final = (*names.WISHES, *_ALIASES)
+_KNOWN: Final = (*names.WISHES, *names.OF_GANGS, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
 
 
@@ -48,6 +48,8 @@ _FIELDS: Final = {
     names.PRODUCT: _Field("product", values.product, messages.PRODUCT),
     names.ARCHITECTURE: _Field("architecture", values.architecture, messages.ARCHITECTURE),
     names.MIN_MEMORY: _Field("min_memory_mib", values.memory_mib, messages.MEMORY),
+    names.MIN_DRIVER: _Field("min_driver", values.version, messages.DRIVER),
+    names.MIN_CUDA: _Field("min_cuda", values.version, messages.CUDA),
     names.MAX_CROSS_NVSWITCH: _Field("max_cross_nvswitch_gpus", values.few, messages.FEW),
 }
 
@@ -187,10 +189,13 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
         if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
         known = _ALIASES.get(key, key)
-        if known not in _ORDER:
+        if known not in _ORDER and known not in names.OF_GANGS:
             raise messages.unknown(key, _KNOWN)
         if len(value) > LONGEST_VALUE:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
+        if known in names.OF_GANGS:
+            gangs.gang({known: value})
+            continue
         if found.setdefault(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(found[known])}")
     return found

@@ -133,6 +133,7 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
     versions = {
         "cudaComputeCapability": gpu.compute_capability,
         "driverVersion": machine.driver_version,
+        "cudaDriverVersion": machine.cuda_version,
     }
     for key, text in versions.items():
         if (version := semver(text)) is not None:

@@ -2,6 +2,9 @@
 
 =====================================================  =================================================================
 ``nvidia.com/gpu``                                     whole GPUs; beside an amount, the one that it is a share of
+``nvidia.com/gpu.<product>``                           whole GPUs of one product, by its name as GPU feature discovery
+                                                       spells it, with or without what stands before it:
+                                                       ``NVIDIA-A100-SXM4-40GB``, ``A100-SXM4-40GB``
 ``nvidia.com/mig-<profile>``                           MIG slices (NVIDIA's device plugin; a ``+`` is written as ``.``)
 ``nvidia.com/gpumem``, ``nvidia.com/gpu-memory``       memory in MiB (HAMi)
 ``nvidia.com/gpucores``                                percent of a GPU's compute (HAMi)
@@ -10,7 +13,9 @@
 ``aliyun.com/gpu-core``, ``…gpu-core.percentage``      percent of a GPU's compute
 =====================================================  =================================================================
 
-Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte.
+Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Two that cannot be had say why:
+``nvidia.com/vgpu``, and ``….shared``, a time slice of a size that only the device plugin's configuration has
+(k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``).
 """
 
 from __future__ import annotations
@@ -27,17 +32,45 @@ from dradriver.api.parts import Asked, described
 from dradriver.api.values import MOST_GPUS
 
 _MIG: Final = "nvidia.com/mig-"
+_OF_PRODUCT: Final = names.GPU_RESOURCE + "."
+_SHARED: Final = ".shared"
 _VGPU: Final = "nvidia.com/vgpu"
 _MEMORY: Final = {"nvidia.com/gpumem": 1, "nvidia.com/gpu-memory": 1, "aliyun.com/gpu-mem": 1024}  # MiB a unit
 _CORES: Final = ("nvidia.com/gpucores", "aliyun.com/gpu-core", "aliyun.com/gpu-core.percentage")
-_NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES))
+NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES))
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 _GIB: Final = 1024  # up to here a number of GiB
 
 
 def is_ours(resource: str) -> bool:
     """Return whether a resource is one of GPUs or parts of them that a claim takes the place of."""
-    return resource in _NAMES or resource.startswith(_MIG)
+    return resource in NAMES or resource.startswith((_MIG, _OF_PRODUCT))
+
+
+def product(where: str, limits: Mapping[str, object]) -> str:
+    """Return which product the limits name, as the annotation ``product`` would say it; empty for any.
+
+    GPU feature discovery drops what labels cannot hold and writes ``-`` for blanks (``sanitise`` of k8s-device-plugin's
+    ``internal/lm``): a ``-`` may be either here.
+
+    Raises:
+        WordError: Two of them, or a name that no product has.
+    """
+    named = [
+        name.removeprefix(_OF_PRODUCT) for name, text in limits.items() if _names_product(name) and str(text) != "0"
+    ]
+    if len(named) > 1:
+        raise WordError(f"{where}: {', '.join(map(messages.shown, sorted(named)))}: two products; use several pods")
+    if not named:
+        return ""
+    glob = ("" if named[0].startswith("NVIDIA-") else "*") + named[0].replace("-", "[ -]")
+    if values.product(glob) is None:
+        raise messages.is_no(where, _OF_PRODUCT + named[0], messages.PRODUCT_RESOURCE)
+    return glob
+
+
+def _names_product(resource: str) -> bool:
+    return resource.startswith(_OF_PRODUCT) and not resource.endswith(_SHARED)
 
 
 def asked(where: str, limits: Mapping[str, object]) -> Asked:
@@ -59,7 +92,12 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
                 f"{where} {name}: {messages.shown(text)}: vGPU is for virtual machines and needs NVIDIA's licence "
                 f"server; write {names.SHARE}: 0.5 for a share of a GPU, or {names.MIG_PROFILE}: 1g.10gb for a slice"
             )
-    gpus = _number(where, names.GPU_RESOURCE, found)
+        if name.endswith(_SHARED):
+            raise WordError(
+                f"{where} {name}: {messages.shown(text)}: only a device plugin's configuration says how much "
+                f"of a GPU that is; write {names.SHARE}: 0.25 beside a limit {names.GPU_RESOURCE}: 1"
+            )
+    gpus = _whole(where, found)
     profiles = _profiles(where, found)
     amount = _amount(where, found)
     if amount is None:
@@ -93,6 +131,17 @@ def _amount(where: str, found: Mapping[str, str]) -> Amount | None:
         name = next(name for name in _CORES if name in found)
         raise messages.is_no(f"{where} {name}", found[name], messages.CORES)
     return Amount(percent, max(memory, default=0))
+
+
+def _whole(where: str, found: Mapping[str, str]) -> int:
+    """Return the number of whole GPUs: of any, or of a product, beside which some clusters write the same of any."""
+    numbers = {
+        name: _number(where, name, found) for name in found if name == names.GPU_RESOURCE or _names_product(name)
+    }
+    if len({number for number in numbers.values() if number}) > 1:
+        told = ", ".join(f"{name}: {number}" for name, number in sorted(numbers.items()))
+        raise WordError(f"{where}: {told} contradict each other; write one of them")
+    return max(numbers.values(), default=0)
 
 
 def _profiles(where: str, found: Mapping[str, str]) -> tuple[str, ...]:

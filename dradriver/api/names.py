@@ -31,6 +31,8 @@ MIN_BUSBW: Final = PREFIX + "min-busbw"
 PRODUCT: Final = PREFIX + "product"
 ARCHITECTURE: Final = PREFIX + "architecture"
 MIN_MEMORY: Final = PREFIX + "min-memory"
+MIN_DRIVER: Final = PREFIX + "min-driver"
+MIN_CUDA: Final = PREFIX + "min-cuda"
 MAX_CROSS_NVSWITCH: Final = PREFIX + "max-cross-nvswitch-gpus"
 PREFER_SAME_NUMA: Final = PREFIX + "prefer-same-numa"
 SHARE: Final = PREFIX + "share"
@@ -41,9 +43,18 @@ NCCL: Final = PREFIX + "nccl"
 WORKLOAD: Final = PREFIX + "workload"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
-    MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES, MIG_PROFILE, NCCL,
-    WORKLOAD,
+    MIN_MEMORY, MIN_DRIVER, MIN_CUDA, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES,
+    MIG_PROFILE, NCCL, WORKLOAD,
 )  # fmt: skip
+
+# Annotations of a pod's author about the gang that the pod belongs to: read, and noted until gangs are placed.
+GANG: Final = PREFIX + "gang"
+GANG_SIZE: Final = PREFIX + "gang-size"
+MULTI_NODE_POLICY: Final = PREFIX + "multi-node-policy"
+MAX_NODES: Final = PREFIX + "max-nodes"
+MIN_GPUS_PER_NODE: Final = PREFIX + "min-gpus-per-node"
+MIN_NETWORK_BANDWIDTH: Final = PREFIX + "min-network-bandwidth"
+OF_GANGS: Final = (GANG, GANG_SIZE, MULTI_NODE_POLICY, MAX_NODES, MIN_GPUS_PER_NODE, MIN_NETWORK_BANDWIDTH)
 
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py

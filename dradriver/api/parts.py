@@ -19,7 +19,7 @@ Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
 
 _SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
-_COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib")
+_COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib", "min_driver", "min_cuda")
 _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
 

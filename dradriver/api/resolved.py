@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
-from dradriver.api import names, values
+from dradriver.api import gangs, messages, names, values
 from dradriver.api.annotations import nccl, parse
 from dradriver.api.errors import WordError
+from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
 from dradriver.api.policies.model import DEFAULTS, Policies
@@ -35,12 +36,17 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         containers: Names of the containers that want any GPU or part of one, in pod order.
         request: What the allocator is asked, for these containers in this order.
         nccl: What NCCL is told; unset where the author does not say.
+        product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
+            they name none. The limits are gone, and words that are read again later do not say it.
+        gang: What was said of a gang; unset where nothing was.
     """
 
     version: int = VERSION
     containers: tuple[str, ...]
     request: Request
     nccl: str | msgspec.UnsetType = msgspec.UNSET
+    product: str | msgspec.UnsetType = msgspec.UNSET
+    gang: Gang | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def asked(self) -> dict[str, Asked]:
@@ -67,17 +73,24 @@ _DECODER: Final = msgspec.json.Decoder(Resolved)
 _DECODER_BEFORE: Final = msgspec.json.Decoder(_Before)
 
 
-def resolve(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS) -> Resolved:
+def resolve(
+    annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS, *, product: str = ""
+) -> Resolved:
     """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``.
 
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
-    controller adds those in force when it chooses.
+    controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
     """
     told = nccl(annotations, policies)
+    request = parse(annotations, asked, policies)
+    if product and request.product not in ("", product):
+        raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     return Resolved(
         containers=tuple(asked),
-        request=parse(annotations, asked, policies),
+        request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
+        product=product or msgspec.UNSET,
+        gang=gang(annotations) or msgspec.UNSET,
     )
 
 
@@ -129,8 +142,14 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has an amount of memory that is none")
     if request.product and values.product(request.product) is None:
         raise WordError("it has a product that is none")
+    if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":
+        raise WordError("its product is not the one that its limits named")
+    if resolved.gang is not msgspec.UNSET:
+        gangs.check(resolved.gang)
     if request.architecture and values.architecture(request.architecture) is None:
         raise WordError("it has an architecture that is none")
+    if any(version and values.version(version) != version for version in (request.min_driver, request.min_cuda)):
+        raise WordError("it has a version that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
     match request:

@@ -9,6 +9,7 @@ from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api.errors import WordError
 from dradriver.api.quantity import whole
 from dradriver.topology.check import is_mig_profile
+from dradriver.topology.versions import numbers
 
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
@@ -68,6 +69,11 @@ def architecture(text: str) -> str | None:
     return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
 
 
+def version(text: str) -> str | None:
+    """Return a version of a driver or of CUDA: ``580``, ``580.95.05``, ``12.4``."""
+    return text.strip() if numbers(text.strip()) is not None else None
+
+
 def share(text: str) -> int | None:
     """Return a share of a GPU above nothing and below all of it in percent: ``0.5`` is 50."""
     found = _SHARE.fullmatch(text.strip())
@@ -76,7 +82,7 @@ def share(text: str) -> int | None:
 
 def percent(text: str) -> int | None:
     """Return a whole percentage from 1 to 100."""
-    count = _whole(text.strip())
+    count = natural(text.strip())
     return count if count is not None and 1 <= count <= 100 else None
 
 
@@ -87,15 +93,16 @@ def mig_profile(text: str) -> str | None:
 
 def gpu_count(text: str) -> int | None:
     """Return a number of GPUs from 1 to 32."""
-    count = _whole(text)
+    count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
 
 
 def few(text: str) -> int | None:
     """Return a whole number from 0 to 99."""
-    count = _whole(text)
+    count = natural(text)
     return count if count is not None and count <= 99 else None
 
 
-def _whole(text: str) -> int | None:
+def natural(text: str) -> int | None:
+    """Return a whole number from 0 to 9999."""
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -51,7 +51,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         workload: As the annotation ``workload``; what it means, and policies that are not built in, say ``--policies``.
         required: As the annotation ``required``: words in a list or separated by commas.
         preferred: As the annotation ``preferred``, best first.
-        strategy: As the annotation, as are the next seven.
+        strategy: As the annotation, as are those below that are words of pods.
         min_bandwidth: GB/s, a number or text.
         min_busbw: The same.
         product: Full name or glob; of a machine whose source names none: what its GPUs are.
@@ -59,6 +59,8 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         nccl_version: Which NCCL runs on it, ``2.23``; the newest where neither this nor the machine says it.
         architecture: One word.
         min_memory: A quantity: ``40Gi``.
+        min_driver: A version: ``580``.
+        min_cuda: A version: ``12.4``.
         max_cross_nvswitch_gpus: How many.
         prefer_same_numa: Whether.
         include: Numbers of GPUs that must be in the set.
@@ -88,6 +90,8 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     nccl_version: str = ""
     architecture: str = ""
     min_memory: str = ""
+    min_driver: str = ""
+    min_cuda: str = ""
     max_cross_nvswitch_gpus: int | None = None
     prefer_same_numa: bool = False
     include: list[int] = []
@@ -140,6 +144,8 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @nccl_version_option
 @click.option("--architecture", default="", metavar="WORD", help="Only GPUs of this architecture.")
 @click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
+@click.option("--min-driver", default="", metavar="VERSION", help="Only with this driver or a later one: 580.")
+@click.option("--min-cuda", default="", metavar="VERSION", help="Only where the driver knows this CUDA: 12.4.")
 @click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
 @click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
 @click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
@@ -276,6 +282,7 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
         (names.STRATEGY, question.strategy), (names.MIN_BANDWIDTH, question.min_bandwidth),
         (names.MIN_BUSBW, question.min_busbw), (names.PRODUCT, question.product),
         (names.ARCHITECTURE, question.architecture), (names.MIN_MEMORY, question.min_memory),
+        (names.MIN_DRIVER, question.min_driver), (names.MIN_CUDA, question.min_cuda),
         (names.MAX_CROSS_NVSWITCH, question.max_cross_nvswitch_gpus),
         (names.PREFER_SAME_NUMA, "true" if question.prefer_same_numa else ""),
         (names.SHARE, question.share), (names.SHARE_MEMORY, question.memory), (names.SHARE_CORES, question.cores),

@@ -6,6 +6,7 @@ load          one door for whatever describes a machine
 codec         a machine as JSON
 complete      what a machine's source leaves out, by hand
 nccl_version  which NCCL runs on it
+versions      versions of drivers and of CUDA, compared
 profiles      machines as data, one YAML file each
 topo_m        the text of ``nvidia-smi topo -m``
 nccl          NCCL's topology files

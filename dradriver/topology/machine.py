@@ -206,6 +206,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
         socket_gbps_or: What it may be as well, where the source does not name the CPUs (topo -m); 0 where it does.
         driver_version: Of the GPU driver; empty where not known.
+        cuda_version: Newest CUDA that the driver knows, ``13.0``; empty where not known.
         nccl_version: Of the NCCL that jobs bring to it, ``2.23`` or ``2.23.4``: what is predicted for sets of its GPUs
             differs by it; empty for the newest one.
         cpu: The CPUs' model; None where the source does not say.
@@ -227,6 +228,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     socket_gbps: float = 10.0
     socket_gbps_or: float = 0.0
     driver_version: str = ""
+    cuda_version: str = ""
     nccl_version: str = ""
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()

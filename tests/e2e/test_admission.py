@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from dradriver.api import names
-from tests import deploy, needs
-from tests.e2e.kubectl import FOREVER, IMAGE, Namespace, pod
-from tests.paths import SHARED_DATA
+from tests import deploy
+from tests.e2e.kubectl import Namespace, pod
 
 NVLINK = {names.POLICY: "nvlink"}
 
@@ -121,26 +120,6 @@ def test_bad_opaque_config(namespace: Namespace) -> None:
 
     assert refused.returncode != 0
     assert "spec.devices.config[0]" in refused.stderr
-
-
-def test_manifest_of_the_field(namespace: Namespace) -> None:
-    source = SHARED_DATA / "manifests" / "required-preferred-pod.yaml"
-    if not source.exists():
-        needs.missing(f"no such file: {source}")
-    manifest = yaml.safe_load(source.read_text())
-    container = manifest["spec"]["containers"][0]
-    container |= {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": FOREVER}
-    manifest["spec"]["terminationGracePeriodSeconds"] = 0
-    # the volume's ConfigMap does not exist here
-    del manifest["spec"]["volumes"], container["volumeMounts"]
-    applied = namespace.apply(manifest)
-
-    assert "NCCL_ALGO" in applied.stderr
-    namespace.wait_running("distributed-trainer")
-    assert len(namespace.devices("distributed-trainer", "trainer")) == 8
-    got = namespace.get("pod", "distributed-trainer")
-    assert got["spec"]["schedulerName"] == "default-scheduler"
-    assert got["metadata"]["annotations"][names.LEVEL] == "nvlink"
 
 
 def test_an_agent_writes_only_its_own_nodes_slices(namespace: Namespace) -> None:

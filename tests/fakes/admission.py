@@ -123,13 +123,15 @@ def admit(
     old: Object | None = None,
     user: str = "alice",
     policies: PoliciesFile | None = None,
+    path: str = "/mutate-pods",
     **more: Any,
 ) -> Verdict:
-    """Return what the webhook says to a pod, its patch applied as the API server does."""
-    sent = review.decode(json.dumps(body(new, old=old, user=user, **more)).encode())
-    admission = Admission(controller_user=CONTROLLER, policies=policies)
-    response = json.loads(admission.mutate_pod(sent)[0])["response"]
-    assert response["uid"] == sent.uid
+    """Return what the webhook says to an object, a pod's unless the path says otherwise, its patch applied as the API
+    server does.
+    """
+    sent = json.dumps(body(new, old=old, user=user, **more)).encode()
+    response = json.loads(Admission(controller_user=CONTROLLER, policies=policies).answer(path, sent))["response"]
+    assert response["uid"] == review.decode(sent).uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert all(len(warning) <= 256 for warning in response.get("warnings", []))
     return Verdict(

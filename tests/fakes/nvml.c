@@ -359,6 +359,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **out)
 
 QUERY(nvmlSystemGetDriverVersion, (char *out, unsigned length), answer("nvmlSystemGetDriverVersion", &value),
       words(code, value, out, length))
+QUERY(nvmlSystemGetCudaDriverVersion_v2, (int *out), answer("nvmlSystemGetCudaDriverVersion_v2", &value),
+      number(code, value, (unsigned *)out))
 QUERY(nvmlDeviceGetCount_v2, (unsigned *out), answer("nvmlDeviceGetCount_v2", &value),
       code == OK && strtoul(value, NULL, 0) < 1025 ? (*out = gpus, OK) : number(code, value, out))
 TEXT(nvmlDeviceGetUUID)

@@ -76,6 +76,9 @@ def table(machine: Machine) -> Table:
     answers = {"nvmlDeviceGetCount_v2": str(1 + max(gpu.index for gpu in machine.gpus))}
     if machine.driver_version:
         answers["nvmlSystemGetDriverVersion"] = machine.driver_version
+    if machine.cuda_version:
+        major, _, minor = machine.cuda_version.partition(".")
+        answers["nvmlSystemGetCudaDriverVersion_v2"] = str(1000 * int(major) + 10 * int(minor))
     for i, gpu in enumerate(machine.gpus):
         at = str(gpu.index)
         speed, width = link_words(gpu.pcie_gbps)

@@ -18,7 +18,8 @@ from webhook.admission import Admission
 TEXTS = st.text(max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))
-KEYS = st.sampled_from((*names.WISHES, *names.NOTES, *names.RESULTS, "gpu-topology.example.com/required"))
+READ = (*names.WISHES, *names.OF_GANGS, "gpu-topology.example.com/required")
+KEYS = st.sampled_from((*READ, *names.NOTES, *names.RESULTS))
 FIELDS = (
     "metadata", "spec", "containers", "initContainers", "resources", "limits", "requests", "claims", "name", "labels",
     "annotations", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms",
@@ -35,6 +36,8 @@ LIKE = st.recursive(
 def answered(request: review.Request, path: str) -> dict[str, Any]:
     if path == "pods":
         encoded, _ = Admission(controller_user=CONTROLLER).mutate_pod(request)
+    elif path == "workloads":
+        encoded, _ = Admission(controller_user=CONTROLLER).mutate_workload(request)
     else:
         encoded, _ = admission.validate_claim(request)
     response: dict[str, Any] = json.loads(encoded)["response"]
@@ -55,6 +58,33 @@ def test_any_body_is_a_review_or_is_none(sent: bytes) -> None:
 def test_any_object_gets_an_answer(kind: str, new: object, old: object) -> None:
     sent = review.decode(json.dumps(body(new, old=old, kind=kind)).encode())
     answered(sent, "pods" if kind == "Pod" else "claims")
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+@given(new=LIKE | JSON, old=LIKE | JSON, spec=LIKE)
+def test_any_workload_gets_an_answer(kind: str, new: object, old: object, spec: object) -> None:
+    worded = {"metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": {"template": spec, "replicatedJobs": spec}}
+    for sent in (new, worded):
+        answered(review.decode(json.dumps(body(sent, old=old, kind=kind)).encode()), "workloads")
+
+
+LIMITS = st.dictionaries(
+    st.sampled_from(("nvidia.com/gpu.", "nvidia.com/mig-", "nvidia.com/gpu")).flatmap(
+        lambda start: st.text(max_size=60).map(lambda rest: start + rest)
+    ),
+    SCALARS | st.sampled_from(("1", "2")),
+    max_size=3,
+)
+
+
+@given(LIMITS)
+def test_any_limits_are_translated_or_refused_on_one_line(limits: dict[str, Any]) -> None:
+    sent = defaulted(pod(None))
+    sent["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    verdict = admit(sent, path="/translate-pods")
+    assert verdict.message.isprintable()
+    if verdict.allowed and verdict.patch:
+        assert resolved.read(verdict.admitted["metadata"]["annotations"]).asked
 
 
 def marked(values: dict[str, Any]) -> Object:
@@ -93,7 +123,7 @@ ODD = (
     | st.text(max_size=300)
     | st.sampled_from(("9" * 250, "9" * 5000, "1e99", "1e-99", "nvlink," * 36, "-0", "NaN", "Infinity", "0x10"))
 )
-WORDS = st.dictionaries(st.sampled_from((*names.WISHES, names.ALIAS_PREFIX + "required")), ODD, min_size=1, max_size=3)
+WORDS = st.dictionaries(st.sampled_from(READ), ODD, min_size=1, max_size=3)
 LIVE = stored(admit(defaulted(pod(2, annotations={names.POLICY: "nvlink"}))).admitted)
 LIVES = {"waiting": LIVE, "placed": lifted(LIVE), "never ours": defaulted(pod(2))}
 
@@ -125,7 +155,10 @@ def test_any_value_of_any_word_is_taken_or_refused_on_update(life: str, words: d
     assert admit(sent, old=sent).allowed, "what is there already must not hold up other updates"
 
 
-@given(st.sampled_from(names.WISHES), st.text(alphabet="\n\r\t\x1b\u202e\"\\'<>", min_size=1, max_size=10))
+@given(
+    st.sampled_from((*names.WISHES, *names.OF_GANGS)),
+    st.text(alphabet="\n\r\t\x1b\u202e\"\\'<>", min_size=1, max_size=10),
+)
 def test_a_value_appears_quoted_only(key: str, value: str) -> None:
     verdict = admit(defaulted(pod(2, annotations={key: f"a{value}z"})))
     assert repr(f"a{value}z") in verdict.message

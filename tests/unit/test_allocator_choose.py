@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from dradriver.allocator.choice.choose import choose
@@ -241,6 +242,16 @@ def test_unknown_gpus_and_machines_that_are_too_large_or_empty_are_refused() -> 
         ask(machines.bridge_pairs(18), range(18), 1)
     with pytest.raises(NoPlaceError, match="the machine has 0"):
         ask(Machine(name="empty", gpus=(), links=(), paths=()), [], 1)
+
+
+def test_of_a_driver_that_is_too_old_the_versions_are_told() -> None:
+    machine = msgspec.structs.replace(machines.dgx1(), driver_version="580.95.05", cuda_version="13.0")
+    with pytest.raises(NoPlaceError) as caught:
+        choose(machine, range(8), Whole(containers=(2,), min_driver="570", min_cuda="13.5"))
+    assert str(caught.value) == (
+        "2 GPUs under driver 570 and CUDA 13.5 or later: no; 0 of 8 free GPUs are such; its driver is 580.95.05, "
+        "and the newest CUDA that it knows 13.0"
+    )
 
 
 @pytest.mark.parametrize(

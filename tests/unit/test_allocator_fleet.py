@@ -41,6 +41,27 @@ def test_bandwidth_decides_first() -> None:
     assert names(found, TWO) == ["n3", "n2", "n1"]
 
 
+def test_a_driver_that_is_too_old_or_not_known_is_no_place() -> None:
+    machine = machines.dgx1()
+    drivers = {"old": ("535.104.05", "12.2"), "new": ("580.95.05", "13.0"), "unknown": ("", "")}
+    found = Fleet()
+    for name, (driver, cuda) in drivers.items():
+        found.set_node(name, msgspec.structs.replace(machine, driver_version=driver, cuda_version=cuda), range(8))
+    assert len(names(found, TWO)) == 3
+    for least in ({"min_driver": "535.105"}, {"min_cuda": "12.4"}):
+        assert names(found, Whole(containers=(2,), **least)) == ["new"]  # type: ignore[arg-type]
+    assert names(found, Whole(containers=(2,), min_driver="535")) == ["new", "old"]
+    with pytest.raises(NoPlaceError, match="2 GPUs under driver 600 or later: no; no GPU"):
+        found.rank(Whole(containers=(2,), min_driver="600"))
+
+
+def test_a_driver_is_replaced_under_the_same_gpus() -> None:
+    machine = msgspec.structs.replace(machines.dgx1(), driver_version="535.1")
+    found = fleet(machine, n1=range(8))
+    found.set_node("n1", msgspec.structs.replace(machine, driver_version="580.1"), range(8))
+    assert names(found, Whole(containers=(2,), min_driver="580")) == ["n1"]
+
+
 def test_among_equals_the_node_that_loses_least_is_filled() -> None:
     found = fleet(machines.dgx1(), whole=range(8), quad=range(4), pair=[4, 7])
     assert names(found, TWO_LINKED) == ["pair", "quad", "whole"]

@@ -257,6 +257,19 @@ def test_only_eligible_nodes_and_the_wanted_kind_of_gpu() -> None:
     assert first(found, slices("1g.5gb")).node == "old"
 
 
+def test_only_nodes_whose_driver_is_new_enough() -> None:
+    found = fleet({"new": []})
+    old = msgspec.structs.replace(HGX, driver_version="535.104.05", cuda_version="12.2")
+    found.set_node("old", old, range(8))
+    found.set_offer("old", ALL)
+    found.set_parts("old", {0: [SharePart(gpu=0, amount=Amount(10, 100))]})
+    assert first(found, HALF).node == "old", "the fuller one"
+    assert first(found, msgspec.structs.replace(HALF, min_driver="550")).node == "new"
+    assert first(found, msgspec.structs.replace(HALF, min_cuda="12.2")).node == "old"
+    with pytest.raises(NoPlaceError, match=r"under CUDA 13\.1 or later: no"):
+        found.rank(msgspec.structs.replace(HALF, min_cuda="13.1"))
+
+
 def test_of_a_mixed_machine_only_the_wanted_kind_of_gpu_is_taken_or_opened() -> None:
     old = profiles.load("dgx-a100").gpus[0]
     gpus = tuple(

@@ -59,6 +59,7 @@ def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferre
         ({"product": "NVIDIA A100*"}, {"product": "NVIDIA A100*"}),
         ({"architecture": "hopper", "min-memory": "40Gi"}, {"architecture": "hopper", "min_memory_mib": 40960}),
         ({"min-memory": "40G"}, {"min_memory_mib": 38147}),
+        ({"min-driver": "580.95.05", "min-cuda": " 12.4 "}, {"min_driver": "580.95.05", "min_cuda": "12.4"}),
         ({"max-cross-nvswitch-gpus": "0"}, {"max_cross_nvswitch_gpus": 0}),
         ({"prefer-same-numa": "true"}, {"prefer_same_numa": True}),
     ],
@@ -86,6 +87,8 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
         ({"gpu.topology/architecture": "hop,per"}, "write one word, as hopper"),
         ({"gpu.topology/min-memory": "forty"}, "gpu.topology/min-memory: 'forty' is no memory of a GPU"),
         ({"gpu.topology/min-memory": "80"}, "at least 1Mi, as 40Gi"),
+        ({"gpu.topology/min-driver": "R580"}, "'R580' is no version of a driver; write it as nvidia-smi does, as 580"),
+        ({"gpu.topology/min-cuda": "12.x"}, "'12.x' is no version of CUDA; write it as nvidia-smi does, as 12.4"),
         ({"gpu.topology/max-cross-nvswitch-gpus": "-1"}, "from 0 to 99"),
         ({"gpu.topology/prefer-same-numa": "yes"}, "write one of true, false"),
         ({"gpu.topology/nccl": "on"}, "write one of auto, file, env, off"),
@@ -139,7 +142,7 @@ def test_results_and_notes_are_no_wishes() -> None:
     assert Whole(containers=(4,)) == parse(words, FOUR)
 
 
-@pytest.mark.parametrize("key", [*names.WISHES, names.ALIAS_PREFIX + "required"])
+@pytest.mark.parametrize("key", [*names.WISHES, *names.OF_GANGS, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
         with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):

@@ -79,8 +79,8 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
     assert found.known
     assert notes(found) == []
-    assert notes(read(b"policies: {new: {min-driver: '570'}}", source="x")) == [
-        "policies.new: min-driver is not available yet: pods that ask for it are refused"
+    assert notes(read(b"policies: {new: {idle-timeout: 3h}}", source="x")) == [
+        "policies.new: idle-timeout is not available yet: pods that ask for it are refused"
     ]
 
 
@@ -250,7 +250,7 @@ def test_every_section_has_a_default() -> None:
 FILE = """\
 policies:
   train: {required: nvlink, strategy: pack, min-bandwidth: 100, nccl: file}
-  later: {min-driver: '570'}
+  later: {idle-timeout: 3h}
 workloads:
   inference: train
   inference-small: {preferred: same-numa, strategy: spread}
@@ -350,9 +350,9 @@ def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
         ({"policy": "train", "required": "nvlnk"}, "gpu.topology/required: 'nvlnk' is not allowed"),
         (
             {"policy": "later"},
-            "gpu.topology/policy: 'later' says min-driver, which is not available yet; write another",
+            "gpu.topology/policy: 'later' says idle-timeout, which is not available yet; write another",
         ),
-        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says min-driver, which is not available yet"),
+        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says idle-timeout, which is not available yet"),
         ({"workload": "inferenc"}, "write one of tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf"),
         ({"workload": "inferenc"}, "(did you mean inference?)"),
     ],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Strategy, Weights
 from dradriver.api import names, resolved, values
 from dradriver.api.errors import WordError
+from dradriver.api.gangs import Gang
 from dradriver.api.resolved import Resolved
 
 GOOD = resolved.resolve({names.POLICY: "nvlink,pack", names.MIN_MEMORY: "40Gi"}, {"main": 2, "side": 1})
@@ -37,6 +38,52 @@ def test_a_note_is_plain_json_with_its_version() -> None:
 def test_a_note_of_parts_is_read_back(request_: Request) -> None:
     noted = Resolved(containers=("main", "side"), request=request_)
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
+
+
+GANG = {
+    names.GANG: "auto",
+    names.GANG_SIZE: "16",
+    names.MULTI_NODE_POLICY: "pack",
+    names.MAX_NODES: "2",
+    names.MIN_GPUS_PER_NODE: "4",
+    names.MIN_NETWORK_BANDWIDTH: "12.5GB/s",
+}
+
+
+def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
+    found = resolved.resolve(GANG, {"main": 4})
+    assert found.gang == Gang(
+        name="auto", pods=16, strategy=Strategy.PACK, max_nodes=2, min_gpus_per_node=4, min_network_gbps=12.5
+    )
+    assert resolved.read({names.REQUEST: resolved.write(found)}) == found
+    assert found.request == resolved.resolve({}, {"main": 4}).request
+    assert "gang" not in resolved.write(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        (names.GANG, "Train", "'Train' is no name of a gang; write lower-case letters, digits and -"),
+        (names.GANG_SIZE, "0", "'0' is no count; write a whole number from 1 to 9999"),
+        (names.MULTI_NODE_POLICY, "packed", "'packed' is no strategy; write one of best-fit, pack, spread, first-fit"),
+        (names.MAX_NODES, "two", "'two' is no count"),
+        (names.MIN_GPUS_PER_NODE, "33", "'33' is no count of GPUs"),
+        (names.MIN_NETWORK_BANDWIDTH, "100Gbit", "'100Gbit' is no bandwidth"),
+    ],
+)
+def test_a_bad_word_of_a_gang_is_refused(key: str, text: str, told: str) -> None:
+    with pytest.raises(WordError) as refusal:
+        resolved.resolve({key: text}, {"main": 1})
+    assert str(refusal.value).startswith(f"{key}: {told}")
+
+
+def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
+    noted = resolved.resolve(GANG, {"main": 4}, product="*A10")
+    assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
+    for change in ({"gang": Gang(max_nodes=0)}, {"gang": Gang(name="a/b")}, {"product": "*L4"}, {"product": ""}):
+        changed = resolved.write(msgspec.structs.replace(noted, **change))
+        with pytest.raises(WordError, match="was changed"):
+            resolved.read({names.REQUEST: changed})
 
 
 def test_a_note_of_version_1_is_read_as_one_of_whole_gpus() -> None:

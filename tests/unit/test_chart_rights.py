@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import limits, names
 from dradriver.controller.main import LEASE
 from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
+from webhook.admission import Admission
 
 pytestmark = pytest.mark.helm
 
@@ -102,20 +104,64 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
     }
     assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
         "create.pods.gpu.topology": "Fail",
+        "translate.pods.gpu.topology": "Fail",
         "update.pods.gpu.topology": "Ignore",
+        "workloads.gpu.topology": "Fail",
         "claims.gpu.topology": "Fail",
     }
-    for hook in hooks.values():
+    assert list(hooks).index("create.pods.gpu.topology") < list(hooks).index("translate.pods.gpu.topology")
+    for name, hook in hooks.items():
         assert hook["sideEffects"] == "None"
         assert hook["timeoutSeconds"] == 5
         assert hook["matchConditions"]
         assert "caBundle" not in hook["clientConfig"]
-        (excluded,) = hook["namespaceSelector"]["matchExpressions"]
+        excluded, *labelled = hook["namespaceSelector"]["matchExpressions"]
+        assert bool(labelled) is (name == "translate.pods.gpu.topology")
         assert excluded["operator"] == "NotIn"
         assert excluded["values"] == ["kube-system", "gpu-topology"]
     user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
     for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
         assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
+
+
+def test_pods_without_our_words_are_translated_where_the_values_say() -> None:
+    def selected(*settings: str) -> list[object]:
+        hooks = objects(*settings)["MutatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
+        return [
+            hook["namespaceSelector"]["matchExpressions"][1:]
+            for hook in hooks
+            if hook["clientConfig"]["service"]["path"] == "/translate-pods"
+        ]
+
+    key = "gpu.topology/translate"
+    assert selected() == [[{"key": key, "operator": "In", "values": ["true"]}]]
+    assert selected("webhook.translate=all") == [[{"key": key, "operator": "NotIn", "values": ["false"]}]]
+    assert selected("webhook.translate=none") == []
+    assert selected("webhook.translate=null") == selected(), "an upgrade with --reuse-values"
+
+
+def test_every_path_that_the_chart_names_is_answered() -> None:
+    answered = Admission(controller_user="x").paths
+    named = {
+        hook["clientConfig"]["service"]["path"]
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in objects()[kind, "gpu-topology-webhook"]["webhooks"]
+    }
+    assert named == set(answered)
+
+
+def test_the_api_server_asks_about_every_limit_that_is_read() -> None:
+    (hook,) = [
+        hook
+        for hook in objects()["MutatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
+        if hook["name"] == "translate.pods.gpu.topology"
+    ]
+    ((_, pattern, _),) = [re.split(r'matches\("(.*)"\)', hook["matchConditions"][0]["expression"])]
+    read = (*limits.NAMES, "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/mig-1g.5gb")
+    assert all(map(limits.is_ours, read))
+    assert [name for name in (*read, "nvidia.com/vgpu") if not re.search(pattern, name)] == []
+    others = ("cpu", "memory", "rdma/hca", "amd.com/gpu", "nvidia.com/hostdev", "hugepages-2Mi", "xnvidia.com/gpu")
+    assert [name for name in others if re.search(pattern, name)] == []
 
 
 def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:

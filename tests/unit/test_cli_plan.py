@@ -129,6 +129,8 @@ def test_json_is_the_line_of_a_batch() -> None:
     [
         (("--gpus", "2"), "give --machine", 2),
         (("-m", "dgx1-v100"), "how many GPUs?", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--min-cuda", "13.5"), "the newest CUDA that it knows 13.0", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--min-driver", "R600"), "'R600' is no version of a driver", 1),
         (("-m", "dgx1-v100", "--gpus", "2", "--free", "a"), "'a' is no number; write 0,1,4 or 0-3,6", 1),
         (("-m", "dgx1-v100", "--gpus", "2", "--free", ""), "0 of 8 GPUs are free", 1),
         (("-m", "dgx1-v100", "--gpus", "2", "--free", "0,5", "--policy", "nvlink"), "2 GPUs with nvlink: no", 1),

@@ -38,7 +38,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     check(request)
     tables = tables_of(machine)
     offered = mask_of_gpus(machine, free)
-    usable = offered & suitable(machine.gpus, request) if filters(request) else offered
+    usable = offered & suitable(machine, request) if filters(request) else offered
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
     for rung in ladder.rungs(request, include=include):

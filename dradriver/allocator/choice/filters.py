@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.topology.machine import Gpu
+from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
     """Whether the request wants only some kinds of GPU, or only some of them."""
     exclude = request.exclude if isinstance(request, Whole) else ()
-    return bool(request.product or request.architecture or request.min_memory_mib or exclude)
+    kind = request.product or request.architecture or request.min_memory_mib
+    return bool(kind or request.min_driver or request.min_cuda or exclude)
 
 
 def suits(gpu: Gpu, request: Whole) -> bool:
@@ -29,6 +30,14 @@ def suits(gpu: Gpu, request: Whole) -> bool:
     )
 
 
-def suitable(gpus: Iterable[Gpu], request: Whole) -> int:
-    """Mask of the positions whose GPUs are of the kind that is wanted."""
-    return sum(1 << position for position, gpu in enumerate(gpus) if suits(gpu, request))
+def serves(machine: Machine, request: Request) -> bool:
+    """Whether the machine's driver is one that the request takes; one whose version nobody knows is none."""
+    driver, cuda = machine.driver_version, machine.cuda_version
+    return reaches(driver, request.min_driver) and reaches(cuda, request.min_cuda)
+
+
+def suitable(machine: Machine, request: Whole) -> int:
+    """Mask of the positions whose GPUs are of the kind that is wanted; none where the driver is too old."""
+    if not serves(machine, request):
+        return 0
+    return sum(1 << position for position, gpu in enumerate(machine.gpus) if suits(gpu, request))

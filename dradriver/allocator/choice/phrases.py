@@ -35,6 +35,10 @@ def wanted_gpus(request: Request) -> str:
         parts.append(f"of architecture {request.architecture}")
     if request.min_memory_mib:
         parts.append(f"of at least {request.min_memory_mib} MiB")
+    versions = [f"driver {request.min_driver}"] * bool(request.min_driver)
+    versions += [f"CUDA {request.min_cuda}"] * bool(request.min_cuda)
+    if versions:
+        parts.append(f"under {' and '.join(versions)} or later")
     if isinstance(request, Whole) and request.exclude:
         parts.append(f"other than {', '.join(map(str, request.exclude))}")
     return " ".join(parts)

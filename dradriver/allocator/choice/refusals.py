@@ -7,7 +7,7 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.choice.filters import suitable
+from dradriver.allocator.choice.filters import serves, suitable
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus, numbers
 from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
@@ -28,7 +28,7 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     """
     what = phrases.wanted(request)
     criteria = ladder.required(request, include=mask_of_gpus(machine, request.include))
-    possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine.gpus, request), criteria)
+    possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine, request), criteria)
     stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
     detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
     return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
@@ -92,7 +92,10 @@ def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int
 
 
 def _products(machine: Machine, request: Whole) -> str:
-    """What there is instead, where a name was asked for."""
+    """What there is instead, where a name or a version was asked for."""
+    if not serves(machine, request):
+        driver, cuda = machine.driver_version or "not known", machine.cuda_version or "not known"
+        return f"; its driver is {driver}, and the newest CUDA that it knows {cuda}"
     if request.product:
         have = sorted({gpu.product for gpu in machine.gpus if gpu.product})
         return f"; the machine has {', '.join(have) or 'no product names'}"

@@ -29,9 +29,9 @@ Rules = tuple[tuple[int, ShareRule], ...]
 
 
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
-    """What nodes must share to be of one group; machines of equal links need not share products or numbers."""
+    """What nodes must share to be of one group; machines of equal links need not share products, numbers or drivers."""
     gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
-    return (shape_of(machine), rules, *gpus)
+    return (shape_of(machine), machine.driver_version, machine.cuda_version, rules, *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:
@@ -186,7 +186,8 @@ class NodeGroup:
         if not filters(request):
             return self.tables.everything
         exclude = request.exclude if isinstance(request, Whole) else ()
-        return self._suitable(request.product, request.architecture, request.min_memory_mib, exclude)
+        kind = request.product, request.architecture, request.min_memory_mib, request.min_driver, request.min_cuda
+        return self._suitable(*kind, exclude)
 
     def include(self, request: Whole) -> int | None:
         """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
@@ -198,11 +199,14 @@ class NodeGroup:
         """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
-    def _find_suitable(self, product: str, architecture: str, min_memory_mib: int, exclude: tuple[int, ...]) -> int:
+    def _find_suitable(
+        self, product: str, architecture: str, memory_mib: int, driver: str, cuda: str, exclude: tuple[int, ...]
+    ) -> int:
         wish = Whole(
-            containers=(), product=product, architecture=architecture, min_memory_mib=min_memory_mib, exclude=exclude
-        )
-        return suitable(self.machine.gpus, wish)
+            containers=(), product=product, architecture=architecture, min_memory_mib=memory_mib, min_driver=driver,
+            min_cuda=cuda, exclude=exclude,
+        )  # fmt: skip
+        return suitable(self.machine, wish)
 
     def _describe(self, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]) -> Choice:
         return describe(self.machine, self.tables, taken, request=Whole(containers=containers, preferred=preferred))

@@ -48,6 +48,7 @@ _MOST_INSTANCE: Final = 0xFFFF
 _MOST_REMOTE_TYPE: Final = 255
 _MOST_P2P_STATUS: Final = 255
 _MOST_MAJOR: Final = 99
+_MOST_CUDA: Final = 999_990  # 999.99
 _MOST_ERRORS: Final = 1 << 48
 _MOST_ACTION: Final = 255
 _MOST_REASONS: Final = (1 << 32) - 1
@@ -143,6 +144,10 @@ class _Binding:
 
     def driver_version(self) -> str:
         return self._text("nvmlSystemGetDriverVersion")
+
+    def cuda_version(self) -> str:
+        version = self._number("nvmlSystemGetCudaDriverVersion_v2", most=_MOST_CUDA)
+        return f"{version // 1000}.{version % 1000 // 10}"
 
     def count(self) -> int:
         return self._number("nvmlDeviceGetCount", most=_MOST_GPUS)

@@ -56,6 +56,9 @@ class Nvml(Protocol):
     def driver_version(self) -> str:
         """Return the driver's version: ``580.95.05``."""
 
+    def cuda_version(self) -> str:
+        """Return the newest CUDA that the driver knows: ``13.0``."""
+
     def count(self) -> int:
         """Return the number of GPUs, those that do not answer included."""
 

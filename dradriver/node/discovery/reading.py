@@ -132,6 +132,7 @@ def _describe(
         numa=sysfs.numa_nodes(root),
         link_gbps=_link_gbps(gpus),
         socket_gbps=facts.socket_gbps(cpu),
+        cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER),
         driver_version=asked.ask(nvml.driver_version, default=""),
         cpu=cpu,
         pci=tree.listed([gpu.pci for gpu in gpus] + [one.nic.pci for one in found]),

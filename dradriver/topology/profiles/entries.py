@@ -87,6 +87,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     link_gbps: float = 0.0
     socket_gbps: float = 10.0
     driver_version: Version = ""
+    cuda_version: Version = ""
     nccl_version: str = msgspec.field(name="nccl-version", default="")
     fabric: Fabric = ""
     cpu: CpuEntry | None = None

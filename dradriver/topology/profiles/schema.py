@@ -85,6 +85,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
             link_gbps=profile.link_gbps,
             socket_gbps=profile.socket_gbps,
             driver_version=profile.driver_version,
+            cuda_version=profile.cuda_version,
             nccl_version=profile.nccl_version,
             cpu=None if cpu is None else Cpu(arch=cpu.arch, vendor=cpu.vendor, family=cpu.family, model=cpu.model),
             virtual=profile.virtual,

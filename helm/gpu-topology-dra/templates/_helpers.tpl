@@ -132,7 +132,7 @@ topologySpreadConstraints:
   expression: request.userInfo.username != {{ include "user" (list . "controller") | squote }}
 {{- end }}
 
-{{/* What all webhooks have in common. Arguments: root, path. */}}
+{{/* What all webhooks have in common. Arguments: root, path, and where not in all namespaces one more expression. */}}
 {{- define "webhookCommon" -}}
 {{- $root := index . 0 -}}
 admissionReviewVersions: [v1]
@@ -144,6 +144,9 @@ namespaceSelector:
     - key: kubernetes.io/metadata.name
       operator: NotIn
       values: {{- concat (list "kube-system" $root.Release.Namespace) $root.Values.webhook.excludedNamespaces | uniq | toYaml | nindent 8 }}
+    {{- if gt (len .) 2 }}
+    - {{ index . 2 }}
+    {{- end }}
 clientConfig:
   service:
     name: {{ include "name" (list $root "webhook") }}

@@ -1,0 +1,31 @@
+"""Versions of drivers and of CUDA, ``580.95.05`` and ``12.4``: compared number by number."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_VERSION: Final = re.compile(r"([0-9]{1,5})(?:\.([0-9]{1,5}))?(?:\.([0-9]{1,5}))?", re.ASCII)
+
+Numbers = tuple[int, ...]
+"""Three numbers; those that are left out are 0."""
+
+
+def numbers(text: str) -> Numbers | None:
+    """Return a version that somebody wrote; None where the text is none."""
+    return _numbers(_VERSION.fullmatch(text))
+
+
+def reaches(text: str, least: str) -> bool:
+    """Return whether a driver's version is ``least`` or a later one; one that is not known reaches no demand.
+
+    What a driver says behind its numbers (``580.95.05-open``) is not looked at.
+    """
+    if not least:
+        return True
+    own, wanted = _numbers(_VERSION.match(text)), numbers(least)
+    return own is not None and wanted is not None and own >= wanted
+
+
+def _numbers(found: re.Match[str] | None) -> Numbers | None:
+    return None if found is None else tuple(int(part or 0) for part in found.groups())

@@ -1,0 +1,186 @@
+"""Manifests as the field writes them, on the real cluster, in a namespace where pods are translated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from tests import needs
+from tests.cluster import Cluster
+from tests.e2e import field
+from tests.e2e.kubectl import Namespace, eventually, pod
+
+GPU = names.GPU_RESOURCE
+NVLINK = "nvlink"
+
+
+@pytest.fixture(scope="module")
+def a100s(driver: Cluster) -> Iterator[Cluster]:
+    if not field.FOLDER.is_dir():
+        needs.missing(f"no such folder: {field.FOLDER}")
+    with field.supplied(driver):
+        yield driver
+
+
+@pytest.fixture
+def labelled(namespace: Namespace) -> Namespace:
+    words = (f"{key}={value}" for key, value in field.LABELLED.items())
+    namespace.cluster.kubectl("label", "namespace", namespace.name, *words)
+    return namespace
+
+
+@pytest.fixture
+def supplied(a100s: Cluster, labelled: Namespace) -> Namespace:
+    return labelled
+
+
+def why(namespace: Namespace, name: str) -> str:
+    return eventually(f"{name} says why it waits", lambda: namespace.annotation(name, names.REASON))
+
+
+def allocated(namespace: Namespace, name: str) -> list[str]:
+    return (namespace.annotation(name, names.ALLOCATED) or "").split(",")
+
+
+def node_of(namespace: Namespace, name: str) -> str:
+    found: str = namespace.get("pod", name)["spec"]["nodeName"]
+    return found
+
+
+def test_every_manifest_is_admitted_as_it_stands(supplied: Namespace) -> None:
+    for path in sorted(field.FOLDER.glob("*.yaml")):
+        tried = supplied.kubectl("apply", "--dry-run=server", "-f", str(path), check=False)
+        assert (tried.returncode == 0) is (path.stem != "vgpu-pod"), tried.stderr
+        assert ("licence server" in tried.stderr) is (path.stem == "vgpu-pod")
+
+
+def test_pods_that_ask_by_limits_alone(supplied: Namespace) -> None:
+    """A whole GPU on the A100s, a slice beside it, and three shares of one H100."""
+    applied = supplied.apply(*map(field.load, ("plain-gpu-pod", "mig-pod", "gpushare-deployment")))
+    assert "privileged" in applied.stderr
+    assert "NVIDIA_VISIBLE_DEVICES" in applied.stderr
+    every = field.pods(supplied, 5)
+    supplied.wait_running(*every)
+    assert {node_of(supplied, name) for name in ("gpu-pod", "mig-pod")} == {"node-a"}
+    assert len(allocated(supplied, "gpu-pod")) == 1
+    assert (supplied.annotation("mig-pod", names.PART) or "").startswith("1g.5gb@")
+    assert supplied.devices("mig-pod", "cuda-container")
+    replicas = [name for name in every if name.startswith("model-serving")]
+    assert [supplied.annotation(name, names.PART) for name in replicas] == ["25%/4096Mi"] * 3
+    assert len({supplied.annotation(name, names.ALLOCATED) for name in replicas}) == 1
+    diff = supplied.kubectl("diff", "-f", "-", stdin=json.dumps(field.load("plain-gpu-pod")), check=False)
+    assert diff.returncode == 0, diff.stdout
+
+
+def test_a_job_with_network_cards(supplied: Namespace) -> None:
+    supplied.apply(field.load("ddp-rdma-job"))
+    (name,) = field.pods(supplied, 1)
+    supplied.wait_running(name)
+    assert len(allocated(supplied, name)) == 8
+    assert supplied.annotation(name, names.LEVEL) == NVLINK
+    assert supplied.get("pod", name)["spec"]["containers"][0]["resources"]["limits"] == {"rdma/hca": "2"}
+
+
+def test_a_job_whose_words_stand_above_its_pods(supplied: Namespace) -> None:
+    applied = supplied.apply(field.load("distributed-job"))
+    assert applied.stderr == ""
+    both = field.pods(supplied, 2)
+    supplied.wait_running(*both)
+    assert {node_of(supplied, name) for name in both} == {"node-a", "node-b"}
+    for name in both:
+        assert len(supplied.devices(name, "trainer")) == 4
+        assert supplied.annotation(name, names.LEVEL) == NVLINK
+        note = json.loads(str(supplied.annotation(name, names.REQUEST)))
+        assert note["gang"] == {"strategy": "pack", "max_nodes": 2, "min_gpus_per_node": 4}
+        assert note["request"]["min_bandwidth_gbps"] == 100
+
+
+def test_a_pod_with_words_under_the_articles_prefix(supplied: Namespace) -> None:
+    supplied.kubectl("create", "configmap", "nccl-topology-config")
+    applied = supplied.apply(field.load("required-preferred-pod"))
+    assert "NCCL_ALGO" in applied.stderr
+    supplied.wait_running("distributed-trainer")
+    assert len(supplied.devices("distributed-trainer", "trainer")) == 8
+
+
+def limited(name: str, **resources: Any) -> dict[str, Any]:
+    made = pod(name)
+    made["spec"]["containers"][0]["resources"] = resources
+    return made
+
+
+def test_a_product_is_had_by_its_limit_and_what_nobody_has_waits_with_the_reason(labelled: Namespace) -> None:
+    wishes = {"hopper": "gpu.H100-80GB-HBM3", "slice": "mig-9g.99gb", "product": "gpu.NVIDIA-B9000"}
+    labelled.apply(*(limited(name, limits={f"nvidia.com/{wish}": 2}) for name, wish in wishes.items()))
+    labelled.wait_running("hopper")
+    assert node_of(labelled, "hopper") == "node-b"
+    assert len(labelled.devices("hopper")) == 2
+    assert "9g.99gb" in why(labelled, "slice")
+    assert "of product NVIDIA[ -]B9000: no" in why(labelled, "product")
+
+
+def test_a_limit_range_gives_every_container_a_gpu_and_nobody_a_second(labelled: Namespace) -> None:
+    limits: dict[str, Any] = {"type": "Container", "default": {GPU: 1}, "defaultRequest": {GPU: 1}}
+    metadata = {"name": "gpus"}
+    labelled.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+    labelled.apply(pod("default"), pod("own", gpus=2), pod("words", gpus=2, words={names.POLICY: NVLINK}))
+    labelled.wait_running("default", "own", "words")
+    for name, count in (("default", 1), ("own", 2), ("words", 2)):
+        assert len(labelled.devices(name)) == count
+        resources = labelled.get("pod", name)["spec"]["containers"][0]["resources"]
+        assert GPU not in {**resources.get("limits", {}), **resources.get("requests", {})}
+
+
+def test_only_labelled_namespaces_are_translated(namespace: Namespace) -> None:
+    namespace.apply(pod("plain", gpus=1))
+    got = namespace.get("pod", "plain")
+    assert not got["spec"].get("schedulingGates")
+    assert not got["spec"].get("resourceClaims")
+
+
+def test_the_api_server_refuses_gpus_of_ephemeral_containers_and_requests_without_a_limit(labelled: Namespace) -> None:
+    wrong = labelled.apply(limited("wrong", requests={GPU: 1}), check=False)
+    assert "Limit must be set for non overcommitable resources" in wrong.stderr
+    labelled.apply(pod("steady", gpus=1))
+    labelled.wait_running("steady")
+    path = f"/api/v1/namespaces/{labelled.name}/pods/steady"
+
+    def debug(**more: Any) -> str:
+        got = json.loads(labelled.cluster.kubectl("get", "--raw", path).stdout)
+        container = {"name": "debug", "image": "busybox", "command": ["sleep", "1"], "imagePullPolicy": "IfNotPresent"}
+        got["spec"]["ephemeralContainers"] = [container | more]
+        sent = json.dumps(got)
+        done = labelled.cluster.kubectl(
+            "replace", "--raw", f"{path}/ephemeralcontainers", "-f", "-", input=sent, check=False
+        )
+        return done.stderr
+
+    assert "cannot be set for an Ephemeral Container" in debug(resources={"limits": {GPU: "1"}})
+    assert debug() == ""
+
+
+def test_words_of_a_deployment_follow_into_its_pods(namespace: Namespace) -> None:
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pod("d", gpus=2)["spec"] | {"restartPolicy": "Always"}}
+    manifest: dict[str, Any] = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "annotations": {names.POLICY: NVLINK}},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "d"}}, "template": template},
+    }
+    namespace.apply(manifest)
+    (name,) = field.pods(namespace, 1)
+    namespace.wait_running(name)
+    assert namespace.annotation(name, names.POLICY) == NVLINK
+    for arguments in ((), ("--server-side", "--force-conflicts")):
+        before = namespace.get("deployment", "d")["metadata"]["generation"]
+        namespace.kubectl("apply", *arguments, "-f", "-", stdin=json.dumps(manifest))
+        assert namespace.get("deployment", "d")["metadata"]["generation"] == before, "nothing is rolled out"
+    misspelt = manifest | {"metadata": {"name": "d", "annotations": {names.POLICY: "nvlnk"}}}
+    assert "did you mean nvlink" in namespace.apply(misspelt, check=False).stderr
+    namespace.kubectl("annotate", "deployment", "d", f"{names.POLICY}=best-effort", "--overwrite")
+    template = namespace.get("deployment", "d")["spec"]["template"]
+    assert template["metadata"]["annotations"][names.POLICY] == "best-effort"

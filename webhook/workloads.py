@@ -1,0 +1,134 @@
+"""Words on what makes pods, a Job or a Deployment: copied into its pod templates, where these have none.
+
+Annotations of such an object never reach its pods by themselves, and many manifests have them there. They are read as a
+pod's would be, so that a mistake is told to its author, not to a controller in an event. A template that has words of
+its own is its author's, unless it has exactly those that stood above before an update: these were copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from dradriver.api import limits
+from dradriver.api.annotations import check_words, is_ours, is_written
+from dradriver.api.errors import WordError
+from dradriver.api.jsonpatch import Patch
+from dradriver.api.policies.model import Policies
+from webhook import view
+
+_EACH: Final = "*"  # of a list or of an object's members
+_SPEC: Final = ("spec", "template")
+# Where pod templates stand, by kind; MPIJob and PyTorchJob are Kubeflow's.
+TEMPLATES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "Job": (_SPEC,),
+    "CronJob": (("spec", "jobTemplate", *_SPEC),),
+    "Deployment": (_SPEC,),
+    "StatefulSet": (_SPEC,),
+    "JobSet": (("spec", "replicatedJobs", _EACH, "template", *_SPEC),),
+    "LeaderWorkerSet": tuple(("spec", "leaderWorkerTemplate", f"{role}Template") for role in ("leader", "worker")),
+    "MPIJob": (("spec", "mpiReplicaSpecs", _EACH, "template"),),
+    "PyTorchJob": (("spec", "pytorchReplicaSpecs", _EACH, "template"),),
+}
+
+_Path = tuple[str | int, ...]
+
+
+class _Metadata(msgspec.Struct, frozen=True, gc=False):
+    annotations: dict[str, str] | None = None
+
+    @property
+    def words(self) -> dict[str, str]:
+        return {k: v for k, v in (self.annotations or {}).items() if is_ours(k) and not is_written(k)}
+
+
+class _Template(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Metadata | None = None
+    spec: view.Spec | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a container has a limit on GPUs or parts of them."""
+        spec = self.spec or view.Spec()
+        every = (*(spec.containers or ()), *(spec.init_containers or ()))
+        return any(limits.is_ours(name) for c in every if c.resources for name in view.quantities(c.resources.limits))
+
+
+class _Object(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object | None)
+_TEMPLATE: Final = msgspec.json.Decoder(_Template | None)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None)
+
+
+def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
+    """Return the patch that copies an object's words into its pod templates; empty where there is nothing to copy.
+
+    Of several templates those get them that ask for GPUs by limits, for a launcher asks for none and would be refused;
+    if none does, all of them, for a word may say how many.
+
+    Args:
+        kind: One of ``TEMPLATES``; others have none.
+        new: The object.
+        old: What it was before an update, else ``null``.
+        policies: Those in force.
+
+    Raises:
+        WordError: A word that is new is unknown or bad, or the object is none.
+    """
+    words, were = _words(kind, new), _words(kind, old)
+    patch = Patch()
+    if not words or kind not in TEMPLATES:
+        return patch
+    if words != were:
+        check_words(words, policies)
+    try:
+        templates = [found for path in TEMPLATES[kind] for found in _templates(new, path)]
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no {kind}: {error}") from None
+    for path, template in [found for found in templates if found[1].asks] or templates:
+        has = template.metadata.words if template.metadata else {}
+        if has in ({}, were) and has != words:
+            _write(patch, path, template.metadata, has, words)
+    return patch
+
+
+def _write(
+    patch: Patch, path: _Path, metadata: _Metadata | None, has: Mapping[str, str], words: Mapping[str, str]
+) -> None:
+    if metadata is None:
+        patch.add(*path, "metadata", value={"annotations": dict(words)})
+    elif metadata.annotations is None:
+        patch.add(*path, "metadata", "annotations", value=dict(words))
+    else:
+        for key in has.keys() - words.keys():
+            patch.remove(*path, "metadata", "annotations", key)
+        for key, value in words.items():
+            if has.get(key) != value:
+                patch.add(*path, "metadata", "annotations", key, value=value)
+
+
+def _words(kind: str, text: Raw) -> dict[str, str]:
+    try:
+        found = _OBJECT.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no {kind}: {error}") from None
+    return {} if found is None else found.metadata.words
+
+
+def _templates(text: Raw, path: tuple[str, ...], above: _Path = ()) -> Iterator[tuple[_Path, _Template]]:
+    """Yield each template below a path, with its own."""
+    if not path:
+        if (found := _TEMPLATE.decode(text)) is not None:
+            yield above, found
+        return
+    members = _MEMBERS.decode(text) or {}
+    items = dict(enumerate(members)) if isinstance(members, list) else members
+    for key, value in items.items():
+        if path[0] in (_EACH, key):
+            yield from _templates(value, path[1:], (*above, key))
