@@ -125,9 +125,11 @@ class Scheduler:
         return self.allocate(claim, node)
 
     def _overlooks(self, claim: Object) -> bool:
-        """Return whether it does not see the room for a claim with a share."""
+        """Return whether it does not see the room for a claim with a part of a device that others have too."""
         requests = claim["spec"].get("devices", {}).get("requests", ())
-        if not any(request["exactly"]["deviceClassName"] == names.SHARE_CLASS for request in requests):
+        if not any(
+            request["exactly"]["deviceClassName"] in (names.SHARE_CLASS, names.MIG_CLASS) for request in requests
+        ):
             return False
         uid = claim["metadata"]["uid"]
         if uid not in self._overlooked:

@@ -207,7 +207,7 @@ async def test_a_gpu_of_one_namespace_only_takes_no_shares_of_another() -> None:
     assert cluster.machines["a"].gpus[cluster.gpus("p")[1][0]].uuid not in str(found)
 
 
-async def refused(amount: Amount | int, *, mode: Mode) -> tuple[GpuCluster, Entry]:
+async def refused(amount: Amount | tuple[str, ...] | int, *, mode: Mode) -> tuple[GpuCluster, Entry]:
     """Return a cluster with a lifted pod that the scheduler finds no room for, and the pod's entry."""
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=mode)
@@ -220,8 +220,11 @@ async def refused(amount: Amount | int, *, mode: Mode) -> tuple[GpuCluster, Entr
     return cluster, Entry(key, cluster.worker.picture.pods[key])
 
 
-async def test_a_share_that_the_scheduler_overlooks_is_made_anew_once() -> None:
-    cluster, entry = await refused(QUARTER, mode=SHARED)
+@pytest.mark.parametrize(("part", "mode"), [(QUARTER, SHARED), (("1g.10gb",), DYNAMIC)])
+async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(
+    part: Amount | tuple[str, ...], mode: Mode
+) -> None:
+    cluster, entry = await refused(part, mode=mode)
     picture = cluster.worker.picture
     assert review(entry, picture, 10.0) == Wait(until=11.0)
     claim = picture.claim_of(entry.pod)
