@@ -19,7 +19,7 @@ from dradriver.api import affinity, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
-from webhook import advice, bounds, containers, view, wanted
+from webhook import advice, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
@@ -60,22 +60,30 @@ def create(
     warnings = advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
-    if copied:
+    template = pod.template if copied else None
+    if copied and template is None:
         asks = _noted(pod)
         warnings += _ignored_limits(pod, asks)
-    else:
+    elif not copied:
         _refuse_foreign(pod)
         asks = containers.asks(pod)
-    note, requests = _resolved(tuple(pod.words.items()), tuple(asks.items()), policies)
+        template = references.meant(pod, asks)
+    if template is not None:
+        asks = references.users(pod, template[0])
+    note, requests = _resolved(
+        tuple(pod.words.items()), tuple(asks.items()), policies, by_template=template is not None
+    )
+    claim = view.PodClaim(names.POD_CLAIM if template is None else template[0], new_name())
+    put = wanted.with_last if template is None else wanted.replaced
     return (
         wanted.Wanted(
-            written={names.REQUEST: note},
+            written={names.REQUEST: note} | ({} if template is None else {names.TEMPLATE: "/".join(template)}),
             containers=tuple(_app(c, requests) for c in pod.containers),
             init_containers=tuple(
                 _app(c, requests) if c.restart_policy == "Always" else _init(c, asks, requests, copied=copied)
                 for c in pod.init_containers
             ),
-            claims=wanted.with_last(spec.resource_claims or (), view.PodClaim(names.POD_CLAIM, new_name())),
+            claims=put(spec.resource_claims or (), claim),
             gates=wanted.with_last(spec.scheduling_gates or (), _GATE),
             node_name=None,
             scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
@@ -87,14 +95,21 @@ def create(
 
 @functools.lru_cache(maxsize=256)
 def _resolved(
-    words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], policies: Policies
+    words: tuple[tuple[str, str], ...],
+    asks: tuple[tuple[str, Asked], ...],
+    policies: Policies,
+    *,
+    by_template: bool,
 ) -> tuple[str, Requests]:
-    """Return the note of a resolved request, and the claim's requests of each container.
+    """Return the note of a resolved request, and the claim's requests of each container, as far as they are known.
 
     Pods of one job come in numbers, all with the same words.
     """
     found = resolved.resolve(dict(words), dict(asks), policies)
-    return resolved.write(found), request_names(found.asked)
+    if not by_template:
+        return resolved.write(found), request_names(found.asked)
+    references.check(found)
+    return resolved.write(found), {}
 
 
 def authors_affinity(pod: view.Pod) -> Any:

@@ -60,6 +60,11 @@ def with_last(sent: Sequence[view.Named], *own: view.Named) -> Entries:
     return (*(i for i, entry in enumerate(sent) if entry.name != own[0].name), *map(view.plain, own))
 
 
+def replaced(sent: Sequence[view.Named], own: view.Named) -> Entries:
+    """Return a list with ``own`` in the place of the entry of its name."""
+    return tuple(i if entry.name != own.name or entry == own else view.plain(own) for i, entry in enumerate(sent))
+
+
 def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:
     """Return the list that was sent with the entry ``name`` as it is in the live one, which also gives the order."""
     if sent == live or len(sent) > _LONGEST:

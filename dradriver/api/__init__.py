@@ -11,6 +11,7 @@ messages     how errors about words are put
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices they are
 claims       the claim that pins chosen GPUs
+templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back

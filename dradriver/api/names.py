@@ -39,16 +39,18 @@ SHARE_CORES: Final = PREFIX + "cores"
 MIG_PROFILE: Final = PREFIX + "mig-profile"
 NCCL: Final = PREFIX + "nccl"
 WORKLOAD: Final = PREFIX + "workload"
+CLAIM: Final = PREFIX + "claim"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
     MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES, MIG_PROFILE, NCCL,
-    WORKLOAD,
+    WORKLOAD, CLAIM,
 )  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
-NOTES: Final = (REQUEST, AFFINITY)
+TEMPLATE: Final = PREFIX + "template"  # entry/name: the claim of this entry is made by this ResourceClaimTemplate
+NOTES: Final = (REQUEST, AFFINITY, TEMPLATE)
 
 # Annotations that say what was chosen.
 ALLOCATED: Final = PREFIX + "allocated"

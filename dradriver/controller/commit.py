@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dradriver.api import affinity, claims, names
+from dradriver.api import affinity, claims, names, templates
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
@@ -248,6 +248,8 @@ class Writer:
             keep_env=wish.keep_env,
             nccl=wish.nccl,
         )
+        if wish.template is not None:
+            body = templates.completed(body, wish.template)
         namespace, name = wish.claim
         try:
             created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)

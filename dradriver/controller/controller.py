@@ -20,7 +20,15 @@ from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +57,7 @@ SOURCES: Final = (
     Source(NODES, records.read_node, Picture.node_changed),
     Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={OURS.driver}"),
     Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
+    Source(RESOURCE_CLAIM_TEMPLATES, records.read_template, Picture.template_changed),
 )
 
 

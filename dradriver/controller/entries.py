@@ -7,10 +7,12 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.api import names, parts, resolved
+from dradriver.api import names, parts, resolved, templates
 from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
+from dradriver.api.templates import Template
 from dradriver.api.values import NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
 
@@ -27,6 +29,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ask: What it asks of a node.
+        template: What its claim has of a template, if it is made by one.
     """
 
     request: Request
@@ -35,6 +38,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
+    template: templates.Asked | None = None
 
     @property
     def kind(self) -> tuple[Request, Ask, str]:
@@ -42,11 +46,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, "" if isinstance(self.request, Whole) else self.claim[0]
 
 
-def read_wish(pod: Pod) -> Wish:
+def read_wish(pod: Pod, template: Template | None = None) -> Wish:
     """Return what a placed pod asks for.
 
+    Args:
+        pod: The pod.
+        template: The template that it names, as far as there is one.
+
     Raises:
-        WordError: What the webhook admitted was changed since into something that cannot be placed.
+        WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
+            missing or asks for what cannot be.
     """
     found = resolved.read(pod.metadata.annotations)
     known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
@@ -55,13 +64,32 @@ def read_wish(pod: Pod) -> Wish:
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    return Wish(
+    wish = Wish(
         request=found.request,
         requests=tuple(name for own in parts.request_names(found.asked).values() for name in own),
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
+    )
+    return wish if pod.template is None else _by_template(wish, pod.template[1], template)
+
+
+def _by_template(wish: Wish, name: str, template: Template | None) -> Wish:
+    if template is None:
+        raise WordError(
+            f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
+        )
+    if not isinstance(wish.request, Whole):
+        raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
+    asked = templates.read(template, wish.request)
+    return msgspec.structs.replace(
+        wish,
+        request=asked.request,
+        requests=asked.requests,
+        keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
+        nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
+        template=asked,
     )
 
 
@@ -71,6 +99,7 @@ class Entry:
     Attributes:
         key: Namespace and name.
         pod: The pod as it was last looked at.
+        template: The template of its claim, as it was then.
         order: Entries are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
@@ -85,9 +114,10 @@ class Entry:
         unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
     """
 
-    def __init__(self, key: Key, pod: Pod) -> None:
+    def __init__(self, key: Key, pod: Pod, template: Template | None = None) -> None:
         self.key = key
         self.pod = pod
+        self.template = template
         self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
         self.busy = False
         self.unsure = False
@@ -116,16 +146,19 @@ class Entry:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod)
+                self._wish = read_wish(self.pod, self.template)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):
             raise self._wish
         return self._wish
 
-    def update(self, pod: Pod) -> bool:
+    def update(self, pod: Pod, template: Template | None = None) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
         old, self.pod = self.pod, pod
+        if template is not self.template:
+            self.template, self._wish = template, None
+            return True
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False
         self._wish = None

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names, pins
+from dradriver.api import names, pins, templates
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
+from dradriver.api.templates import Template
 from dradriver.kube import codec
 from dradriver.topology import codec as machines
 from dradriver.topology.check import is_identity
@@ -192,6 +193,22 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     found: _RawClass = codec.decode(data, _RawClass)
     resources = {f"deviceclass.resource.kubernetes.io/{found.metadata.name}", found.spec.extended_resource_name}
     return DeviceClass(_bare(found.metadata), frozenset(resources - {""}))
+
+
+class _RawTemplate(msgspec.Struct):
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"")
+
+
+def read_template(data: msgspec.Raw) -> Template:
+    """Return what is kept of a ResourceClaimTemplate.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    found: _RawTemplate = codec.decode(data, _RawTemplate)
+    spec = bytes(found.spec)
+    return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"")
 
 
 _STAND_IN: Final = "GPU-stand-in-"

@@ -200,13 +200,13 @@ class Worker:
             return
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
-            entry = Entry(key, pod)
+            entry = Entry(key, pod, self.picture.template_of(pod))
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             if not pod.spec.node_name:
                 self._entries[key] = entry
         elif entry.busy:
             return  # its writer looks again when it is done
-        elif entry.update(pod):
+        elif entry.update(pod, self.picture.template_of(pod)):
             entry.forgive()
         now = asyncio.get_running_loop().time()
         self._count(entry)
