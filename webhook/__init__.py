@@ -7,7 +7,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     view          a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``references`` its claims' templates,
-                  ``advice`` warns of what spoils it
+                  ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it
     update        what a changed pod should be: what the driver wrote is carried over
     wanted        what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent

@@ -15,11 +15,14 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import affinity, messages, names, resolved
+import msgspec
+
+from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
-from webhook import advice, bounds, containers, references, view, wanted
+from dradriver.api.resolved import Resolved
+from webhook import advice, alone, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
@@ -28,6 +31,7 @@ Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
+_TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
 _GATE: Final = view.Named(names.GATE)
 
 
@@ -70,21 +74,30 @@ def create(
         template = references.meant(pod, asks)
     if template is not None:
         asks = references.users(pod, template[0])
-    note, requests = _resolved(
-        tuple(pod.words.items()), tuple(asks.items()), policies, by_template=template is not None
-    )
-    claim = view.PodClaim(names.POD_CLAIM if template is None else template[0], new_name())
-    put = wanted.with_last if template is None else wanted.replaced
+    words = tuple(pod.words.items())
+    found, note, requests = _resolved(words, tuple(asks.items()), policies, by_template=template is not None)
+    sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
+    label, written = names.LABEL_PLACED, {}
+    if template is not None:
+        written = {names.TEMPLATE: "/".join(template)}
+        claims = wanted.replaced(sent, view.PodClaim(template[0], new_name()))
+    elif alone.is_static(found):
+        note = resolved.write(msgspec.structs.replace(found, keep_env=alone.kept(pod, requests) or msgspec.UNSET))
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
+        label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
+    else:
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, new_name()))
     return (
         wanted.Wanted(
-            written={names.REQUEST: note} | ({} if template is None else {names.TEMPLATE: "/".join(template)}),
+            label=label,
+            written=written | {names.REQUEST: note},
             containers=tuple(_app(c, requests) for c in pod.containers),
             init_containers=tuple(
                 _app(c, requests) if c.restart_policy == "Always" else _init(c, asks, requests, copied=copied)
                 for c in pod.init_containers
             ),
-            claims=put(spec.resource_claims or (), claim),
-            gates=wanted.with_last(spec.scheduling_gates or (), _GATE),
+            claims=claims,
+            gates=gates,
             node_name=None,
             scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
             required=authors_affinity(pod) if copied else wanted.AS_SENT,
@@ -100,16 +113,17 @@ def _resolved(
     policies: Policies,
     *,
     by_template: bool,
-) -> tuple[str, Requests]:
-    """Return the note of a resolved request, and the claim's requests of each container, as far as they are known.
+) -> tuple[Resolved, str, Requests]:
+    """Return a resolved request, its note, and the claim's requests of each container, as far as they are known.
 
     Pods of one job come in numbers, all with the same words.
     """
     found = resolved.resolve(dict(words), dict(asks), policies)
-    if not by_template:
-        return resolved.write(found), request_names(found.asked)
-    references.check(found)
-    return resolved.write(found), {}
+    if by_template:
+        references.check(found)
+        return found, resolved.write(found), {}
+    alone.check(found)
+    return found, resolved.write(found), request_names(found.asked)
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -133,7 +147,10 @@ def _is_copy(pod: view.Pod) -> bool:
     return (
         names.REQUEST in pod.written
         and entry is not None
-        and _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
+        and (
+            _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
+            or _TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+        )
     )
 
 
@@ -153,7 +170,7 @@ def _noted(pod: view.Pod) -> Asks:
 
 
 def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:
-    if pod.gated:
+    if pod.gated or pod.label == names.LABEL_STATIC:
         return []  # a second pass: a LimitRange has put its default where the first took a limit away
     return [
         f"container {c.name[:63]!r}: its limit, {described(own)}, is ignored, because annotation {names.REQUEST}, of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names
+from dradriver.api import names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.resolved import Resolved
@@ -83,5 +83,10 @@ def check(found: Resolved) -> None:
     Raises:
         WordError: They do not.
     """
+    if found.placement == values.STATIC:
+        raise WordError(
+            f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
+            f"is said: remove all {names.PREFIX} annotations"
+        )
     if not isinstance(found.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")

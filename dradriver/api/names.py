@@ -16,6 +16,7 @@ GPU_RESOURCE: Final = "nvidia.com/gpu"
 GATE: Final = "gpu.topology/placement"
 LABEL: Final = "gpu.topology/placement"
 LABEL_PLACED: Final = "placed"
+LABEL_STATIC: Final = "static"  # on a pod that the scheduler alone places, and on the template of its claim
 POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
 CLAIM_PREFIX: Final = "gpus-"
 
@@ -40,10 +41,12 @@ MIG_PROFILE: Final = PREFIX + "mig-profile"
 NCCL: Final = PREFIX + "nccl"
 WORKLOAD: Final = PREFIX + "workload"
 CLAIM: Final = PREFIX + "claim"
+PLACEMENT: Final = PREFIX + "placement"
+WHEN_FULL: Final = PREFIX + "when-full"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
     MIN_MEMORY, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES, MIG_PROFILE, NCCL,
-    WORKLOAD, CLAIM,
+    WORKLOAD, CLAIM, PLACEMENT, WHEN_FULL,
 )  # fmt: skip
 
 # Annotations that the webhook and the controller keep their notes in.

@@ -15,7 +15,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
 from dradriver.api import names, values
-from dradriver.api.annotations import nccl, parse
+from dradriver.api.annotations import aside, parse
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
@@ -23,6 +23,8 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
+MOST_KEPT: Final = 64  # variables
+LONGEST_KEPT: Final = 128  # characters of one
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
 _LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
@@ -35,12 +37,19 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         containers: Names of the containers that want any GPU or part of one, in pod order.
         request: What the allocator is asked, for these containers in this order.
         nccl: What NCCL is told; unset where the author does not say.
+        placement: ``static`` where the scheduler alone places the pod; else unset.
+        when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
+        keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
+            template of their claims have the same.
     """
 
     version: int = VERSION
     containers: tuple[str, ...]
     request: Request
     nccl: str | msgspec.UnsetType = msgspec.UNSET
+    placement: str | msgspec.UnsetType = msgspec.UNSET
+    when_full: str | msgspec.UnsetType = msgspec.UNSET
+    keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def asked(self) -> dict[str, Asked]:
@@ -73,12 +82,18 @@ def resolve(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
     controller adds those in force when it chooses.
     """
-    told = nccl(annotations, policies)
+    told = aside(annotations, policies)
     return Resolved(
         containers=tuple(asked),
         request=parse(annotations, asked, policies),
-        nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
+        nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
+        placement=_unless(values.PLACED, told[names.PLACEMENT]),
+        when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
     )
+
+
+def _unless(default: str, said: str) -> str | msgspec.UnsetType:
+    return msgspec.UNSET if said == default else said
 
 
 def write(resolved: Resolved) -> str:
@@ -133,6 +148,14 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has an architecture that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
+    if resolved.placement not in (msgspec.UNSET, values.STATIC) or resolved.when_full not in (
+        msgspec.UNSET,
+        values.HAND_OVER,
+    ):
+        raise WordError("it has a placement that is none")
+    kept = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
+    if len(kept) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept):
+        raise WordError("it has more variables to keep than any pod")
     match request:
         case Whole():
             _check_whole(request)

@@ -41,11 +41,13 @@ class Template(msgspec.Struct, frozen=True):
 
     Attributes:
         metadata: Without labels and annotations.
+        static: Whether the controller made it, for pods that the scheduler alone places.
         spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty where that is too long.
     """
 
     metadata: Metadata
     spec: bytes
+    static: bool = False
 
 
 class _ClaimMetadata(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ parking     entries that wait for what many wait for
 pace        how many promises may wait for a scheduler
 reasons     why pods wait, written on them
 collecting  claims of ours that nothing else removes
+statics     templates of the claims of pods that the scheduler alone places
 
 The process:
 

@@ -16,6 +16,7 @@ from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.statics import Statics
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -87,6 +88,7 @@ class Controller:
             )
             for source in SOURCES
         }
+        self.statics = Statics(client, self.worker.picture.templates, record=record)
 
     def follow(self, policies: Policies) -> None:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
@@ -95,24 +97,29 @@ class Controller:
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
-        return all(reflector.synced.is_set() for reflector in self._reflectors.values())
+        return all(reflector.synced.is_set() for reflector in self._every())
 
     async def synced(self) -> None:
         """Wait until the picture of the cluster is whole."""
-        for reflector in self._reflectors.values():
+        for reflector in self._every():
             await reflector.synced.wait()
 
     async def watch(self) -> None:
         """Keep the picture up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors.values():
+            for reflector in self._every():
                 tasks.create_task(reflector.run())
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
-        await self.worker.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.statics.run())
+            tasks.create_task(self.worker.run())
+
+    def _every(self) -> list[Reflector[Any]]:
+        return [*self._reflectors.values(), self.statics.reflector]
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

@@ -57,13 +57,13 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return what is kept of a pod's JSON.
 
     A pod with our label is a ``Pod``, with those of its annotations, labels and variables that are looked at. Of any
-    other, nothing is kept until it is bound and once it has finished.
+    other, and of one that the scheduler alone places, nothing is kept until it is bound and once it has finished.
 
     Raises:
         BadJson: It is not a pod.
     """
     pod: _Pod = codec.decode(data, _Pod)
-    if pod.metadata.labels.ours is not None:
+    if pod.metadata.labels.ours not in (None, names.LABEL_STATIC):
         return _whole(data)
     if not pod.spec.node_name or pod.status.phase in FINISHED:
         return None

@@ -208,7 +208,8 @@ def read_template(data: msgspec.Raw) -> Template:
     """
     found: _RawTemplate = codec.decode(data, _RawTemplate)
     spec = bytes(found.spec)
-    return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"")
+    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"", static)
 
 
 _STAND_IN: Final = "GPU-stand-in-"
