@@ -17,6 +17,7 @@ GATE: Final = "gpu.topology/placement"
 LABEL: Final = "gpu.topology/placement"
 LABEL_PLACED: Final = "placed"
 LABEL_STATIC: Final = "static"  # on a pod that the scheduler alone places, and on the template of its claim
+LABEL_HANDED_OVER: Final = "handed-over"  # on a claim without a pin, of a pod that found no place
 POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
 CLAIM_PREFIX: Final = "gpus-"
 

@@ -81,6 +81,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         keep_env: Variables that no edit may replace.
         nccl: What NCCL is told; None where the template does not say.
         others: Configurations for other drivers.
+        spec: The spec of a claim as the template has it.
     """
 
     request: Request
@@ -90,6 +91,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     keep_env: tuple[str, ...] = ()
     nccl: str | None = None
     others: tuple[dict[str, Any], ...] = ()
+    spec: dict[str, Any]
 
 
 _DECODER: Final = msgspec.json.Decoder(_Spec)
@@ -135,6 +137,7 @@ def _read(template: Template, words: Whole) -> Asked:
         keep_env=tuple(told.keep_env) if told is not None else (),
         nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
         others=others,
+        spec=msgspec.json.decode(template.spec)["spec"],
     )
 
 

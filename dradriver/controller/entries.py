@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.api import names, parts, resolved, templates
+from dradriver.api import ladder, names, parts, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
 from dradriver.api.templates import Template
-from dradriver.api.values import NCCL_AUTO
+from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
@@ -30,6 +30,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         nccl: What NCCL is told.
         ask: What it asks of a node.
         template: What its claim has of a template, if it is made by one.
+        alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
     """
 
     request: Request
@@ -39,11 +40,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     nccl: str
     ask: Ask
     template: templates.Asked | None = None
+    alone: dict[str, Any] | None = None
 
     @property
-    def kind(self) -> tuple[Request, Ask, str]:
+    def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
-        return self.request, self.ask, "" if isinstance(self.request, Whole) else self.claim[0]
+        namespace = "" if isinstance(self.request, Whole) else self.claim[0]
+        return self.request, self.ask, namespace, self.alone is not None
 
 
 def read_wish(pod: Pod, template: Template | None = None) -> Wish:
@@ -72,7 +75,13 @@ def read_wish(pod: Pod, template: Template | None = None) -> Wish:
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
     )
-    return wish if pod.template is None else _by_template(wish, pod.template[1], template)
+    hand_over = pod.gated and found.when_full == HAND_OVER
+    if pod.template is not None:
+        asked = _by_template(wish, pod.template[1], template)
+        return msgspec.structs.replace(asked, alone=asked.template.spec) if hand_over and asked.template else asked
+    if hand_over:
+        return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
+    return wish
 
 
 def _by_template(wish: Wish, name: str, template: Template | None) -> Wish:

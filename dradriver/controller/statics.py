@@ -20,6 +20,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
 from dradriver.api.templates import Template
+from dradriver.controller.background import always
 from dradriver.controller.reasons import Record
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -101,7 +102,7 @@ class Statics:
     async def run(self) -> None:
         """Make and collect templates until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._sweep())
+            group.create_task(always(self._sweep))
             while True:
                 self._woken.clear()
                 again_at = self.make(group)
@@ -130,10 +131,7 @@ class Statics:
 
     async def _sweep(self) -> None:
         while True:
-            try:
-                await self.collect()
-            except Exception:
-                logger.exception("an error in this program; going on")
+            await self.collect()
             await asyncio.sleep(SWEEP_S)
 
     async def collect(self) -> None:

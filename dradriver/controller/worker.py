@@ -7,13 +7,13 @@ import contextlib
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
+from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
@@ -82,8 +82,7 @@ class Worker:
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
-        self._promise_s = promise_s
-        self._unschedulable_s = unschedulable_s
+        self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
         self._entries: dict[Key, Entry] = {}
         self._timers: list[tuple[float, Key]] = []
         self._parking = Parking()
@@ -96,7 +95,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self.reasons.run, self._sweep, self._recheck):
-                    group.create_task(_always(work))
+                    group.create_task(always(work))
                 self.begin()
                 while True:
                     self._woken.clear()
@@ -334,10 +333,14 @@ class Worker:
         try:
             placement = self._decide(entry, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None else _why(entry, error)
-            for other in self._queue.block(entry, reason):
-                if not (other.failures and self.reasons.insist(other.pod)):  # its own trouble says more
-                    self.reasons.want(other.pod, reason)
+            if entry.wish.alone is not None:
+                self._queue.leave(entry)
+                self._writers.hand_over(entry, str(error))
+            else:
+                reason = "" if rows is not None else _why(entry, error)
+                for other in self._queue.block(entry, reason):
+                    if not (other.failures and self.reasons.insist(other.pod)):  # its own trouble says more
+                        self.reasons.want(other.pod, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
@@ -386,13 +389,3 @@ def _why(entry: Entry, error: NoPlaceError) -> str:
     return (
         f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
     )
-
-
-async def _always(work: Callable[[], Awaitable[None]]) -> None:
-    """Do a background work for ever: a bug in it must not end the process."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            logger.exception("an error in this program; going on")
-        await asyncio.sleep(OBJECT_BACKOFF_S)
