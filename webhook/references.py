@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dradriver.allocator.request import Whole
 from dradriver.api import names, values
 from dradriver.api.errors import WordError
@@ -10,6 +12,8 @@ from dradriver.api.resolved import Resolved
 from dradriver.api.values import MOST_GPUS
 from webhook import containers, view
 from webhook.containers import Asks
+
+LONGEST: Final = 253  # characters of an object's name
 
 
 def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
@@ -22,13 +26,18 @@ def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
         asks: What its limits and words ask for.
 
     Raises:
-        WordError: Several templates that it may be, or a word that names none.
+        WordError: Several templates that it may be, a word that names none, or nothing but a claim by its name.
     """
     found = {
         entry.name: entry.resource_claim_template_name
         for entry in pod.spec.resource_claims or ()
         if entry.resource_claim_template_name and entry.name != names.POD_CLAIM
     }
+    for entry, template in found.items():
+        if max(len(entry), len(template)) > LONGEST:
+            raise WordError(
+                f"spec.resourceClaims: {shown(max(entry, template, key=len))} is longer than any object's name"
+            )
     said = pod.words.get(names.CLAIM)
     if said is not None:
         if said not in found:
@@ -41,7 +50,10 @@ def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
                 f"{names.CLAIM}: {shown(said)} contradicts limits or words that ask for GPUs; write one of the two"
             )
         return said, found[said]
-    if asks or not found:
+    if asks:
+        return None
+    if not found:
+        _refuse_named(pod)
         return None
     if len(found) > 1:
         raise WordError(
@@ -49,6 +61,16 @@ def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
             f"{_one_of(found)} as annotation {names.CLAIM}"
         )
     return next(iter(found.items()))
+
+
+def _refuse_named(pod: view.Pod) -> None:
+    for entry in pod.spec.resource_claims or ():
+        if entry.resource_claim_name and entry.name != names.POD_CLAIM:
+            raise WordError(
+                f"the pod asks for no GPU but by claim {shown(entry.resource_claim_name)}, which the scheduler fills: "
+                f"write what its GPUs must be into the claim, as constraints, and remove the {names.PREFIX} "
+                f"annotations; or give a container a limit {names.GPU_RESOURCE}"
+            )
 
 
 def users(pod: view.Pod, entry: str) -> Asks:

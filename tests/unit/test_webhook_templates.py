@@ -82,6 +82,11 @@ def test_with_a_limit_every_template_is_left_as_it_is() -> None:
         (wanting(words=NVLINK | claim("gpus") | {names.GPUS: "2"}), "contradicts limits or words that ask for GPUs"),
         (wanting({"name": "other"}, claims=[GPUS, {"name": "other", "resourceClaimName": "x"}]), "no container uses"),
         (wanting(nodeName="n"), "spec.nodeName"),
+        (wanting(claims=[{"name": "gpus", "resourceClaimName": "set"}]), "no GPU but by claim 'set'"),
+        (
+            wanting(claims=[{"name": "gpus", "resourceClaimTemplateName": "x" * 254}]),
+            "is longer than any object's name",
+        ),
     ],
 )
 def test_what_nobody_can_understand_is_refused(sent: Object, told: str) -> None:
