@@ -26,7 +26,7 @@ VERSION: Final = 2
 MOST_KEPT: Final = 64  # variables
 LONGEST_KEPT: Final = 128  # characters of one
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
-_LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
+LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,8 +111,8 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     if text is None:
         raise WordError(f"annotation {names.REQUEST}, which the webhook writes, is missing; create the pod anew")
     try:
-        if len(text) > _LONGEST:
-            raise WordError(f"it has {len(text)} characters, more than {_LONGEST}")
+        if len(text) > LONGEST:
+            raise WordError(f"it has {len(text)} characters, more than {LONGEST}")
         resolved = _decode(text)
         _check(resolved)
     except (WordError, ValueError, RecursionError) as error:

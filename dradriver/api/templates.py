@@ -19,7 +19,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata
 
-LONGEST: Final = 1 << 16  # bytes of a template's spec; a longer one is not read
+LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
 
 _CLASSES: Final = (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS)
 _KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")

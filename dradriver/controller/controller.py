@@ -84,7 +84,7 @@ class Controller:
                 source.resource,
                 source.read,
                 field_selector=source.fields,
-                on_change=functools.partial(source.changed, self.worker.picture),
+                on_change=functools.partial(self._changed, source),
             )
             for source in SOURCES
         }
@@ -97,17 +97,17 @@ class Controller:
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
-        return all(reflector.synced.is_set() for reflector in self._every())
+        return all(reflector.synced.is_set() for reflector in self._reflectors.values())
 
     async def synced(self) -> None:
         """Wait until the picture of the cluster is whole."""
-        for reflector in self._every():
+        for reflector in self._reflectors.values():
             await reflector.synced.wait()
 
     async def watch(self) -> None:
         """Keep the picture up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._every():
+            for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
 
     async def work(self) -> None:
@@ -118,8 +118,10 @@ class Controller:
             tasks.create_task(self.statics.run())
             tasks.create_task(self.worker.run())
 
-    def _every(self) -> list[Reflector[Any]]:
-        return [*self._reflectors.values(), self.statics.reflector]
+    def _changed(self, source: Source, change: Change[Any]) -> None:
+        source.changed(self.worker.picture, change)
+        if source.resource is PODS:
+            self.statics.pod_changed(change)
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

@@ -73,9 +73,9 @@ class Picture:
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
         """Take in what the pods' reflector saw."""
         key, old, new = change.key, change.old, change.new
-        if isinstance(old, Foreign):
+        if isinstance(old, Foreign) and old.node:
             self.nodes.give(old.node, old.takes)
-        if isinstance(new, Foreign):
+        if isinstance(new, Foreign) and new.node:
             self.nodes.take(new.node, new.takes)
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:

@@ -13,19 +13,17 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from dradriver.api import ladder, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
+from dradriver.api.objects import Metadata, Pod
 from dradriver.api.pins import Key
 from dradriver.api.templates import Template
 from dradriver.controller.background import always
+from dradriver.controller.pods import Foreign, Static
 from dradriver.controller.reasons import Record
-from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
-from dradriver.kube.reflector import Change, Reflector
-from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +32,6 @@ SWEEP_S: Final = 10.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 120.0
 MOST: Final = 16  # namespaces that are written in at once
-_SELECTOR: Final = f"{names.LABEL}={names.LABEL_STATIC}"
-
-
-def read_pod(data: msgspec.Raw) -> Pod | None:
-    """Return a pod that the scheduler alone places, without what is not looked at; None once it has finished.
-
-    Raises:
-        BadJson: It is no pod.
-    """
-    pod: Pod = codec.decode(data, Pod)
-    if pod.finished:
-        return None
-    noted = {key: text for key, text in pod.metadata.annotations.items() if key == names.REQUEST}
-    metadata = msgspec.structs.replace(pod.metadata, labels={}, annotations=noted)
-    return Pod(metadata=metadata, spec=type(pod.spec)(resource_claims=pod.spec.resource_claims))
 
 
 class Statics:
@@ -78,26 +61,27 @@ class Statics:
         self._record = record
         self._grace_s = grace_s
         self._users: dict[Key, set[Key]] = {}  # pods by the templates they name
-        self._pods: dict[Key, Pod] = {}
+        self._pods: dict[Key, Static] = {}
         self._unused: dict[Key, float] = {}  # since when, by the loop's clock
         self._failures: dict[Key, tuple[int, float]] = {}  # how often in a row, and until when to leave it
         self._busy: set[str] = set()  # namespaces that are written in
         self._woken = asyncio.Event()
-        self.reflector = Reflector(client, PODS, read_pod, label_selector=_SELECTOR, on_change=self.pod_changed)
 
-    def pod_changed(self, change: Change[Pod]) -> None:
+    def pod_changed(self, change: Change[Pod | Foreign]) -> None:
         """Take in what the pods' reflector saw."""
         before, new = self._pods.pop(change.key, None), change.new
-        if before is not None and (key := _template_of(before)) is not None:
+        if before is not None and before.template:
+            key = before.namespace, before.template
             self._users[key].discard(change.key)
             if not self._users[key]:
                 del self._users[key]
-        if new is not None:
+        if isinstance(new, Static):
             self._pods[change.key] = new
-            if (key := _template_of(new)) is not None:
+            if new.template:
+                key = new.namespace, new.template
                 self._users.setdefault(key, set()).add(change.key)
                 self._unused.pop(key, None)
-        self._woken.set()
+                self._woken.set()
 
     async def run(self) -> None:
         """Make and collect templates until cancelled."""
@@ -167,9 +151,8 @@ class Statics:
         if key not in self._users:
             return
         pod = self._pods[min(self._users[key])]
-        note = pod.metadata.annotations[names.REQUEST]
         try:
-            body = ladder.template(key[0], note, resolved.read(pod.metadata.annotations))
+            body = ladder.template(key[0], pod.note, resolved.read({names.REQUEST: pod.note}))
             await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
         except ApiError as error:
             if error.already_exists:
@@ -187,21 +170,13 @@ class Statics:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times, 16), LONGEST_PAUSE_S)
         self._failures[key] = times + 1, asyncio.get_running_loop().time() + pause_s
 
-    async def _tell(self, key: Key, pod: Pod, why: str) -> None:
+    async def _tell(self, key: Key, pod: Static, why: str) -> None:
         """Say why a pod waits: Kubernetes itself says nothing of a pod whose claim is not there."""
         self._fail(key)
         logger.warning("template %s/%s: %s; trying again", *key, why)
         if self._record is not None and self._failures[key][0] == 1:
+            about = Pod(metadata=Metadata(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             try:
-                await self._record(pod, f"ResourceClaimTemplate {key[1]} of its claim cannot be made: {why}")
+                await self._record(about, f"ResourceClaimTemplate {key[1]} of its claim cannot be made: {why}")
             except (ApiError, Unreachable) as error:
-                logger.warning("pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
-
-
-def _template_of(pod: Pod) -> Key | None:
-    """Return the template that a pod's claim is made by; None where it is not the one of its note: we make no other."""
-    note = pod.metadata.annotations.get(names.REQUEST)
-    named = [claim.resource_claim_template_name for claim in pod.spec.resource_claims if claim.name == names.POD_CLAIM]
-    if note is None or named != [ladder.template_name(note)]:
-        return None
-    return pod.metadata.namespace, ladder.template_name(note)
+                logger.warning("pod %s/%s: %s", pod.namespace, pod.name, error)

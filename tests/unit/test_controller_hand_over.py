@@ -118,6 +118,15 @@ async def test_a_controller_that_is_killed_between_loses_nothing(kill_at: int) -
     assert claim["metadata"]["labels"][names.LABEL] == names.LABEL_HANDED_OVER
 
 
+async def test_a_claim_whose_pod_is_gone_goes_too() -> None:
+    cluster = full("p")
+    await cluster.settle()
+    cluster.remove(PODS, "p", "default")
+    await cluster.settle()
+    await cluster.settle()
+    assert cluster.claim("p") is None
+
+
 async def test_a_refused_claim_leaves_the_gate_and_the_reason() -> None:
     cluster = full("p")
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: q")]

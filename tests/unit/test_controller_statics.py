@@ -11,7 +11,7 @@ from dradriver.api import ladder, names
 from dradriver.api.objects import Pod
 from dradriver.api.templates import Template
 from dradriver.controller import pods, records
-from dradriver.controller.statics import Statics, read_pod
+from dradriver.controller.statics import Statics
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
@@ -31,7 +31,7 @@ class Cluster:
         self.seen: dict[tuple[str, str], Template] = {}
         self.told: list[tuple[str, str]] = []
         self.statics = Statics(cast("Client", self.client), self.seen, record=self.record, grace_s=grace_s)
-        self.pods: dict[tuple[str, str], Pod] = {}
+        self.pods: dict[tuple[str, str], Pod | pods.Foreign] = {}
 
     async def record(self, about: Pod, reason: str) -> None:
         self.told.append((about.metadata.name, reason))
@@ -45,8 +45,8 @@ class Cluster:
 
     def show(self, made: Object) -> None:
         key = made["metadata"]["namespace"], made["metadata"]["name"]
-        new = read_pod(msgspec.Raw(msgspec.json.encode(made)))
-        change = Change(key, self.pods.pop(key, None), new)
+        new = pods.read(msgspec.Raw(msgspec.json.encode(made)))
+        change: Change[Pod | pods.Foreign] = Change(key, self.pods.pop(key, None), new)
         if new is not None:
             self.pods[key] = new
         self.statics.pod_changed(change)
@@ -177,6 +177,12 @@ async def test_a_template_is_kept_for_the_grace_period() -> None:
     assert len(cluster.templates()) == 1
 
 
-def test_a_static_pod_is_not_the_workers() -> None:
-    made = admit(defaulted(pod(4, annotations=STATIC))).admitted
-    assert pods.read(msgspec.Raw(msgspec.json.encode(stored(made)))) is None
+def test_a_static_pod_takes_from_its_node_what_a_foreign_one_does() -> None:
+    made = stored(admit(defaulted(pod(4, annotations=STATIC))).admitted)
+    made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    waiting = pods.read(msgspec.Raw(msgspec.json.encode(made)))
+    assert isinstance(waiting, pods.Static)
+    assert (waiting.node, waiting.takes) == ("", {})
+    bound = pods.read(msgspec.Raw(msgspec.json.encode(made | {"spec": made["spec"] | {"nodeName": "n"}})))
+    assert isinstance(bound, pods.Static)
+    assert (bound.node, dict(bound.takes)) == ("n", {"cpu": 1000, "pods": 1})
