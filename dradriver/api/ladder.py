@@ -188,14 +188,16 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
     """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only."""
     of = f'device.attributes["{ledger.attribute_domain}"]'
     found: list[str] = []
+    # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
-        name = f'{of}.?productName.orValue("")'
+        name = f"{of}.productName"
         if re.search(r"[*?\[]", request.product):
-            found.append(f"{name}.matches({_text(_pattern(request.product))})")
+            found.append(f"has({name}) && {name}.matches({_text(_pattern(request.product))})")
         else:
-            found.append(f"{name} == {_text(request.product)}")
+            found.append(f"has({name}) && {name} == {_text(request.product)}")
     if request.architecture:
-        found.append(f'{of}.?architecture.orValue("").lowerAscii() == {_text(request.architecture.lower())}')
+        name = f"{of}.architecture"
+        found.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
     if request.min_memory_mib:
         memory = f'device.capacity["{ledger.attribute_domain}"].?memory'
         found.append(f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0')
