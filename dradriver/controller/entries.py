@@ -17,6 +17,7 @@ from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
+HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,7 @@ class Entry:
         moved: How often in a row another writer was first.
         failures: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
+        no_place_since: When it was first found to have no place; None while that is not known.
         renewed: Whether the claim that it has, or had, was made anew because the scheduler had overlooked its room.
         claim_uid: The claim that the times below are of; empty where it was taken back.
         lost: How often its claim has vanished by somebody else's doing.
@@ -134,6 +136,7 @@ class Entry:
         self.moved = 0
         self.failures = 0
         self.tried: list[str] = []
+        self.no_place_since: float | None = None
         self.renewed = False
         self.claim_uid = ""
         self.lost = 0
@@ -199,7 +202,13 @@ class Entry:
             self.not_before = now + min(0.25 * 2.0 ** min(self.lost, 16), LONGEST_BACKOFF_S)
         return self.lost > 1
 
+    def looks_since(self, now: float) -> float:
+        """Take in that there is no place for it now. Returns since when it has looked for one."""
+        if self.no_place_since is None:
+            self.no_place_since = now
+        return self.no_place_since
+
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""
-        self.not_before, self.failures, self.renewed = 0.0, 0, False
+        self.not_before, self.failures, self.renewed, self.no_place_since = 0.0, 0, False, None
         self.tried.clear()

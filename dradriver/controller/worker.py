@@ -17,7 +17,7 @@ from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
-from dradriver.controller.entries import Entry
+from dradriver.controller.entries import HAND_OVER_S, Entry
 from dradriver.controller.limiter import EARLY_S, Limiter
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.pace import Pace
@@ -57,6 +57,7 @@ class Worker:
         promise_s: float = PROMISE_S,
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
+        hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
@@ -66,6 +67,7 @@ class Worker:
             promise_s: How long a promise may last that the scheduler does not keep.
             unschedulable_s: How long once the scheduler says that it finds no room.
             grace_s: How long a claim may outlive its pod.
+            hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
         """
         self._woken = asyncio.Event()
@@ -82,13 +84,12 @@ class Worker:
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
-        self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
+        self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._entries: dict[Key, Entry] = {}
         self._timers: list[tuple[float, Key]] = []
         self._parking = Parking()
         self._pace = Pace()
-        self._ask_after = 0.0
-        self._asking_s = 0.0
+        self._ask_after = self._asking_s = 0.0
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -335,7 +336,7 @@ class Worker:
         except NoPlaceError as error:
             if entry.wish.alone is not None:
                 self._queue.leave(entry)
-                self._writers.hand_over(entry, str(error))
+                self._hand_over(entry, error)
             else:
                 reason = "" if rows is not None else _why(entry, error)
                 for other in self._queue.block(entry, reason):
@@ -350,6 +351,14 @@ class Worker:
         self._queue.leave(entry)
         self._writers.place(entry, placement)
         return True
+
+    def _hand_over(self, entry: Entry, error: NoPlaceError) -> None:
+        """Hand an entry over that has found no place for a while: the pod before it may just be ending."""
+        now = asyncio.get_running_loop().time()
+        if now < (until := entry.looks_since(now) + self._hand_over_s):
+            self._at(until, entry.key)
+        else:
+            self._writers.hand_over(entry, str(error))
 
     def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES

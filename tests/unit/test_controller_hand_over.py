@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
 import pytest
 
@@ -11,11 +11,12 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes import scheduling
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.troubles import working
 
 HAND_OVER = {"policy": "nvlink", "when-full": "hand-over"}
 
 
-def full(*wishing: str, **more: Any) -> GpuCluster:
+def full(*wishing: str, **more: float) -> GpuCluster:
     """A node whose GPUs somebody else has, and pods that are to be handed over."""
     cluster = GpuCluster(**more)
     cluster.node("a")
@@ -52,6 +53,27 @@ async def test_a_pod_without_a_place_is_lifted_with_a_ladder() -> None:
     reason = cluster.note("p", "reason") or ""
     assert reason.startswith("handed over to the scheduler, which takes what fits: ")
     assert "4 GPUs" in reason
+
+
+@pytest.mark.looptime
+async def test_a_place_that_comes_soon_is_waited_for() -> None:
+    cluster = full()
+    cluster.hand_over_s = 5.0
+    cluster.restart()
+    for name in ("p", "q"):
+        cluster.pod(name, wishes=HAND_OVER)
+    async with working(cluster):
+        await asyncio.sleep(4)
+        assert [cluster.claim(name) for name in ("p", "q")] == [None, None]
+        give_back = cluster.find(RESOURCE_CLAIMS, "other", "default")
+        assert give_back is not None
+        results = give_back["status"]["allocation"]["devices"]["results"][4:]
+        cluster.put(RESOURCE_CLAIMS, give_back | {"status": {"allocation": {"devices": {"results": results}}}})
+        await asyncio.sleep(4)
+    assert cluster.gpus("p") == ("a", [0, 1, 2, 3])
+    claim = cluster.claim("q")
+    assert claim is not None
+    assert claim["metadata"]["labels"][names.LABEL] == names.LABEL_HANDED_OVER
 
 
 async def test_with_a_place_it_is_placed_as_any_other() -> None:
