@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -101,9 +102,14 @@ def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": _metadata(pod, names.LABEL_HANDED_OVER),
+        "metadata": _metadata(pod, names.LABEL_HANDED_OVER) | {"annotations": {names.HANDED_OVER: digest(spec)}},
         "spec": spec,
     }
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return what tells a claim's spec from others: the server's own copy has defaults in it."""
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
 def _metadata(pod: Pod, label: str) -> dict[str, Any]:

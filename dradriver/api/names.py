@@ -72,6 +72,7 @@ RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBAC
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
+HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.

@@ -192,21 +192,22 @@ class Writer:
         """
         await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
 
-    async def hand_over(self, pod: Pod, wish: Wish, why: str) -> None:
+    async def hand_over(self, pod: Pod, wish: Wish, why: str, *, has_claim: bool) -> None:
         """Let the scheduler have a gated pod that has no place, with a claim that promises nothing.
 
         The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
-            PausedError: The claim is there; it is taken back, and the pod looked at again.
+            PausedError: The claim is there; lift the pod later.
             UnsureError: The claim may be there; ask the server before anything else.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
         assert wish.alone is not None, "the pod says so"
-        await self._make(wish, claims.handed_over(pod, wish.alone))
-        self._check_pause()
+        if not has_claim:
+            await self._make(wish, claims.handed_over(pod, wish.alone))
+            self._check_pause()
         await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 
     async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:

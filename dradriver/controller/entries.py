@@ -150,6 +150,11 @@ class Entry:
         return self.pod.metadata.uid
 
     @property
+    def scheduler(self) -> str:
+        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+        return f"{self.pod.spec.scheduler_name}/{self.key[0]}"
+
+    @property
     def wish(self) -> Wish:
         """What the pod asks for, parsed once.
 

@@ -28,7 +28,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         metadata: Without labels and annotations.
-        handed_over: Whether the controller wrote it without a pin, for the scheduler to fill when it can.
+        handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
+            any other claim.
         ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
         owner: Name and uid of the pod that controls it.
         pin: What it is pinned to; None where it is not ours, or damaged.
@@ -42,7 +43,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pin: Pin | None
     devices: dict[pins.Device, Taken] | None
     users: tuple[str, ...]
-    handed_over: bool = False
+    handed_over: str = ""
 
     @property
     def key(self) -> Key:
@@ -74,7 +75,9 @@ def claim_record(claim: Claim) -> ClaimRecord:
         pin=pins.pin(claim) if ours else None,
         devices=None if claim.status.allocation is None else pins.allocated(claim),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
-        handed_over=claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER,
+        handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
+        if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
+        else "",
     )
 
 

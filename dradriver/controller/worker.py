@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
@@ -257,6 +258,9 @@ class Worker:
 
     def _keep(self, entry: Entry, step: Keep) -> None:
         try:
+            if entry.wish.alone is not None and step.claim.handed_over == digest(entry.wish.alone):
+                self._writers.hand_over(entry, "there was no place for it", has_claim=True)
+                return
             placement = keep(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
         except WordError as error:
             self._writers.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
@@ -281,7 +285,7 @@ class Worker:
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or refusal(pod) is not None:
             self._answered(entry.key, bound=bool(pod.spec.node_name))
         else:
-            self._pace.lifted(entry.key, _scheduler(entry))
+            self._pace.lifted(entry.key, entry.scheduler)
 
     def _answered(self, key: Key, *, bound: bool) -> None:
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
@@ -325,7 +329,7 @@ class Worker:
                 entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
             )
             return True
-        queue = _scheduler(entry)
+        queue = entry.scheduler
         if not self._pace.room(queue, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
             self._parking.park(entry.key, Cause(Kind.SCHEDULER, queue))
@@ -385,11 +389,6 @@ class Worker:
             except (ApiError, Unreachable) as error:
                 logger.warning("claims without pods: %s; trying again", error)
             await asyncio.sleep(SWEEP_S)
-
-
-def _scheduler(entry: Entry) -> str:
-    """Return who is to bind a pod, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
-    return f"{entry.pod.spec.scheduler_name}/{entry.key[0]}"
 
 
 def _why(entry: Entry, error: NoPlaceError) -> str:

@@ -96,9 +96,9 @@ class Writers:
         self._picture.promise(entry.wish.claim, placement)
         self._start(entry, self._place(entry, placement))
 
-    def hand_over(self, entry: Entry, why: str) -> None:
-        """Let the scheduler have an entry for which there is no place."""
-        self._start(entry, self._hand_over(entry, why))
+    def hand_over(self, entry: Entry, why: str, *, has_claim: bool = False) -> None:
+        """Let the scheduler have an entry for which there is no place, with a new claim, unless it has one for that."""
+        self._start(entry, self._hand_over(entry, why, has_claim=has_claim))
 
     def lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of an entry that has its claim."""
@@ -231,10 +231,8 @@ class Writers:
             raise
         self._lifted(entry, placement, began)
 
-    async def _hand_over(self, entry: Entry, why: str) -> None:
-        await self._writer.hand_over(
-            entry.pod, entry.wish, f"handed over to the scheduler, which takes what fits: {why}"
-        )
+    async def _hand_over(self, entry: Entry, why: str, *, has_claim: bool) -> None:
+        await self._writer.hand_over(entry.pod, entry.wish, f"handed over to the scheduler: {why}", has_claim=has_claim)
         self._reasons.taken_away(entry.key)
         logger.info("pod %s/%s: handed over to the scheduler: %s", *entry.key, why)
 

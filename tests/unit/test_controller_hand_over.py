@@ -10,7 +10,7 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes import scheduling
-from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 from tests.fakes.troubles import working
 
 HAND_OVER = {"policy": "nvlink", "when-full": "hand-over"}
@@ -45,13 +45,13 @@ async def test_a_pod_without_a_place_is_lifted_with_a_ladder() -> None:
     assert claim is not None
     assert claim["metadata"]["labels"] == {names.LABEL: names.LABEL_HANDED_OVER}
     assert claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
-    assert names.CHOICE not in claim["metadata"].get("annotations", {})
+    assert claim["metadata"]["annotations"].keys() == {names.HANDED_OVER}
     (request,) = claim["spec"]["devices"]["requests"]
     assert (request["name"], request["exactly"]["count"]) == ("main", 4)
     assert pod["spec"]["schedulingGates"] == []
     assert "affinity" not in pod["spec"]
     reason = cluster.note("p", "reason") or ""
-    assert reason.startswith("handed over to the scheduler, which takes what fits: ")
+    assert reason.startswith("handed over to the scheduler: ")
     assert "4 GPUs" in reason
 
 
@@ -124,6 +124,37 @@ async def test_it_stays_with_the_scheduler_and_counts_once_it_is_bound() -> None
     await cluster.settle()
     assert cluster.claim("q") is None
     assert cluster.gpus("r") == ("b", [4, 5, 6, 7])
+
+
+async def test_a_claim_of_other_words_is_made_anew() -> None:
+    cluster = full("p")
+    cluster.client.kill_at = 2
+    with pytest.raises(Killed):
+        await cluster.settle()
+    left = cluster.claim("p")
+    pod = cluster.get_pod("p")
+    changed = {"policy": "single-numa", "when-full": "hand-over"}
+    pod["metadata"]["annotations"][names.REQUEST] = note({"main": 4}, {names.PREFIX + k: v for k, v in changed.items()})
+    cluster.put(PODS, pod)
+    cluster.restart()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert left is not None
+    assert claim is not None
+    assert claim["metadata"]["uid"] != left["metadata"]["uid"]
+    assert claim["spec"]["devices"]["constraints"][0]["matchAttribute"] == "resource.kubernetes.io/numaNode"
+
+
+async def test_a_pod_that_is_gone_already_costs_one_claim() -> None:
+    """What the controller sees of pods may be old: it must not make and delete claims in a loop."""
+    cluster = full("p")
+    cluster.deliver()
+    cluster.store.delete(cluster.store.collection("", "v1", "pods"), ("default", "p"))
+    for _ in range(100):
+        cluster.deliver(RESOURCE_CLAIMS)
+        await cluster.worker.turn()
+        await asyncio.sleep(0)
+    assert [verb for verb, _ in cluster.client.writes].count("create") == 1
 
 
 @pytest.mark.parametrize("kill_at", [1, -1, 2, -2])
