@@ -253,7 +253,20 @@ class Worker:
             self._queue.drop(entry.key)
             self.reasons.want(entry.pod, str(error))
             return
-        if reason and not (entry.failures and self.reasons.insist(entry.pod)):
+        if reason:
+            self._without_place(entry, reason)
+
+    def _without_place(self, entry: Entry, reason: str) -> None:
+        """Tell an entry why it waits, or hand it over once it has waited: the pod before it may just be ending."""
+        if entry.wish.alone is not None:
+            now = asyncio.get_running_loop().time()
+            if now < (until := entry.looks_since(now) + self._hand_over_s):
+                self._at(until, entry.key)
+            elif self._writable(entry):
+                self._queue.drop(entry.key)
+                self._writers.hand_over(entry, reason)
+                return
+        if not (entry.failures and self.reasons.insist(entry.pod)):  # its own trouble says more
             self.reasons.want(entry.pod, reason)
 
     def _keep(self, entry: Entry, step: Keep) -> None:
@@ -338,14 +351,9 @@ class Worker:
         try:
             placement = self._decide(entry, rows)
         except NoPlaceError as error:
-            if entry.wish.alone is not None:
-                self._queue.leave(entry)
-                self._hand_over(entry, error)
-            else:
-                reason = "" if rows is not None else _why(entry, error)
-                for other in self._queue.block(entry, reason):
-                    if not (other.failures and self.reasons.insist(other.pod)):  # its own trouble says more
-                        self.reasons.want(other.pod, reason)
+            reason = "" if rows is not None else _why(entry, error)
+            for other in self._queue.block(entry, reason):
+                self._without_place(other, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
@@ -355,14 +363,6 @@ class Worker:
         self._queue.leave(entry)
         self._writers.place(entry, placement)
         return True
-
-    def _hand_over(self, entry: Entry, error: NoPlaceError) -> None:
-        """Hand an entry over that has found no place for a while: the pod before it may just be ending."""
-        now = asyncio.get_running_loop().time()
-        if now < (until := entry.looks_since(now) + self._hand_over_s):
-            self._at(until, entry.key)
-        else:
-            self._writers.hand_over(entry, str(error))
 
     def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
