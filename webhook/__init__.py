@@ -6,7 +6,8 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     admission     which reviews are answered by what, counted; ``review`` is the form of question and answer
     view          a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold
-    create        what a new pod should be; ``containers`` reads its GPU limits, ``advice`` warns of what spoils it
+    create        what a new pod should be; ``containers`` reads its GPU limits, ``references`` its claims' templates,
+                  ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
     wanted        what both come to: the fields that are the driver's, as they should be

@@ -17,11 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, messages, names, resolved
+from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
-from webhook import advice, bounds, containers, view, wanted
+from dradriver.api.resolved import Resolved
+from webhook import advice, alone, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
@@ -34,6 +35,7 @@ _ONE_BY_ONE: Final = (
     f"{', '.join(key.removeprefix(names.PREFIX) for key in names.OF_GANGS)}: noted only; for now the pods of a job are "
     f"placed one by one"
 )
+_TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
 _GATE: Final = view.Named(names.GATE)
 
 
@@ -67,41 +69,69 @@ def create(
     warnings = advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
-    if copied:
+    template = pod.template if copied else None
+    if copied and template is None:
         asks, product = _noted(pod)
         warnings += _ignored_limits(pod, asks)
-    else:
+    elif not copied:
         _refuse_foreign(pod)
         asks, product = containers.asks(pod), containers.product(pod)
-    note, requests, more = _resolved(tuple(pod.words.items()), tuple(asks.items()), product, policies)
+        template = references.meant(pod, asks)
+    if template is not None:
+        asks, product = references.users(pod, template[0]), ""
+    words = tuple(pod.words.items())
+    found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
+    if found.gang is not msgspec.UNSET:
+        warnings.append(_ONE_BY_ONE)
+    sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
+    label, written = names.LABEL_PLACED, {}
+    if template is not None:
+        written = {names.TEMPLATE: "/".join(template)}
+        claims = wanted.replaced(sent, view.PodClaim(template[0], new_name()))
+    elif alone.is_static(found):
+        note = resolved.write(msgspec.structs.replace(found, keep_env=alone.kept(pod, requests) or msgspec.UNSET))
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
+        label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
+    else:
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, new_name()))
     return (
         wanted.Wanted(
-            written={names.REQUEST: note},
+            label=label,
+            written=written | {names.REQUEST: note},
             containers=tuple(_app(c, requests) for c in pod.containers),
             init_containers=tuple(
                 _app(c, requests) if c.restart_policy == "Always" else _init(c, asks, requests, copied=copied)
                 for c in pod.init_containers
             ),
-            claims=wanted.with_last(spec.resource_claims or (), view.PodClaim(names.POD_CLAIM, new_name())),
-            gates=wanted.with_last(spec.scheduling_gates or (), _GATE),
+            claims=claims,
+            gates=gates,
             node_name=None,
             scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
             required=authors_affinity(pod) if copied else wanted.AS_SENT,
         ),
-        warnings + list(more),
+        warnings,
     )
 
 
 @functools.lru_cache(maxsize=256)
 def _resolved(
-    words: tuple[tuple[str, str], ...], asks: tuple[tuple[str, Asked], ...], product: str, policies: Policies
-) -> tuple[str, Requests, tuple[str, ...]]:
-    """Return the note of a resolved request, the claim's requests of each container, and warnings.
+    words: tuple[tuple[str, str], ...],
+    asks: tuple[tuple[str, Asked], ...],
+    product: str,
+    policies: Policies,
+    *,
+    by_template: bool,
+) -> tuple[Resolved, str, Requests]:
+    """Return a resolved request, its note, and the claim's requests of each container, as far as they are known.
 
     Pods of one job come in numbers, all with the same words.
     """
     found = resolved.resolve(dict(words), dict(asks), policies, product=product)
-    return resolved.write(found), request_names(found.asked), () if found.gang is msgspec.UNSET else (_ONE_BY_ONE,)
+    if by_template:
+        references.check(found)
+        return found, resolved.write(found), {}
+    alone.check(found)
+    return found, resolved.write(found), request_names(found.asked)
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -125,7 +155,10 @@ def _is_copy(pod: view.Pod) -> bool:
     return (
         names.REQUEST in pod.written
         and entry is not None
-        and _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
+        and (
+            _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
+            or _TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+        )
     )
 
 
@@ -147,7 +180,7 @@ def _noted(pod: view.Pod) -> tuple[Asks, str]:
 
 
 def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:
-    if pod.gated:
+    if pod.gated or pod.label == names.LABEL_STATIC:
         return []  # a second pass: a LimitRange has put its default where the first took a limit away
     return [
         f"container {c.name[:63]!r}: its limit, {described(own)}, is ignored, because annotation {names.REQUEST}, of "

@@ -45,9 +45,9 @@ def _write_metadata(patch: Patch, pod: view.Pod, want: wanted.Wanted) -> None:
             if pod.written.get(key) != value:
                 patch.add("metadata", "annotations", key, value=value)
     if not pod.labelled:
-        patch.add("metadata", "labels", value={names.LABEL: names.LABEL_PLACED})
-    elif pod.label != names.LABEL_PLACED:
-        patch.add("metadata", "labels", names.LABEL, value=names.LABEL_PLACED)
+        patch.add("metadata", "labels", value={names.LABEL: want.label})
+    elif pod.label != want.label:
+        patch.add("metadata", "labels", names.LABEL, value=want.label)
 
 
 def _write_containers(

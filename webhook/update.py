@@ -16,7 +16,7 @@ from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
-from webhook import bounds, containers, create, view, wanted
+from webhook import alone, bounds, containers, create, references, view, wanted
 from webhook.containers import Asks
 
 _KEPT: Final = (
@@ -25,6 +25,8 @@ _KEPT: Final = (
 _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place; for this pod the change does nothing"
 _PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
 _OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod keeps the part of a GPU that it was created with; create the pod anew"
+_OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
+_OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
 _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
@@ -36,7 +38,7 @@ def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wa
         WordError: A word that was added or changed is unknown or bad, a part grew beyond its bound, or our label was
             added to a pod that had none.
     """
-    if live.label != names.LABEL_PLACED:
+    if live.label not in (names.LABEL_PLACED, names.LABEL_STATIC):
         if pod.label != live.label:
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
         return None, _read_too_late(pod.words, live.words, policies)
@@ -46,10 +48,11 @@ def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wa
     spec, was = pod.spec, live.spec
     return (
         wanted.Wanted(
+            label=live.label,
             written=live.written if note is None else live.written | {names.REQUEST: note},
             containers=_containers(pod.containers, live.containers),
             init_containers=_containers(pod.init_containers, live.init_containers),
-            claims=wanted.as_in(was.resource_claims or (), spec.resource_claims or (), names.POD_CLAIM),
+            claims=wanted.as_in(was.resource_claims or (), spec.resource_claims or (), live.own_entry),
             gates=wanted.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
             node_name=was.node_name,
             scheduler_name=was.scheduler_name,
@@ -76,7 +79,12 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
+        if pod.words.get(names.CLAIM) != live.words.get(names.CLAIM):
+            raise WordError(_OTHER_CLAIM)
         new = resolved.resolve(pod.words, asks, policies, product=product)
+        if alone.is_static(new):
+            raise WordError(_OTHER_PLACEMENT)
+        (alone if live.template is None else references).check(new)
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
         return resolved.write(new), []

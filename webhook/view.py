@@ -125,9 +125,20 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return [*self.containers, *(c for c in self.init_containers if c.restart_policy == "Always")]
 
     @property
+    def template(self) -> tuple[str, str] | None:
+        """The entry of ``spec.resourceClaims`` whose template the controller makes a claim of, and that template."""
+        entry, slash, name = self.written.get(names.TEMPLATE, "").partition("/")
+        return (entry, name) if slash and names.REQUEST in self.written else None
+
+    @property
+    def own_entry(self) -> str:
+        """The name of the entry of ``spec.resourceClaims`` that is the driver's to write."""
+        return names.POD_CLAIM if self.template is None else self.template[0]
+
+    @property
     def own_claim(self) -> PodClaim | None:
-        """The entry of ``spec.resourceClaims`` under the driver's name, whoever wrote it."""
-        return next((c for c in self.spec.resource_claims or () if c.name == names.POD_CLAIM), None)
+        """That entry, whoever wrote it."""
+        return next((c for c in self.spec.resource_claims or () if c.name == self.own_entry), None)
 
     @property
     def gated(self) -> bool:

@@ -33,6 +33,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod that is ours should be.
 
     Attributes:
+        label: The value of our label.
         written: All notes and results; others under these names go away.
         containers: For each of ``spec.containers``; None leaves one as it was sent.
         init_containers: The same for ``spec.initContainers``.
@@ -43,6 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         required: The required node affinity as JSON; None takes it away, ``AS_SENT`` leaves it.
     """
 
+    label: str
     written: dict[str, str]
     containers: tuple[Container | None, ...]
     init_containers: tuple[Container | None, ...]
@@ -58,6 +60,16 @@ def with_last(sent: Sequence[view.Named], *own: view.Named) -> Entries:
     if all(one in sent for one in own):
         return tuple(range(len(sent)))
     return (*(i for i, entry in enumerate(sent) if entry.name != own[0].name), *map(view.plain, own))
+
+
+def without(sent: Sequence[view.Named], name: str) -> Entries:
+    """Return a list without the entries of a name."""
+    return tuple(i for i, entry in enumerate(sent) if entry.name != name)
+
+
+def replaced(sent: Sequence[view.Named], own: view.Named) -> Entries:
+    """Return a list with ``own`` in the place of the entry of its name."""
+    return tuple(i if entry.name != own.name or entry == own else view.plain(own) for i, entry in enumerate(sent))
 
 
 def as_in(live: Sequence[view.Named], sent: Sequence[view.Named], name: str) -> Entries:

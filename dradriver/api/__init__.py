@@ -12,7 +12,9 @@ messages     how errors about words are put
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices they are
 claims       the claim that pins chosen GPUs
+templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised
+ladder       what a request comes to for the scheduler alone: groups, and alternatives
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations

@@ -109,15 +109,27 @@ def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
     }
 
 
-def nccl(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> str:
-    """Return what NCCL is to be told, ``auto`` where no word says it: nothing that the choice of GPUs depends on.
+ASIDE: Final = {
+    names.NCCL: values.NCCL,
+    names.PLACEMENT: values.PLACEMENTS,
+    names.WHEN_FULL: values.WHEN_FULL,
+}
+"""Words that the choice of GPUs does not depend on, and what they may say; the first is the default."""
+
+
+def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict[str, str]:
+    """Return the words that the choice of GPUs does not depend on: each of ``ASIDE``, as said or as by default.
 
     Raises:
         WordError: An unknown key, or a value that ``parse`` refuses.
     """
-    text = _spelled_out(_own(annotations), policies).get(names.NCCL, values.NCCL_AUTO)
-    if values.nccl(text) is None:
-        raise messages.not_one_of(names.NCCL, text, values.NCCL)
+    words = _spelled_out(_own(annotations), policies)
+    return {key: _aside(key, words.get(key, allowed[0])) for key, allowed in ASIDE.items()}
+
+
+def _aside(key: str, text: str) -> str:
+    if text not in ASIDE[key]:
+        raise messages.not_one_of(key, text, ASIDE[key])
     return text
 
 
@@ -158,9 +170,8 @@ def _read(words: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
             fields["prefer_same_numa"] = _flag(key, text)
         elif key == names.GPUS:
             gpus = gpu_number(key, text)
-        elif key == names.NCCL:
-            if values.nccl(text) is None:
-                raise messages.not_one_of(key, text, values.NCCL)
+        elif key in ASIDE:
+            _aside(key, text)
         elif key == names.STRATEGY:
             strategy = values.strategy(text)
             if strategy is None:

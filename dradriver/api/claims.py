@@ -1,7 +1,8 @@
-"""The claim that pins what was chosen: whole GPUs, or parts of some."""
+"""The claim that pins what was chosen, whole GPUs or parts of some; and the one of a pod that found no place."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -57,7 +58,6 @@ def pinned(
         nccl: What NCCL is told.
         ledger: Whose devices they are.
     """
-    assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
     parts = parts_of(choice, uuids)
     mig = {
         name: config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
@@ -69,22 +69,8 @@ def pinned(
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {
-            "name": pod.claim_name,
-            "namespace": pod.metadata.namespace,
-            "labels": {names.LABEL: names.LABEL_PLACED},
-            "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()},
-            "finalizers": [names.FINALIZER],
-            "ownerReferences": [
-                {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "name": pod.metadata.name,
-                    "uid": pod.metadata.uid,
-                    "controller": True,
-                }
-            ],
-        },
+        "metadata": _metadata(pod, names.LABEL_PLACED)
+        | {"annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}},
         "spec": {
             "devices": {
                 "requests": [
@@ -103,6 +89,38 @@ def pinned(
                 "config": [{"opaque": {"driver": ledger.driver, "parameters": opaque}}],
             }
         },
+    }
+
+
+def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the claim of a pod that the scheduler gets because nobody found a place for it: it promises nothing.
+
+    Args:
+        pod: The pod that will own the claim; it names the claim.
+        spec: What it asks for.
+    """
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": _metadata(pod, names.LABEL_HANDED_OVER) | {"annotations": {names.HANDED_OVER: digest(spec)}},
+        "spec": spec,
+    }
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return what tells a claim's spec from others: the server's own copy has defaults in it."""
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
+
+
+def _metadata(pod: Pod, label: str) -> dict[str, Any]:
+    assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid, "controller": True}
+    return {
+        "name": pod.claim_name,
+        "namespace": pod.metadata.namespace,
+        "labels": {names.LABEL: label},
+        "finalizers": [names.FINALIZER],
+        "ownerReferences": [owner],
     }
 
 

@@ -16,6 +16,8 @@ GPU_RESOURCE: Final = "nvidia.com/gpu"
 GATE: Final = "gpu.topology/placement"
 LABEL: Final = "gpu.topology/placement"
 LABEL_PLACED: Final = "placed"
+LABEL_STATIC: Final = "static"  # on a pod that the scheduler alone places, and on the template of its claim
+LABEL_HANDED_OVER: Final = "handed-over"  # on a claim without a pin, of a pod that found no place
 POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
 CLAIM_PREFIX: Final = "gpus-"
 
@@ -41,10 +43,13 @@ SHARE_CORES: Final = PREFIX + "cores"
 MIG_PROFILE: Final = PREFIX + "mig-profile"
 NCCL: Final = PREFIX + "nccl"
 WORKLOAD: Final = PREFIX + "workload"
+CLAIM: Final = PREFIX + "claim"
+PLACEMENT: Final = PREFIX + "placement"
+WHEN_FULL: Final = PREFIX + "when-full"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
     MIN_MEMORY, MIN_DRIVER, MIN_CUDA, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES,
-    MIG_PROFILE, NCCL, WORKLOAD,
+    MIG_PROFILE, NCCL, WORKLOAD, CLAIM, PLACEMENT, WHEN_FULL,
 )  # fmt: skip
 
 # Annotations of a pod's author about the gang that the pod belongs to: read, and noted until gangs are placed.
@@ -59,7 +64,8 @@ OF_GANGS: Final = (GANG, GANG_SIZE, MULTI_NODE_POLICY, MAX_NODES, MIN_GPUS_PER_N
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
-NOTES: Final = (REQUEST, AFFINITY)
+TEMPLATE: Final = PREFIX + "template"  # entry/name: the claim of this entry is made by this ResourceClaimTemplate
+NOTES: Final = (REQUEST, AFFINITY, TEMPLATE)
 
 # Annotations that say what was chosen.
 ALLOCATED: Final = PREFIX + "allocated"
@@ -78,6 +84,7 @@ RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBAC
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
 SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the abilities that the API server lacks
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
+HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.

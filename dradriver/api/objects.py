@@ -175,10 +175,17 @@ class Pod(_Object, frozen=True):
         return self.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
 
     @property
+    def template(self) -> tuple[str, str] | None:
+        """The entry of ``spec.resourceClaims`` and the template that its claim is made by; None without a template."""
+        entry, slash, name = self.metadata.annotations.get(names.TEMPLATE, "").partition("/")
+        return (entry, name) if slash else None
+
+    @property
     def claim_name(self) -> str | None:
         """The name of the claim that our webhook gave the pod."""
+        entry = names.POD_CLAIM if self.template is None else self.template[0]
         for claim in self.spec.resource_claims:
-            if claim.name == names.POD_CLAIM:
+            if claim.name == entry:
                 return claim.resource_claim_name
         return None
 

@@ -19,7 +19,9 @@ Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
 
 _SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
-_COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib", "min_driver", "min_cuda")
+COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib", "min_driver", "min_cuda")
+"""Fields of a request that parts have as well as whole GPUs."""
+
 _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
 
@@ -73,7 +75,7 @@ def request(
         raise WordError(
             f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}; write one of the two"
         )
-    common = {name: value for name, value in fields.items() if name in _COMMON}
+    common = {name: value for name, value in fields.items() if name in COMMON}
     return Share(amounts=amounts, **common) if amounts else Mig(profiles=profiles, **common)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
 from dradriver.api import gangs, messages, names, values
-from dradriver.api.annotations import nccl, parse
+from dradriver.api.annotations import aside, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
@@ -24,8 +24,10 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
+MOST_KEPT: Final = 64  # variables
+LONGEST_KEPT: Final = 128  # characters of one
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
-_LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
+LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +41,10 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
         gang: What was said of a gang; unset where nothing was.
+        placement: ``static`` where the scheduler alone places the pod; else unset.
+        when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
+        keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
+            template of their claims have the same.
     """
 
     version: int = VERSION
@@ -47,6 +53,9 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nccl: str | msgspec.UnsetType = msgspec.UNSET
     product: str | msgspec.UnsetType = msgspec.UNSET
     gang: Gang | msgspec.UnsetType = msgspec.UNSET
+    placement: str | msgspec.UnsetType = msgspec.UNSET
+    when_full: str | msgspec.UnsetType = msgspec.UNSET
+    keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def asked(self) -> dict[str, Asked]:
@@ -81,17 +90,23 @@ def resolve(
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
     controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
     """
-    told = nccl(annotations, policies)
+    told = aside(annotations, policies)
     request = parse(annotations, asked, policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     return Resolved(
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
-        nccl=msgspec.UNSET if told == values.NCCL_AUTO else told,
+        nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
         gang=gang(annotations) or msgspec.UNSET,
+        placement=_unless(values.PLACED, told[names.PLACEMENT]),
+        when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
     )
+
+
+def _unless(default: str, said: str) -> str | msgspec.UnsetType:
+    return msgspec.UNSET if said == default else said
 
 
 def write(resolved: Resolved) -> str:
@@ -109,8 +124,8 @@ def read(annotations: Mapping[str, str]) -> Resolved:
     if text is None:
         raise WordError(f"annotation {names.REQUEST}, which the webhook writes, is missing; create the pod anew")
     try:
-        if len(text) > _LONGEST:
-            raise WordError(f"it has {len(text)} characters, more than {_LONGEST}")
+        if len(text) > LONGEST:
+            raise WordError(f"it has {len(text)} characters, more than {LONGEST}")
         resolved = _decode(text)
         _check(resolved)
     except (WordError, ValueError, RecursionError) as error:
@@ -152,6 +167,14 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has a version that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
+    if resolved.placement not in (msgspec.UNSET, values.STATIC) or resolved.when_full not in (
+        msgspec.UNSET,
+        values.HAND_OVER,
+    ):
+        raise WordError("it has a placement that is none")
+    kept = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
+    if len(kept) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept):
+        raise WordError("it has more variables to keep than any pod")
     match request:
         case Whole():
             _check_whole(request)

@@ -18,6 +18,8 @@ CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain
 STRATEGIES: Final = {word.value: word for word in Strategy}
 NCCL_AUTO: Final = "auto"
 NCCL: Final = (NCCL_AUTO, "file", "env", "off")
+PLACED, STATIC = PLACEMENTS = ("placed", "static")  # who chooses: the controller, or the scheduler alone
+WAIT, HAND_OVER = WHEN_FULL = ("wait", "hand-over")  # what a pod does that finds no place
 FLAGS: Final = {"true": True, "false": False}
 
 _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII)

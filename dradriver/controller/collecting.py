@@ -83,7 +83,7 @@ class Collector:
 
         One without an owner is what ``kubectl delete pod --cascade=orphan`` leaves.
         """
-        if not claim.ours or claim.users or claim.deleting:
+        if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
             return False
         if claim.owner is None:
             return True

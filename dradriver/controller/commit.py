@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from dradriver.api import affinity, claims, names
+from dradriver.api import affinity, claims, names, templates
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
@@ -190,10 +190,32 @@ class Writer:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
+        await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
+
+    async def hand_over(self, pod: Pod, wish: Wish, why: str, *, has_claim: bool) -> None:
+        """Let the scheduler have a gated pod that has no place, with a claim that promises nothing.
+
+        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        assert wish.alone is not None, "the pod says so"
+        if not has_claim:
+            await self._make(wish, claims.handed_over(pod, wish.alone))
+            self._check_pause()
+        await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+
+    async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
         patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
-        affinity.narrow(pod, placement.hostnames, patch)
-        for key, value in ({names.AFFINITY: affinity.note(pod)} | placement.texts).items():
+        if hostnames:
+            affinity.narrow(pod, hostnames, patch)
+        for key, value in texts.items():
             if value is not None:
                 patch.add("metadata", "annotations", key, value=value)
             elif key in pod.metadata.annotations:
@@ -248,6 +270,17 @@ class Writer:
             keep_env=wish.keep_env,
             nccl=wish.nccl,
         )
+        if wish.template is not None:
+            body = templates.completed(body, wish.template)
+        claim = await self._make(wish, body)
+        logger.info(
+            "pod %s/%s: claim %s pinned to GPUs %s of node %s",
+            *(pod.metadata.namespace, pod.metadata.name, claim.metadata.name),
+            *(list(placement.choice.gpus), placement.node),
+        )
+        return claim
+
+    async def _make(self, wish: Wish, body: dict[str, Any]) -> ClaimRecord:
         namespace, name = wish.claim
         try:
             created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)
@@ -265,14 +298,6 @@ class Writer:
             raise
         claim = claim_record(created)
         self._picture.assume_claim(claim)
-        logger.info(
-            "pod %s/%s: claim %s pinned to GPUs %s of node %s",
-            namespace,
-            pod.metadata.name,
-            name,
-            list(placement.choice.gpus),
-            placement.node,
-        )
         return claim
 
     async def _made_after_all(self, key: Key) -> None:

@@ -16,11 +16,20 @@ from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.statics import Statics
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +58,7 @@ SOURCES: Final = (
     Source(NODES, records.read_node, Picture.node_changed),
     Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={OURS.driver}"),
     Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
+    Source(RESOURCE_CLAIM_TEMPLATES, records.read_template, Picture.template_changed),
 )
 
 
@@ -74,10 +84,11 @@ class Controller:
                 source.resource,
                 source.read,
                 field_selector=source.fields,
-                on_change=functools.partial(source.changed, self.worker.picture),
+                on_change=functools.partial(self._changed, source),
             )
             for source in SOURCES
         }
+        self.statics = Statics(client, self.worker.picture.templates, record=record)
 
     def follow(self, policies: Policies) -> None:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
@@ -103,7 +114,14 @@ class Controller:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
-        await self.worker.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.statics.run())
+            tasks.create_task(self.worker.run())
+
+    def _changed(self, source: Source, change: Change[Any]) -> None:
+        source.changed(self.worker.picture, change)
+        if source.resource is PODS:
+            self.statics.pod_changed(change)
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

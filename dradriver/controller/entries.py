@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.api import names, parts, resolved
+from dradriver.api import ladder, names, parts, resolved, templates
 from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
-from dradriver.api.values import NCCL_AUTO
+from dradriver.api.templates import Template
+from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
+HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +30,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ask: What it asks of a node.
+        template: What its claim has of a template, if it is made by one.
+        alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
     """
 
     request: Request
@@ -35,18 +40,26 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
+    template: templates.Asked | None = None
+    alone: dict[str, Any] | None = None
 
     @property
-    def kind(self) -> tuple[Request, Ask, str]:
+    def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
-        return self.request, self.ask, "" if isinstance(self.request, Whole) else self.claim[0]
+        namespace = "" if isinstance(self.request, Whole) else self.claim[0]
+        return self.request, self.ask, namespace, self.alone is not None
 
 
-def read_wish(pod: Pod) -> Wish:
+def read_wish(pod: Pod, template: Template | None = None) -> Wish:
     """Return what a placed pod asks for.
 
+    Args:
+        pod: The pod.
+        template: The template that it names, as far as there is one.
+
     Raises:
-        WordError: What the webhook admitted was changed since into something that cannot be placed.
+        WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
+            missing or asks for what cannot be.
     """
     found = resolved.read(pod.metadata.annotations)
     known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
@@ -55,13 +68,38 @@ def read_wish(pod: Pod) -> Wish:
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    return Wish(
+    wish = Wish(
         request=found.request,
         requests=tuple(name for own in parts.request_names(found.asked).values() for name in own),
         claim=key,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
+    )
+    hand_over = pod.gated and found.when_full == HAND_OVER
+    if pod.template is not None:
+        asked = _by_template(wish, pod.template[1], template)
+        return msgspec.structs.replace(asked, alone=asked.template.spec) if hand_over and asked.template else asked
+    if hand_over:
+        return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
+    return wish
+
+
+def _by_template(wish: Wish, name: str, template: Template | None) -> Wish:
+    if template is None:
+        raise WordError(
+            f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
+        )
+    if not isinstance(wish.request, Whole):
+        raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
+    asked = templates.read(template, wish.request)
+    return msgspec.structs.replace(
+        wish,
+        request=asked.request,
+        requests=asked.requests,
+        keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
+        nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
+        template=asked,
     )
 
 
@@ -71,6 +109,7 @@ class Entry:
     Attributes:
         key: Namespace and name.
         pod: The pod as it was last looked at.
+        template: The template of its claim, as it was then.
         order: Entries are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
@@ -78,6 +117,7 @@ class Entry:
         moved: How often in a row another writer was first.
         failures: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
+        no_place_since: When it was first found to have no place; None while that is not known.
         renewed: Whether the claim that it has, or had, was made anew because the scheduler had overlooked its room.
         claim_uid: The claim that the times below are of; empty where it was taken back.
         lost: How often its claim has vanished by somebody else's doing.
@@ -85,9 +125,10 @@ class Entry:
         unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
     """
 
-    def __init__(self, key: Key, pod: Pod) -> None:
+    def __init__(self, key: Key, pod: Pod, template: Template | None = None) -> None:
         self.key = key
         self.pod = pod
+        self.template = template
         self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
         self.busy = False
         self.unsure = False
@@ -95,6 +136,7 @@ class Entry:
         self.moved = 0
         self.failures = 0
         self.tried: list[str] = []
+        self.no_place_since: float | None = None
         self.renewed = False
         self.claim_uid = ""
         self.lost = 0
@@ -108,6 +150,11 @@ class Entry:
         return self.pod.metadata.uid
 
     @property
+    def scheduler(self) -> str:
+        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+        return f"{self.pod.spec.scheduler_name}/{self.key[0]}"
+
+    @property
     def wish(self) -> Wish:
         """What the pod asks for, parsed once.
 
@@ -116,16 +163,19 @@ class Entry:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod)
+                self._wish = read_wish(self.pod, self.template)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):
             raise self._wish
         return self._wish
 
-    def update(self, pod: Pod) -> bool:
+    def update(self, pod: Pod, template: Template | None = None) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
         old, self.pod = self.pod, pod
+        if template is not self.template:
+            self.template, self._wish = template, None
+            return True
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False
         self._wish = None
@@ -157,7 +207,13 @@ class Entry:
             self.not_before = now + min(0.25 * 2.0 ** min(self.lost, 16), LONGEST_BACKOFF_S)
         return self.lost > 1
 
+    def looks_since(self, now: float) -> float:
+        """Take in that there is no place for it now. Returns since when it has looked for one."""
+        if self.no_place_since is None:
+            self.no_place_since = now
+        return self.no_place_since
+
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""
-        self.not_before, self.failures, self.renewed = 0.0, 0, False
+        self.not_before, self.failures, self.renewed, self.no_place_since = 0.0, 0, False, None
         self.tried.clear()

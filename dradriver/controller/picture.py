@@ -12,6 +12,7 @@ import msgspec
 from dradriver.allocator.request import Weights
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Taken, claim_key
+from dradriver.api.templates import Template
 from dradriver.controller.inventory import Inventory
 from dradriver.controller.nodes.requests import Amounts, request_of
 from dradriver.controller.nodes.table import NodeTable
@@ -33,6 +34,7 @@ class Picture:
         pods: The pods with our label, by namespace and name.
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
+        templates: All ResourceClaimTemplates, by namespace and name.
         inventory: All GPUs and who holds them.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
@@ -50,6 +52,7 @@ class Picture:
         self._wake = wake
         self.pods: dict[Key, Pod] = {}
         self.claims: dict[Key, ClaimRecord] = {}
+        self.templates: dict[Key, Template] = {}
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.weights = Weights()
@@ -60,6 +63,7 @@ class Picture:
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self._taken: dict[Key, tuple[str, Amounts]] = {}  # what our pods take, by pod
+        self._made_by: dict[Key, set[Key]] = {}  # pods by the templates of their claims
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
         self._clock = 0  # of the nodes, when the last change that could help was told
@@ -69,9 +73,9 @@ class Picture:
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
         """Take in what the pods' reflector saw."""
         key, old, new = change.key, change.old, change.new
-        if isinstance(old, Foreign):
+        if isinstance(old, Foreign) and old.node:
             self.nodes.give(old.node, old.takes)
-        if isinstance(new, Foreign):
+        if isinstance(new, Foreign) and new.node:
             self.nodes.take(new.node, new.takes)
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
@@ -128,6 +132,16 @@ class Picture:
             self._classes[name] = change.new.resources
         self.nodes.claimable = frozenset().union(*self._classes.values())
         self._tell()
+
+    def template_changed(self, change: Change[Template]) -> None:
+        """Take in what the templates' reflector saw."""
+        if change.new is None:
+            self.templates.pop(change.key, None)
+        else:
+            self.templates[change.key] = change.new
+        for pod in sorted(self._made_by.get(change.key, ())):
+            self._touch(pod)
+        self.version += 1
 
     # What is configured.
 
@@ -199,6 +213,11 @@ class Picture:
         key = claim_key(pod)
         return None if key is None else self.claims.get(key)
 
+    def template_of(self, pod: Pod) -> Template | None:
+        """Return the template that a pod's claim is made by; None where it names none, or one that is not there."""
+        key = _template_key(pod)
+        return None if key is None else self.templates.get(key)
+
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
         assert claim.pin is not None, "asked of our own claims"
@@ -240,6 +259,12 @@ class Picture:
             self.pods.pop(key, None)
         else:
             self.pods[key] = new
+        if old is not None and (before := _template_key(old)) is not None:
+            self._made_by[before].discard(key)
+            if not self._made_by[before]:
+                del self._made_by[before]
+        if new is not None and (after := _template_key(new)) is not None:
+            self._made_by.setdefault(after, set()).add(key)
         claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
         for claim in claims:
             assert claim is not None
@@ -325,6 +350,10 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _template_key(pod: Pod) -> Key | None:
+    return None if pod.template is None else (pod.metadata.namespace, pod.template[1])
 
 
 def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import ladder, names, resolved
 from dradriver.api.objects import Container, Metadata, Pod, PodSpec, ResourceRequirements
 from dradriver.api.pins import KEEP
 from dradriver.controller.nodes.requests import request_of
@@ -53,28 +53,51 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
         return self
 
 
+class Static(Foreign, frozen=True, gc=False):
+    """A pod that the scheduler alone places: a foreign one that names a template which the controller makes.
+
+    Attributes:
+        note: What the webhook made of its words; empty where that is missing.
+        template: The name of the template; empty where it is not the one of this note: we make no other.
+    """
+
+    note: str
+    template: str
+
+
 def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return what is kept of a pod's JSON.
 
     A pod with our label is a ``Pod``, with those of its annotations, labels and variables that are looked at. Of any
-    other, nothing is kept until it is bound and once it has finished.
+    other nothing is kept until it is bound, unless the scheduler alone places it, and once it has finished.
 
     Raises:
         BadJson: It is not a pod.
     """
     pod: _Pod = codec.decode(data, _Pod)
-    if pod.metadata.labels.ours is not None:
+    static = pod.metadata.labels.ours == names.LABEL_STATIC
+    if pod.metadata.labels.ours is not None and not static:
         return _whole(data)
-    if not pod.spec.node_name or pod.status.phase in FINISHED:
+    if pod.status.phase in FINISHED or not (static or pod.spec.node_name):
         return None
-    return Foreign(
+    found = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
         node=sys.intern(pod.spec.node_name),
-        takes=_takes(pod.spec),
+        takes=_takes(pod.spec) if pod.spec.node_name else {},
     )
+    return _static(found, data) if static else found
+
+
+def _static(found: Foreign, data: msgspec.Raw) -> Static:
+    pod: Pod = codec.decode(data, Pod)
+    note = pod.metadata.annotations.get(names.REQUEST, "")
+    note = note if len(note) <= resolved.LONGEST else ""
+    name = ladder.template_name(note)
+    named = any(c.name == names.POD_CLAIM and c.resource_claim_template_name == name for c in pod.spec.resource_claims)
+    return Static(**msgspec.structs.asdict(found), note=sys.intern(note), template=name if named else "")
 
 
 def _whole(data: msgspec.Raw) -> Pod:

@@ -18,7 +18,7 @@ from dradriver.controller.nodes.ask import Ask
 from dradriver.controller.nodes.columns import Bools, Ints
 from dradriver.controller.nodes.table import NodeTable
 
-Kind = tuple[Request, Ask, str]
+Kind = tuple[Request, Ask, str, bool]
 Order = tuple[str, str]
 
 _NEVER: Final = -1

@@ -11,12 +11,13 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names, pins, quantity, values
+from dradriver.api import names, pins, quantity, templates, values
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
+from dradriver.api.templates import Template
 from dradriver.kube import codec
 from dradriver.topology import codec as machines
 from dradriver.topology.check import is_identity
@@ -29,6 +30,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         metadata: Without labels and annotations.
+        handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
+            any other claim.
         ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
         owner: Name and uid of the pod that controls it.
         pin: What it is pinned to; None where it is not ours, or damaged.
@@ -42,6 +45,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pin: Pin | None
     devices: dict[pins.Device, Taken] | None
     users: tuple[str, ...]
+    handed_over: str = ""
 
     @property
     def key(self) -> Key:
@@ -73,6 +77,9 @@ def claim_record(claim: Claim) -> ClaimRecord:
         pin=pins.pin(claim) if ours else None,
         devices=None if claim.status.allocation is None else pins.allocated(claim),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
+        handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
+        if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
+        else "",
     )
 
 
@@ -213,6 +220,23 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     found: _RawClass = codec.decode(data, _RawClass)
     resources = {f"deviceclass.resource.kubernetes.io/{found.metadata.name}", found.spec.extended_resource_name}
     return DeviceClass(_bare(found.metadata), frozenset(resources - {""}))
+
+
+class _RawTemplate(msgspec.Struct):
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"")
+
+
+def read_template(data: msgspec.Raw) -> Template:
+    """Return what is kept of a ResourceClaimTemplate.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    found: _RawTemplate = codec.decode(data, _RawTemplate)
+    spec = bytes(found.spec)
+    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"", static)
 
 
 _STAND_IN: Final = "GPU-stand-in-"

@@ -109,6 +109,8 @@ def review(
         return _gated(pod, claim, others)
     if claim.devices is not None:
         return Wait(texts=_untrue(pod, claim))
+    if claim.handed_over:
+        return Wait()  # it keeps nothing from anybody
     return _promised(entry, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
 
 

@@ -7,17 +7,18 @@ import contextlib
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
+from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
-from dradriver.controller.entries import Entry
+from dradriver.controller.entries import HAND_OVER_S, Entry
 from dradriver.controller.limiter import EARLY_S, Limiter
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.pace import Pace
@@ -57,6 +58,7 @@ class Worker:
         promise_s: float = PROMISE_S,
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
+        hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
@@ -66,6 +68,7 @@ class Worker:
             promise_s: How long a promise may last that the scheduler does not keep.
             unschedulable_s: How long once the scheduler says that it finds no room.
             grace_s: How long a claim may outlive its pod.
+            hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
         """
         self._woken = asyncio.Event()
@@ -82,21 +85,19 @@ class Worker:
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
-        self._promise_s = promise_s
-        self._unschedulable_s = unschedulable_s
+        self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._entries: dict[Key, Entry] = {}
         self._timers: list[tuple[float, Key]] = []
         self._parking = Parking()
         self._pace = Pace()
-        self._ask_after = 0.0
-        self._asking_s = 0.0
+        self._ask_after = self._asking_s = 0.0
 
     async def run(self) -> None:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self.reasons.run, self._sweep, self._recheck):
-                    group.create_task(_always(work))
+                    group.create_task(always(work))
                 self.begin()
                 while True:
                     self._woken.clear()
@@ -206,13 +207,13 @@ class Worker:
             return
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
-            entry = Entry(key, pod)
+            entry = Entry(key, pod, self.picture.template_of(pod))
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             if not pod.spec.node_name:
                 self._entries[key] = entry
         elif entry.busy:
             return  # its writer looks again when it is done
-        elif entry.update(pod):
+        elif entry.update(pod, self.picture.template_of(pod)):
             entry.forgive()
         now = asyncio.get_running_loop().time()
         self._count(entry)
@@ -258,11 +259,27 @@ class Worker:
             self._queue.drop(entry.key)
             self.reasons.want(entry.pod, str(error))
             return
-        if reason and not (entry.failures and self.reasons.insist(entry.pod)):
+        if reason:
+            self._without_place(entry, reason)
+
+    def _without_place(self, entry: Entry, reason: str) -> None:
+        """Tell an entry why it waits, or hand it over once it has waited: the pod before it may just be ending."""
+        if entry.wish.alone is not None:
+            now = asyncio.get_running_loop().time()
+            if now < (until := entry.looks_since(now) + self._hand_over_s):
+                self._at(until, entry.key)
+            elif self._writable(entry):
+                self._queue.drop(entry.key)
+                self._writers.hand_over(entry, reason)
+                return
+        if not (entry.failures and self.reasons.insist(entry.pod)):  # its own trouble says more
             self.reasons.want(entry.pod, reason)
 
     def _keep(self, entry: Entry, step: Keep) -> None:
         try:
+            if entry.wish.alone is not None and step.claim.handed_over == digest(entry.wish.alone):
+                self._writers.hand_over(entry, "there was no place for it", has_claim=True)
+                return
             placement = keep(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
         except WordError as error:
             self._writers.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
@@ -287,7 +304,7 @@ class Worker:
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or refusal(pod) is not None:
             self._answered(entry.key, bound=bool(pod.spec.node_name))
         else:
-            self._pace.lifted(entry.key, _scheduler(entry))
+            self._pace.lifted(entry.key, entry.scheduler)
 
     def _answered(self, key: Key, *, bound: bool) -> None:
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
@@ -331,7 +348,7 @@ class Worker:
                 entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
             )
             return True
-        queue = _scheduler(entry)
+        queue = entry.scheduler
         if not self._pace.room(queue, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
             self._parking.park(entry.key, Cause(Kind.SCHEDULER, queue))
@@ -342,8 +359,7 @@ class Worker:
         except NoPlaceError as error:
             reason = "" if rows is not None else _why(entry, error)
             for other in self._queue.block(entry, reason):
-                if not (other.failures and self.reasons.insist(other.pod)):  # its own trouble says more
-                    self.reasons.want(other.pod, reason)
+                self._without_place(other, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
@@ -381,24 +397,9 @@ class Worker:
             await asyncio.sleep(SWEEP_S)
 
 
-def _scheduler(entry: Entry) -> str:
-    """Return who is to bind a pod, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
-    return f"{entry.pod.spec.scheduler_name}/{entry.key[0]}"
-
-
 def _why(entry: Entry, error: NoPlaceError) -> str:
     if entry.pod.gated:
         return str(error)
     return (
         f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
     )
-
-
-async def _always(work: Callable[[], Awaitable[None]]) -> None:
-    """Do a background work for ever: a bug in it must not end the process."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            logger.exception("an error in this program; going on")
-        await asyncio.sleep(OBJECT_BACKOFF_S)

@@ -96,6 +96,10 @@ class Writers:
         self._picture.promise(entry.wish.claim, placement)
         self._start(entry, self._place(entry, placement))
 
+    def hand_over(self, entry: Entry, why: str, *, has_claim: bool = False) -> None:
+        """Let the scheduler have an entry for which there is no place, with a new claim, unless it has one for that."""
+        self._start(entry, self._hand_over(entry, why, has_claim=has_claim))
+
     def lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of an entry that has its claim."""
         self._start(entry, self._lift(entry, claim, placement))
@@ -226,6 +230,11 @@ class Writers:
             self._picture.release(wish.claim)
             raise
         self._lifted(entry, placement, began)
+
+    async def _hand_over(self, entry: Entry, why: str, *, has_claim: bool) -> None:
+        await self._writer.hand_over(entry.pod, entry.wish, f"handed over to the scheduler: {why}", has_claim=has_claim)
+        self._reasons.taken_away(entry.key)
+        logger.info("pod %s/%s: handed over to the scheduler: %s", *entry.key, why)
 
     async def _lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dradriver.api import ladder, names, resolved
 from dradriver.api.jsonpatch import Patch
 from dradriver.kube.client import PatchKind
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
 
 RESULT: Object = {"request": "main", "driver": "example.com", "pool": "n1", "device": "gpu-0"}
@@ -21,6 +24,23 @@ async def test_a_claims_spec_does_not_change(server: Server) -> None:
     assert (await refused(server.client.update(RESOURCE_CLAIMS, created | {"spec": spec}))).invalid
     labelled = await server.patch(RESOURCE_CLAIMS, "c", {"metadata": {"labels": {"a": "b"}}})
     assert labelled["spec"] == created["spec"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"policy": "best-effort", "product": "Tesla V100*", "architecture": "volta", "min-memory": "16Gi"},
+        {"policy": "nvlink", "product": "Tesla V100-SXM2-32GB", "min-bandwidth": "50.5"},
+        {"required": "nvlink", "preferred": "same-pcie-root,same-numa"},
+    ],
+)
+async def test_a_ladder_is_a_claim_and_a_template(server: Server, words: dict[str, str]) -> None:
+    found = resolved.resolve({names.PREFIX + key: text for key, text in words.items()}, {"a": 1, "b": 3})
+    body = ladder.template(server.namespace, resolved.write(found), found)
+    created = await server.client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=server.namespace)
+    assert len(created["spec"]["spec"]["devices"]["requests"]) == 2
+    claim = {"metadata": {"name": "c"}, "spec": body["spec"]["spec"]}
+    await server.client.create(RESOURCE_CLAIMS, claim, namespace=server.namespace)
 
 
 async def test_status_is_written_apart_from_the_rest(server: Server) -> None:

@@ -118,6 +118,7 @@ class GpuCluster:
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
+        self.hand_over_s = 0.0
         self.unschedulable_s = unschedulable_s
         self.store = Store()
         self.machines: dict[str, Machine] = {}
@@ -134,6 +135,7 @@ class GpuCluster:
             promise_s=self.promise_s,
             unschedulable_s=self.unschedulable_s,
             grace_s=0.0,
+            hand_over_s=self.hand_over_s,
         )
         self.worker.begin()
         self._seen.clear()

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import annotations as words
 from dradriver.api import names, parts, resolved
 from tests.fakes.apistore import Object
 
@@ -22,6 +21,7 @@ WISHES: Final[tuple[dict[str, str], ...]] = (
     {"product": "NVIDIA GeForce RTX 4090"},
     {"min-busbw": "20GB/s"},
     {"min-memory": "20Gi"},
+    {"policy": "nvlink", "when-full": "hand-over"},
 )
 COUNTS: Final[tuple[dict[str, int], ...]] = (
     {"main": 1},
@@ -56,7 +56,7 @@ def claim_of(pod: str) -> str:
 def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
     """Return the annotations of an admitted pod: its author's, and the webhook's notes of today and of yesterday."""
     own = {names.PREFIX + key: value for key, value in wishes.items()}
-    noted = resolved.Resolved(containers=tuple(counts), request=words.parse(own, counts))
+    noted = resolved.resolve(own, counts)
     old = {names.PREFIX + "containers": msgspec.json.encode(counts).decode()}
     return own | {names.REQUEST: resolved.write(noted)} | old
 

@@ -58,8 +58,9 @@ class Call:
         """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
         if self.verb == "create" and "spec" in self.body:
             requests = self.body["spec"].get("devices", {}).get("requests", ())
-            texts = [r["exactly"]["selectors"][0]["cel"]["expression"] for r in requests]
-            return " ".join(text[text.rindex("[") :] for text in texts)
+            selectors = [selector for r in requests for selector in r.get("exactly", {}).get("selectors", ())]
+            texts = [selector["cel"]["expression"] for selector in selectors]
+            return " ".join(text[text.rindex("[") :] for text in texts) or "no device in particular"
         if isinstance(self.body, list):
             ops = [(op["op"], op["path"].rpartition("/")[2].replace("~1", "/"), op.get("value")) for op in self.body]
             return ", ".join(f"{op} {last} {value!r:.60}" for op, last, value in ops)

@@ -103,6 +103,8 @@ class Liveness:
                 if claim.get("status", {}).get("reservedFor"):
                     continue  # somebody else's pod uses it too
                 yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
+            elif not made.takes:
+                continue  # the scheduler's to fill; it promises nothing
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
                 yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)
                 refused_at = self._invariants.unschedulable_at.get(made.pod[1], 0.0)
@@ -136,7 +138,8 @@ class Liveness:
     def _bound(self, key: Key, pod: Object) -> Iterator[State]:
         notes, node, uid = fit.notes_of(pod), pod["spec"]["nodeName"], pod["metadata"]["uid"]
         claim = self._world.server.find(RESOURCE_CLAIMS, fit.claim_names(pod)[0], key[0])
-        if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:
+        made = None if claim is None else self._world.truth.made.get(claim["metadata"]["uid"])
+        if claim is not None and made is not None and made.takes:
             homes = self._world.truth.homes
             has = sorted(homes[result["device"]].gpu[1] for result in results(claim))
             said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))

@@ -10,12 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from tests.fakes.apistore import Collection, Event, Key, Object, Refused, Store, patched
 from tests.simulator.faults import Call
 
 EPOCH: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-KINDS: Final = (PODS, RESOURCE_CLAIMS, NODES, RESOURCE_SLICES, DEVICE_CLASSES)
+KINDS: Final = (PODS, RESOURCE_CLAIMS, NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES)
 
 
 @dataclass(slots=True)

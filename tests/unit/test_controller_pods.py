@@ -67,7 +67,7 @@ def test_of_ours_all_is_kept_that_is_looked_at_and_no_long_text_of_others() -> N
     assert kept.spec.containers[0].resources.requests == {"cpu": "1500m", "memory": "1Gi"}
 
 
-@pytest.mark.parametrize("value", ["placed", "", "static"])
+@pytest.mark.parametrize("value", ["placed", "", "other"])
 def test_our_label_makes_a_pod_ours_whatever_its_value(value: str) -> None:
     assert isinstance(read(pod(labels={names.LABEL: value})), Pod)
 

@@ -59,7 +59,7 @@ def check(document: dict[str, Any]) -> None:
     if pod is not None and has_wish(pod["metadata"].get("annotations", {})):
         verdict = admit(pod)
         assert verdict.warnings == []
-        assert verdict.admitted["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED
+        assert verdict.admitted["metadata"]["labels"][names.LABEL] in (names.LABEL_PLACED, names.LABEL_STATIC)
 
 
 def gpus(document: dict[str, Any]) -> int:

@@ -16,11 +16,11 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.model import WORKLOADS, Policies
 
-# What a policy or workload may say: what a pod may, but who it is itself, and how many GPUs its containers have.
+# What a policy or workload may say: what a pod may, but who it is itself, and which GPUs its containers have.
 WORDS: Final = tuple(
     key.removeprefix(names.PREFIX)
     for key in names.WISHES
-    if key not in (names.POLICY, names.WORKLOAD, names.GPUS)
+    if key not in (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM)
 )  # fmt: skip
 # Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
 # without them it would get something else than the policy promises.

@@ -1,0 +1,237 @@
+"""What a request comes to in attributes: a claim that the scheduler fills by itself, without anybody's choice.
+
+A scheduler can only match attribute values that are equal, and takes the first devices that do. So a wish becomes
+constraints on groups that slices publish, and a preference a *ladder*: alternatives of which the first that fits is
+taken (KEP-4816). Always one request with a count: over N requests of one device the scheduler's search is exponential.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from dradriver.allocator.request import Amount, Constraint, Request, Share, Whole
+from dradriver.api import config, names
+from dradriver.api.devices import semver
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.messages import shown
+from dradriver.api.parts import request_names
+from dradriver.api.resolved import Resolved
+from dradriver.api.values import NCCL_AUTO
+
+MOST_RUNGS: Final = 8  # FirstAvailableDeviceRequestMaxSize of resource.k8s.io/v1
+
+_GROUPS: Final = (2, 4, 8)  # sizes of the groups of well-linked GPUs that slices publish
+_BEST: Final = (
+    Constraint.NVLINK,
+    Constraint.SAME_NUMA,
+)  # what the best set that is free tries, of those who say nothing
+_ANY: Final = "any"
+
+
+class _Rung(NamedTuple):
+    """One alternative: its name, and the attribute that all its devices have in common; none for any devices."""
+
+    name: str
+    attribute: str | None
+
+
+def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OURS) -> dict[str, Any]:
+    """Return the spec of a claim for a pod, with the requests that its containers name.
+
+    What only a choice among sets can do (``strategy``, weights) is not in it; the slices' order of devices is.
+
+    Args:
+        found: What the pod asks for.
+        keep_env: Variables of the author's that no edit may replace.
+        ledger: Whose devices they are.
+
+    Raises:
+        WordError: A word that no claim can say; the message names it.
+    """
+    request = found.request
+    amounts: tuple[int | Amount, ...] = _amounts(request)
+    requests = dict(zip(_requests(found), amounts, strict=True))
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request, ledger)]
+    every = {
+        name: _exactly(one, ledger) | ({"selectors": selectors} if selectors else {}) for name, one in requests.items()
+    }
+    constraints: list[dict[str, Any]] = []
+    rungs: list[_Rung] = []
+    if isinstance(request, Whole) and request.gpus > 1:
+        required = [_attribute(one, request.gpus) for one in request.required]
+        if request.min_bandwidth_gbps:
+            required.append(_attribute(Constraint.NVLINK, request.gpus))
+        constraints = [{"requests": list(every), "matchAttribute": one} for one in dict.fromkeys(required)]
+        rungs = _rungs(request)
+    for rung in rungs:
+        if rung.attribute is not None:
+            constraints.append(
+                {"requests": [f"{name}/{rung.name}" for name in every], "matchAttribute": rung.attribute}
+            )
+    built = [
+        {"name": name, "firstAvailable": [{"name": rung.name} | one for rung in rungs]}
+        if rungs
+        else {"name": name, "exactly": one}
+        for name, one in every.items()
+    ]
+    opaque = config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl(found))
+    devices: dict[str, Any] = {"requests": built}
+    if constraints:
+        devices["constraints"] = constraints
+    devices["config"] = [{"opaque": {"driver": ledger.driver, "parameters": opaque}}]
+    return {"devices": devices}
+
+
+def template_name(note: str) -> str:
+    """Return the name of the template that makes the claims of pods with this note: equal notes share one."""
+    return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
+
+
+def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
+    """Return the ResourceClaimTemplate of pods that the scheduler alone places.
+
+    Args:
+        namespace: The pods'.
+        note: Their note, which names it.
+        found: What is in the note.
+
+    Raises:
+        WordError: A word that no claim can say.
+    """
+    keep_env = () if found.keep_env is msgspec.UNSET else found.keep_env
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {
+            "name": template_name(note),
+            "namespace": namespace,
+            "labels": {names.LABEL: names.LABEL_STATIC},
+        },
+        "spec": {"spec": spec(found, keep_env=keep_env)},
+    }
+
+
+def _requests(found: Resolved) -> list[str]:
+    return [name for own in request_names(found.asked).values() for name in own]
+
+
+def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
+    if isinstance(request, Whole):
+        if request.min_busbw_gbps:
+            raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
+        if request.max_cross_nvswitch_gpus is not None:
+            raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+        return request.containers
+    if not isinstance(request, Share):
+        raise _unsaid("MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}")
+    for amount in request.amounts:
+        if not amount.cores or not amount.memory_mib:
+            raise WordError(
+                f"a share that nobody chooses a GPU for says both, because what is left open depends on the GPU: write "
+                f"{names.SHARE_CORES} and {names.SHARE_MEMORY}"
+            )
+    return request.amounts
+
+
+def _exactly(one: int | Amount, ledger: Ledger) -> dict[str, Any]:
+    if isinstance(one, int):
+        return {"deviceClassName": ledger.device_class, "allocationMode": "ExactCount", "count": one}
+    amounts = {names.CAPACITY_CORES: str(one.cores), names.CAPACITY_MEMORY: f"{one.memory_mib}Mi"}
+    share = {"deviceClassName": names.SHARE_CLASS, "allocationMode": "ExactCount", "count": 1}
+    return share | {"capacity": {"requests": amounts}}
+
+
+def _rungs(request: Whole) -> list[_Rung]:
+    """Return the alternatives of a set, none where there is nothing to prefer."""
+    wished: tuple[Constraint, ...] = request.preferred
+    if request.prefer_same_numa:
+        wished = (*wished, Constraint.SAME_NUMA)
+    if not (wished or request.required or request.min_bandwidth_gbps):
+        wished = _BEST
+    wished = tuple(one for one in dict.fromkeys(wished) if one not in request.required)
+    if not wished:
+        return []
+    rungs = [_Rung(one.value, _attribute(one, request.gpus)) for one in wished]
+    return [*rungs, _Rung(_ANY, None)][-MOST_RUNGS:]
+
+
+def _attribute(constraint: Constraint, gpus: int) -> str:
+    match constraint:
+        case Constraint.NVLINK:
+            size = _group(gpus)
+            return (
+                f"{names.ATTRIBUTE_DOMAIN}/nvlinkDomain"
+                if size is None
+                else f"{names.ATTRIBUTE_DOMAIN}/nvlinkGroup{size}"
+            )
+        case Constraint.SAME_NUMA:
+            return names.NUMA_NODE
+        case Constraint.SAME_PCIE_ROOT:
+            return names.PCIE_ROOT
+        case Constraint.SAME_PCIE_SWITCH:
+            raise _unsaid(constraint.value, f"write {Constraint.SAME_PCIE_ROOT}")
+
+
+def _group(gpus: int) -> int | None:
+    """Return the size of the smallest groups that hold so many GPUs; None beyond the largest."""
+    return next((size for size in _GROUPS if size >= gpus), None)
+
+
+def _selectors(request: Request, ledger: Ledger) -> list[str]:
+    """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only."""
+    of = f'device.attributes["{ledger.attribute_domain}"]'
+    found: list[str] = []
+    # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
+    if request.product:
+        name = f"{of}.productName"
+        if re.search(r"[*?\[]", request.product):
+            found.append(f"has({name}) && {name}.matches({_text(_pattern(request.product))})")
+        else:
+            found.append(f"has({name}) && {name} == {_text(request.product)}")
+    if request.architecture:
+        name = f"{of}.architecture"
+        found.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
+    if request.min_memory_mib:
+        memory = f'device.capacity["{ledger.attribute_domain}"].?memory'
+        found.append(f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0')
+    for attribute, least in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
+        if least:
+            name = f"{of}.{attribute}"
+            found.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
+    if isinstance(request, Whole) and request.min_bandwidth_gbps and request.gpus > 1:
+        size = _group(request.gpus)
+        if size is None:
+            raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
+        found.append(f"{of}.?nvlinkGroup{size}GBps.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
+    return found
+
+
+def _pattern(glob: str) -> str:
+    """Return a glob as a regular expression of RE2, for the whole text.
+
+    Raises:
+        WordError: It has a set of characters, which the two languages read differently.
+    """
+    if "[" in glob:
+        raise WordError(f"{names.PRODUCT}: {shown(glob)}: where the scheduler takes what fits write * and ? only")
+    return "^" + "".join({"*": ".*", "?": "."}.get(one) or re.escape(one) for one in glob) + "$"
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)
+
+
+def _nccl(found: Resolved) -> str:
+    return found.nccl if isinstance(found.nccl, str) else NCCL_AUTO
+
+
+def _unsaid(word: str, cure: str) -> WordError:
+    return WordError(f"{word} is for a choice among sets, and here the scheduler takes what fits: {cure}")

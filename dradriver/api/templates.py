@@ -1,0 +1,304 @@
+"""A ResourceClaimTemplate of a pod whose GPUs the controller chooses: what it asks for, and the claim made from it.
+
+The scheduler reads all that the API allows; the controller places what it can say in advance to fit: requests of this
+driver's classes, by count or amount. What it cannot promise is refused with the cure: a pod that is lifted with a claim
+that no node can fill would wait for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
+from dradriver.api import config, names, quantity, values
+from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
+from dradriver.api.objects import Metadata
+from dradriver.api.parts import COMMON
+
+LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
+
+_CLASSES: Final = (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS)
+_KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")
+_ALIKE: Final = {  # what constraints of claims say by attributes, in words
+    names.NUMA_NODE: Constraint.SAME_NUMA,
+    names.PCIE_ROOT: Constraint.SAME_PCIE_ROOT,
+} | {
+    f"{names.PREFIX}{name}": Constraint.NVLINK
+    for name in ("nvlinkDomain", "nvlinkGroup2", "nvlinkGroup4", "nvlinkGroup8")
+}
+_EQUALS: Final = re.compile(
+    rf'\s*device\.attributes\["{re.escape(names.ATTRIBUTE_DOMAIN)}"\]\.(productName|architecture) == "([^"\\]*)"\s*'
+)
+_MIB: Final = 1 << 20
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A ResourceClaimTemplate as it is kept.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        static: Whether the controller made it, for pods that the scheduler alone places.
+        spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty where that is too long.
+    """
+
+    metadata: Metadata
+    spec: bytes
+    static: bool = False
+
+
+class _ClaimMetadata(msgspec.Struct, frozen=True):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    requests: list[dict[str, Any]] | None = None
+    constraints: list[dict[str, Any]] | None = None
+    config: list[dict[str, Any]] | None = None
+
+
+class _ClaimSpec(msgspec.Struct, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    spec: _ClaimSpec
+    metadata: _ClaimMetadata = _ClaimMetadata()
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod gets by a template.
+
+    Attributes:
+        request: What the allocator is asked: the pod's words, with the template's amounts.
+        requests: Names of the claim's requests.
+        metadata: Labels and annotations of the claim, as the template's author has them.
+        devices: For each request what the claim takes over as it stands, by the request's name.
+        keep_env: Variables that no edit may replace.
+        nccl: What NCCL is told; None where the template does not say.
+        others: Configurations for other drivers.
+        spec: The spec of a claim as the template has it.
+    """
+
+    request: Request
+    requests: tuple[str, ...]
+    metadata: dict[str, dict[str, str]]
+    devices: dict[str, dict[str, Any]]
+    keep_env: tuple[str, ...] = ()
+    nccl: str | None = None
+    others: tuple[dict[str, Any], ...] = ()
+    spec: dict[str, Any]
+
+
+_DECODER: Final = msgspec.json.Decoder(_Spec)
+
+
+def read(template: Template, words: Whole) -> Asked:
+    """Return what a pod gets by a template.
+
+    Args:
+        template: The template.
+        words: What the pod's words say of a set of GPUs, whatever it is of.
+
+    Raises:
+        WordError: It asks for what cannot be placed; the message names the template and says what to write instead.
+    """
+    try:
+        return _read(template, words)
+    except WordError as error:
+        raise WordError(f"ResourceClaimTemplate {template.metadata.name}: {error}") from None
+
+
+def _read(template: Template, words: Whole) -> Asked:
+    if not template.spec:
+        raise WordError(f"more than {LONGEST} bytes; write a shorter one")
+    try:
+        spec = _DECODER.decode(template.spec)
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"it cannot be read: {error}") from None
+    devices = spec.spec.devices
+    asked: dict[str, dict[str, Any]] = {}
+    for request in devices.requests or ():
+        asked[str(request.get("name", ""))] = _exactly(request)
+    if not asked:
+        raise WordError(f"it asks for no device; write a request of the class {names.DEVICE_CLASS}")
+    told, others = _configured(devices.config or (), asked)
+    fields = _selected(words, asked)
+    required = _alike(devices.constraints or (), asked)
+    return Asked(
+        request=_request(words, asked, told, fields, required),
+        requests=tuple(asked),
+        metadata={"labels": spec.metadata.labels or {}, "annotations": spec.metadata.annotations or {}},
+        devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
+        keep_env=tuple(told.keep_env) if told is not None else (),
+        nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
+        others=others,
+        spec=msgspec.json.decode(template.spec)["spec"],
+    )
+
+
+def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"request {shown(str(request.get('name', '')))}"
+    if "firstAvailable" in request:
+        raise WordError(
+            f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
+            f"{names.PREFERRED} on the pod, or remove the pod's {names.PREFIX} annotations"
+        )
+    one = request.get("exactly")
+    if not isinstance(one, dict):
+        raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
+    if one.get("deviceClassName") not in _CLASSES:
+        raise WordError(
+            f"{where}: class {shown(str(one.get('deviceClassName', '')))} is none of {', '.join(_CLASSES)}; have a "
+            f"template of its own for other devices, or remove the pod's {names.PREFIX} annotations"
+        )
+    if strange := sorted(set(one) - set(_KNOWN)):
+        raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
+    if one.get("adminAccess"):
+        raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
+    if one.get("allocationMode", "ExactCount") != "ExactCount":
+        raise WordError(f"{where}: allocationMode All cannot be placed; write count")
+    count = one.get("count", 1)
+    if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
+        raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
+    part = one["deviceClassName"] != names.DEVICE_CLASS
+    if part and count > 1:
+        raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
+    if not part and one.get("capacity"):
+        raise WordError(f"{where}: capacity asks for a part of a GPU; write the class {names.SHARE_CLASS}, or none")
+    return one
+
+
+def _configured(
+    entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object]
+) -> tuple[config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
+    """Return the configuration for this driver, and all entries for others."""
+    others = tuple(one for one in entries if (one.get("opaque") or {}).get("driver") != names.DRIVER)
+    own = [one for one in entries if one not in others]
+    if not own:
+        return None, others
+    if len(own) > 1 or set(own[0].get("requests") or asked) != set(asked):
+        raise WordError(f"write one configuration for driver {names.DRIVER}, for all requests")
+    told = config.read(own[0]["opaque"].get("parameters"))
+    if told.order:
+        raise WordError("the configuration's order is the controller's to write; remove it")
+    return told, others
+
+
+def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
+    found: dict[str, str] = {}
+    for name, one in asked.items():
+        for selector in one.get("selectors") or ():
+            text = str((selector.get("cel") or {}).get("expression", ""))
+            match = _EQUALS.fullmatch(text)
+            value = None
+            if match is not None:
+                read = values.product if match[1] == "productName" else values.architecture
+                value = None if re.search(r"[*?\[]", match[2]) else read(match[2])
+            if match is None or value is None:
+                raise WordError(
+                    f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
+                    f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
+                )
+            field = "product" if match[1] == "productName" else "architecture"
+            if found.setdefault(field, value) != value:
+                raise WordError(
+                    f"requests of several kinds of GPUs ({found[field]!r}, {value!r}); write one kind a pod"
+                )
+    for field, value in found.items():
+        said = getattr(words, field)
+        if said and said != value:
+            raise WordError(f"its selectors want {field} {value!r}, and the pod {said!r}; write one of the two")
+    return found
+
+
+def _alike(
+    constraints: list[dict[str, Any]] | tuple[()], asked: Mapping[str, Mapping[str, Any]]
+) -> tuple[Constraint, ...]:
+    """Return what constraints on attributes come to in words; the claim has the pin in their place."""
+    found: list[Constraint] = []
+    for one in constraints:
+        attribute = one.get("matchAttribute")
+        if attribute not in _ALIKE or set(one.get("requests") or asked) != set(asked):
+            what = f"constraint {shown(str(attribute or one.get('distinctAttribute', '')))}"
+            raise WordError(
+                f"{what} cannot be placed, or not of some of the requests; write {names.REQUIRED} on the pod "
+                f"instead, with {', '.join(Constraint)}"
+            )
+        found.append(_ALIKE[attribute])
+    return tuple(found)
+
+
+def _request(
+    words: Whole,
+    asked: Mapping[str, Mapping[str, Any]],
+    told: config.ClaimConfig | None,
+    fields: Mapping[str, str],
+    required: tuple[Constraint, ...],
+) -> Request:
+    kinds = {str(one["deviceClassName"]) for one in asked.values()}
+    if len(kinds) > 1:
+        raise WordError(f"requests of {' and '.join(sorted(kinds))}: a pod gets one kind of these; use several pods")
+    kind = kinds.pop()
+    counts = tuple(int(one.get("count", 1)) for one in asked.values())
+    if sum(counts) > values.MOST_GPUS:
+        raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
+    both = tuple(dict.fromkeys((*words.required, *required)))
+    whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
+    if kind == names.DEVICE_CLASS:
+        return whole
+    common = {field: getattr(whole, field) for field in COMMON}
+    if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
+        raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
+    if kind == names.SHARE_CLASS:
+        amounts = tuple(_amount(name, one) for name, one in asked.items())
+        return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
+    profiles = tuple((_profile(name, told),) for name in asked)
+    return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
+
+
+def _amount(name: str, one: Mapping[str, Any]) -> Amount:
+    said = (one.get("capacity") or {}).get("requests") or {}
+    try:
+        cores = quantity.whole(str(said.get(names.CAPACITY_CORES, "0")))
+        memory_mib = -(-quantity.whole(str(said.get(names.CAPACITY_MEMORY, "0"))) // _MIB)
+    except WordError as error:
+        raise WordError(f"request {shown(name)}: capacity: {error}") from None
+    if not 1 <= cores <= 100 or not 1 <= memory_mib <= values.MOST_MEMORY_MIB:
+        raise WordError(
+            f"request {shown(name)}: write capacity.requests with both {names.CAPACITY_CORES}, 1 to 100, and "
+            f"{names.CAPACITY_MEMORY}, 1Mi or more"
+        )
+    return Amount(cores, memory_mib)
+
+
+def _profile(name: str, told: config.ClaimConfig | None) -> str:
+    if told is None or name not in told.mig:
+        raise WordError(
+            f"request {shown(name)}: write its profile into the configuration for driver {names.DRIVER}: "
+            f"mig: {{{name[:63]}: {{profile: 1g.10gb}}}}"
+        )
+    if told.mig[name].starts:
+        raise WordError(f"request {shown(name)}: starts of MIG slices are the controller's to write; remove them")
+    return told.mig[name].profile
+
+
+def completed(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """Return the pinned claim of a pod with what its template says beside: labels, tolerations, others' configuration.
+
+    Args:
+        claim: The claim as ``claims.pinned`` builds it of the template's request; what it says stands.
+        asked: What was read of the template.
+    """
+    metadata, spec = claim["metadata"], claim["spec"]["devices"]
+    requests = [one | {"exactly": asked.devices.get(one["name"], {}) | one["exactly"]} for one in spec["requests"]]
+    return claim | {
+        "metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()},
+        "spec": {"devices": {"requests": requests, "config": [*asked.others, *spec["config"]]}},
+    }

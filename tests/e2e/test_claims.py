@@ -1,0 +1,156 @@
+"""Claims of other shapes on a real cluster: by a template, by the scheduler alone, handed over, by a limit alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.topology import profiles
+from tests import deploy
+from tests.cluster import Cluster
+from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
+from tests.e2e.test_placement import NVLINK, QUADS, minors
+
+Object = dict[str, Any]
+STATIC = {names.PLACEMENT: "static"}
+
+
+def template(name: str, *requests: Object) -> Object:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": list(requests)}}},
+    }
+
+
+def request(name: str, count: int) -> Object:
+    return {"name": name, "exactly": {"deviceClassName": "gpu.topology", "count": count}}
+
+
+def seen(namespace: Namespace, name: str) -> set[int]:
+    return {int(device.removeprefix("/dev/nvidia")) for device in namespace.devices(name)}
+
+
+def unchanged(namespace: Namespace, *manifests: Object) -> None:
+    """Apply manifests again: nothing may change, nor be refused."""
+    before = [namespace.get("pod", one["metadata"]["name"])["spec"] for one in manifests if one["kind"] == "Pod"]
+    namespace.apply(*manifests)
+    assert [
+        namespace.get("pod", one["metadata"]["name"])["spec"] for one in manifests if one["kind"] == "Pod"
+    ] == before
+
+
+def test_a_template_with_words_is_placed_once_it_is_there(namespace: Namespace) -> None:
+    by_template = pod("train", words=NVLINK, node="node-a")
+    by_template["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "split"}]
+    by_template["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
+    namespace.apply(by_template)
+    reason = eventually("the reason stands on the pod", lambda: namespace.annotation("train", names.REASON))
+    assert "waits for ResourceClaimTemplate 'split'" in reason
+
+    namespace.apply(template("split", request("left", 1), request("right", 3)))
+    namespace.wait_running("train")
+    assert seen(namespace, "train") in QUADS
+    assert namespace.devices("train") == minors("node-a", str(namespace.annotation("train", names.ALLOCATED)))
+    assert namespace.annotation("train", names.LEVEL) == "nvlink"
+    unchanged(namespace, by_template)
+
+
+def test_static_pods_are_the_schedulers_and_share_a_template(namespace: Namespace) -> None:
+    product = profiles.load(deploy.MACHINES["node-a"], seed="node-a").gpus[0].product
+    words = STATIC | NVLINK | {names.PRODUCT: f"{product[:-2]}*", names.MIN_MEMORY: "1Gi", names.MIN_BANDWIDTH: "10"}
+    quads = [pod(name, gpus=4, words=words, node="node-a") for name in ("first", "second")]
+    ladder = pod("ladder", gpus={"a": 1, "b": 2}, words=STATIC | {names.ARCHITECTURE: "hopper"})
+    namespace.apply(*quads, ladder)
+    namespace.wait_running("first", "second", "ladder")
+
+    assert seen(namespace, "first") | seen(namespace, "second") == set(range(8))
+    assert seen(namespace, "first") in QUADS
+    assert namespace.get("pod", "ladder")["spec"]["nodeName"] == "node-b"
+    assert namespace.devices("ladder", "a").isdisjoint(namespace.devices("ladder", "b"))
+    assert len(namespace.list("resourceclaimtemplates")) == 2
+    assert no_gpu_is_owned_twice(namespace.cluster)
+    unchanged(namespace, *quads, ladder)
+
+    placed = pod("placed", gpus=4, words=NVLINK, node="node-a")
+    namespace.apply(placed)
+    eventually("the controller counts what static pods have", lambda: namespace.annotation("placed", names.REASON))
+    namespace.delete("first")
+    namespace.wait_running("placed")
+
+
+def test_a_static_share_is_the_schedulers(namespace: Namespace) -> None:
+    words = STATIC | {names.SHARE_CORES: "25", names.SHARE_MEMORY: "10Gi"}
+    namespace.apply(pod("one", gpus=1, words=words), pod("two", gpus=1, words=words))
+    namespace.wait_running("one", "two")
+
+    assert namespace.devices("one") == namespace.devices("two")
+
+
+def unschedulable(namespace: Namespace, name: str) -> bool:
+    conditions = namespace.get("pod", name)["status"].get("conditions", [])
+    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
+
+
+def test_a_pod_without_a_place_is_handed_over_and_bound_when_there_is_room(namespace: Namespace) -> None:
+    namespace.apply(pod("full", gpus=8, words=NVLINK, node="node-a"))
+    namespace.wait_running("full")
+    namespace.apply(pod("next", gpus=4, words=NVLINK | {names.WHEN_FULL: "hand-over"}, node="node-a"))
+    eventually("the scheduler says that there is no room", lambda: unschedulable(namespace, "next"))
+    assert "handed over to the scheduler" in str(namespace.annotation("next", names.REASON))
+
+    namespace.delete("full")
+    namespace.wait_running("next")
+    assert seen(namespace, "next") in QUADS
+    eventually("the reason is gone", lambda: namespace.annotation("next", names.REASON) is None)
+
+
+def test_pods_that_name_one_claim_share_its_set(namespace: Namespace) -> None:
+    claim = template("set", request("gpus", 4))["spec"]
+    claim["spec"]["devices"]["constraints"] = [{"requests": ["gpus"], "matchAttribute": "gpu.topology/nvlinkGroup4"}]
+    shared = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "set"}} | claim
+    pods = [pod(name) for name in ("trainer", "sampler")]
+    for one in pods:
+        one["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "set"}]
+        one["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
+    namespace.apply(shared, *pods)
+    namespace.wait_running("trainer", "sampler")
+
+    assert namespace.devices("trainer") == namespace.devices("sampler")
+    assert seen(namespace, "trainer") in QUADS
+    namespace.delete("trainer", "sampler")
+    namespace.kubectl("delete", "resourceclaim", "set")
+
+
+@pytest.fixture
+def extended(driver: Cluster) -> Iterator[None]:
+    """The device class as the chart writes it with ``deviceClass.extendedResourceName: nvidia.com/gpu``."""
+
+    def name(resource: str | None) -> None:
+        patch = json.dumps({"spec": {"extendedResourceName": resource}})
+        driver.kubectl("patch", "deviceclass", names.DEVICE_CLASS, "--type=merge", "-p", patch)
+
+    name(names.GPU_RESOURCE)
+    yield
+    name(None)
+
+
+def test_a_limit_alone_gets_gpus_that_are_neighbours_and_is_counted(extended: None, namespace: Namespace) -> None:
+    namespace.apply(pod("plain", gpus=4, node="node-a"))
+    namespace.wait_running("plain")
+    assert seen(namespace, "plain") in QUADS
+    assert len(owners(namespace.cluster)) == 4
+
+    namespace.apply(pod("placed", gpus=4, words=NVLINK, node="node-a"))
+    namespace.wait_running("placed")
+    assert seen(namespace, "placed") | seen(namespace, "plain") == set(range(8))
+    namespace.apply(pod("more", gpus=1, words=NVLINK, node="node-a"))
+    assert eventually("the books count both", lambda: namespace.annotation("more", names.REASON))
+    namespace.delete("plain")
+    namespace.wait_running("more")
+    assert no_gpu_is_owned_twice(namespace.cluster)

@@ -1,0 +1,143 @@
+"""Pods that the scheduler alone places, at once (``placement: static``) or for want of a place (``when-full``)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from dradriver.api import ladder, names, resolved
+from tests import schema
+from tests.fakes.admission import NVLINK, admit, applied, create, defaulted, pod, refusal, running, sidecar, stored
+
+Object = dict[str, Any]
+STATIC = NVLINK | {names.PLACEMENT: "static"}
+
+
+def test_a_static_pod_names_the_template_of_its_note_and_has_no_gate() -> None:
+    made = create(4, annotations=STATIC)
+    schema.check(made)
+    note = made["metadata"]["annotations"][names.REQUEST]
+    (claim,) = made["spec"]["resourceClaims"]
+    assert claim == {"name": names.POD_CLAIM, "resourceClaimTemplateName": ladder.template_name(note)}
+    assert "schedulingGates" not in made["spec"]
+    assert made["metadata"]["labels"] == {names.LABEL: names.LABEL_STATIC}
+    assert made["spec"]["containers"][0]["resources"] == {"claims": [{"name": names.POD_CLAIM, "request": "c0"}]}
+    assert resolved.read(made["metadata"]["annotations"]).placement == "static"
+
+
+def test_alike_pods_share_a_template_and_others_do_not() -> None:
+    def name(*gpus: object, **more: Any) -> str:
+        return str(
+            create(*gpus, **({"annotations": STATIC} | more))["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+        )
+
+    assert name(4) == name(4)
+    assert len({name(4), name(2), name(2, 2), name(4, annotations=STATIC | {names.PRODUCT: "NVIDIA*"})}) == 4
+
+
+def test_what_the_author_set_is_kept_by_the_template() -> None:
+    sent = defaulted(pod(2, None, annotations=STATIC))
+    sent["spec"]["containers"][0]["env"] = [{"name": "NCCL_ALGO", "value": "Ring"}, {"name": "HOME", "value": "/"}]
+    sent["spec"]["containers"][1]["env"] = [{"name": "NCCL_DEBUG", "value": "INFO"}]
+    made = admit(sent).admitted
+    found = resolved.read(made["metadata"]["annotations"])
+    assert found.keep_env == ("NCCL_ALGO",)
+    built = ladder.template("team", made["metadata"]["annotations"][names.REQUEST], found)
+    assert built["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["keepEnv"] == ["NCCL_ALGO"]
+
+
+def test_too_many_variables_are_refused() -> None:
+    sent = defaulted(pod(2, annotations=STATIC))
+    sent["spec"]["containers"][0]["env"] = [{"name": f"NCCL_{n}", "value": ""} for n in range(65)]
+    assert "more than 64 variables" in admit(sent).message
+
+
+def test_a_second_pass_changes_nothing() -> None:
+    made = create(4, annotations=STATIC)
+    assert admit(made).patch == []
+
+
+def test_a_limit_range_adds_nothing_on_the_second_pass() -> None:
+    made = create(4, None, annotations=STATIC)
+    again = copy.deepcopy(made)
+    again["spec"]["containers"][1]["resources"] = {"limits": {names.GPU_RESOURCE: "1"}}
+    verdict = admit(again)
+    assert verdict.warnings == []
+    assert verdict.admitted["metadata"] == made["metadata"]
+    assert not verdict.admitted["spec"]["containers"][1]["resources"].get("limits")
+
+
+@pytest.mark.parametrize("state", [stored, lambda made: running(stored(made))])
+def test_an_unchanged_manifest_changes_nothing(state: Any) -> None:
+    sent = defaulted(pod(4, annotations=STATIC))
+    live = state(admit(sent).admitted)
+    again = admit(applied(sent, live), old=live).admitted
+    assert again["spec"] == live["spec"]
+    assert again["metadata"]["annotations"] == live["metadata"]["annotations"]
+    assert again["metadata"]["labels"] == live["metadata"]["labels"]
+    replaced = sent | {"status": live["status"], "spec": sent["spec"] | {"nodeName": live["spec"].get("nodeName")}}
+    put = admit(replaced, old=live).admitted
+    assert put["metadata"]["labels"] == live["metadata"]["labels"]
+    assert put["spec"]["resourceClaims"] == live["spec"]["resourceClaims"]
+
+
+def test_words_of_a_static_pod_come_too_late() -> None:
+    live = stored(create(4, annotations=STATIC))
+    changed = copy.deepcopy(live)
+    changed["metadata"]["annotations"][names.PLACEMENT] = "placed"
+    verdict = admit(changed, old=live)
+    assert any("does nothing" in warning for warning in verdict.warnings)
+    assert verdict.admitted["spec"] == live["spec"]
+
+
+def test_a_waiting_pod_stays_the_controllers() -> None:
+    live = stored(create(4))
+    changed = copy.deepcopy(live)
+    changed["metadata"]["annotations"][names.PLACEMENT] = "static"
+    assert "goes on so; create the pod anew" in admit(changed, old=live).message
+
+
+@pytest.mark.parametrize("word", [{names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}])
+def test_what_the_scheduler_cannot_follow_is_refused(word: dict[str, str]) -> None:
+    ((key, value),) = word.items()
+    told = refusal(4, annotations={names.MIN_BUSBW: "50"} | word)
+    assert told.startswith(f"{key}: {value} contradicts another word: {names.MIN_BUSBW} is for a choice among sets")
+    assert "write gpu.topology/cores and gpu.topology/memory" in refusal(1, annotations={names.SHARE: "0.5"} | word)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [(names.PLACEMENT, "statc", "placed, static"), (names.WHEN_FULL, "handover", "wait, hand-over")],
+)
+def test_a_misspelt_value_is_refused(key: str, value: str, allowed: str) -> None:
+    assert f"write one of {allowed}" in refusal(4, annotations={key: value})
+
+
+def test_defaults_may_be_said() -> None:
+    said = {names.PLACEMENT: "placed", names.WHEN_FULL: "wait"}
+    made, plain = create(4, annotations=NVLINK | said), create(4)
+    assert made["metadata"]["annotations"][names.REQUEST] == plain["metadata"]["annotations"][names.REQUEST]
+
+
+def test_a_template_of_ones_own_is_not_static() -> None:
+    sent = defaulted(pod(None, annotations=STATIC))
+    sent["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "quad"}]
+    sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
+    assert "remove all gpu.topology/ annotations" in admit(sent).message
+
+
+def test_sidecars_and_init_containers_use_the_claim() -> None:
+    made = create(2, annotations=STATIC, spec={"initContainers": [sidecar(2, restart=None)]})
+    assert made["spec"]["initContainers"][0]["resources"]["claims"] == [{"name": names.POD_CLAIM, "request": "c0"}]
+
+
+def test_hand_over_is_noted_and_may_change_while_the_pod_waits() -> None:
+    live = stored(create(4, annotations=NVLINK | {names.WHEN_FULL: "hand-over"}))
+    assert resolved.read(live["metadata"]["annotations"]).when_full == "hand-over"
+    assert live["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    changed = copy.deepcopy(live)
+    del changed["metadata"]["annotations"][names.WHEN_FULL]
+    made = admit(changed, old=live).admitted
+    assert made["metadata"]["annotations"][names.REQUEST] == create(4)["metadata"]["annotations"][names.REQUEST]

@@ -1,0 +1,65 @@
+"""Pods that the scheduler places alone, at once or for want of a place: what of their words it can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from dradriver.api import ladder, names, values
+from dradriver.api.errors import WordError
+from dradriver.api.pins import KEEP
+from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, Resolved
+from webhook import view
+
+MOST_BYTES: Final = 1 << 17  # of JSON: one container's environment
+
+
+class _EnvVar(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
+_ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
+
+
+def check(found: Resolved) -> None:
+    """Return if the scheduler can follow a pod's words, or need not.
+
+    Raises:
+        WordError: A word that no claim can say; the message names the word that asks for such a claim, too.
+    """
+    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
+    for key, said in why.items():
+        if isinstance(said, str):
+            try:
+                ladder.spec(found)
+            except WordError as error:
+                raise WordError(f"{key}: {said} contradicts another word: {error}") from None
+
+
+def is_static(found: Resolved) -> bool:
+    """Return whether the scheduler alone places a pod."""
+    return found.placement == values.STATIC
+
+
+def kept(pod: view.Pod, containers: Collection[str]) -> tuple[str, ...]:
+    """Return the variables of these containers that no edit of a claim may replace.
+
+    Raises:
+        WordError: An environment is none, or has more of them than any pod.
+    """
+    found: set[str] = set()
+    for container in (*pod.containers, *pod.init_containers):
+        if container.name in containers and not view.same(container.env, view.ABSENT):
+            where = f"container {container.name[:63]!r}: env"
+            if len(memoryview(container.env)) > MOST_BYTES:
+                raise WordError(f"{where}: more than {MOST_BYTES} bytes of JSON; use a ConfigMap")
+            variables = view.decode(_ENV, container.env, "env: ") or ()
+            found.update(one.name for one in variables if one.name.startswith(KEEP))
+    if len(found) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in found):
+        raise WordError(
+            f"more than {MOST_KEPT} variables that begin with {', '.join(KEEP)}, or one of more than {LONGEST_KEPT} "
+            f"characters; use a ConfigMap"
+        )
+    return tuple(sorted(found))

@@ -1,0 +1,115 @@
+"""Which of a pod's claims the controller makes by a ResourceClaimTemplate: one, where no limit asks for GPUs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.allocator.request import Whole
+from dradriver.api import names, values
+from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
+from dradriver.api.resolved import Resolved
+from dradriver.api.values import MOST_GPUS
+from webhook import containers, view
+from webhook.containers import Asks
+
+LONGEST: Final = 253  # characters of an object's name
+
+
+def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
+    """Return the entry of ``spec.resourceClaims`` that is the pod's GPUs, and its template; None where limits say them.
+
+    What is in the template nobody knows here: that it is of this driver's GPUs the controller sees.
+
+    Args:
+        pod: The pod as sent.
+        asks: What its limits and words ask for.
+
+    Raises:
+        WordError: Several templates that it may be, a word that names none, or nothing but a claim by its name.
+    """
+    found = {
+        entry.name: entry.resource_claim_template_name
+        for entry in pod.spec.resource_claims or ()
+        if entry.resource_claim_template_name and entry.name != names.POD_CLAIM
+    }
+    for entry, template in found.items():
+        if max(len(entry), len(template)) > LONGEST:
+            raise WordError(
+                f"spec.resourceClaims: {shown(max(entry, template, key=len))} is longer than any object's name"
+            )
+    said = pod.words.get(names.CLAIM)
+    if said is not None:
+        if said not in found:
+            raise WordError(
+                f"{names.CLAIM}: {shown(said)} is no entry of spec.resourceClaims with a resourceClaimTemplateName; "
+                f"{_one_of(found) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
+            )
+        if asks:
+            raise WordError(
+                f"{names.CLAIM}: {shown(said)} contradicts limits or words that ask for GPUs; write one of the two"
+            )
+        return said, found[said]
+    if not pod.words or any(container.name in asks for container in pod.app_containers):
+        return None
+    if not found:
+        if not asks:
+            _refuse_named(pod)
+        return None
+    if len(found) > 1:
+        raise WordError(
+            f"the pod has several claims by template, and no limit {names.GPU_RESOURCE}: say which is its GPUs, "
+            f"{_one_of(found)} as annotation {names.CLAIM}"
+        )
+    return next(iter(found.items()))
+
+
+def _refuse_named(pod: view.Pod) -> None:
+    for entry in pod.spec.resource_claims or ():
+        if entry.resource_claim_name and entry.name != names.POD_CLAIM:
+            raise WordError(
+                f"the pod asks for no GPU but by claim {shown(entry.resource_claim_name)}, which the scheduler fills: "
+                f"write what its GPUs must be into the claim, as constraints, and remove the {names.PREFIX} "
+                f"annotations; or give a container a limit {names.GPU_RESOURCE}"
+            )
+
+
+def users(pod: view.Pod, entry: str) -> Asks:
+    """Return the containers that use a claim, as asks of one GPU each: how many it has is for the template to say.
+
+    Raises:
+        WordError: No container uses it, or an init container asks for GPUs by a limit.
+    """
+    for container in pod.init_containers:
+        if containers.asked(container.name, containers.amounts(container)):
+            raise WordError(
+                f"init container {container.name[:63]!r}: its limit asks for GPUs beside claim {shown(entry)}; write "
+                f"resources.claims: [{{name: {entry[:63]}}}] instead"
+            )
+    every = (*pod.app_containers, *pod.init_containers)
+    found = dict.fromkeys([c.name for c in every if any(used.name == entry for used in c.claims)], 1)
+    if not found:
+        raise WordError(
+            f"no container uses claim {shown(entry)}: write resources.claims: [{{name: {entry[:63]}}}] in those that "
+            f"want its GPUs"
+        )
+    return dict(list(found.items())[:MOST_GPUS])
+
+
+def _one_of(entries: dict[str, str]) -> str:
+    return f"write one of {', '.join(shown(entry) for entry in list(entries)[:8])}" if entries else ""
+
+
+def check(found: Resolved) -> None:
+    """Return if the words of a pod whose claim a template makes leave it to that which part of a GPU it is.
+
+    Raises:
+        WordError: They do not.
+    """
+    if found.placement == values.STATIC:
+        raise WordError(
+            f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
+            f"is said: remove all {names.PREFIX} annotations"
+        )
+    if not isinstance(found.request, Whole):
+        raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")
