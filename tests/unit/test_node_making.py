@@ -334,6 +334,25 @@ async def test_a_kind_that_this_agent_does_not_know_is_left_alone(
     assert (world.instances, list(world.made)) == ({0: [4]}, ["uid-c.0"])
 
 
+async def test_what_cannot_be_undone_keeps_nothing_else_that_was_left_from_being_undone(
+    world: Sliced, caplog: pytest.LogCaptureFixture
+) -> None:
+    preparer = world.preparer()
+    for name, gpu in (("a", 0), ("b", 1), ("c", 2)):
+        await preparer.prepare(*world.halves(name, (gpu, 0)))
+        (world.folder / f"state/claims/uid-{name}.json").unlink()
+    mig = (world.made["uid-b.0"].done or {})["mig"]
+    with world.gpus.state(uuid(1)) as state:
+        state.users = {4711: mig}  # and it hangs in the driver
+    await preparer.clean()
+    assert (world.instances, list(world.made)) == ({1: [0]}, ["uid-b.0"])
+    assert "cannot be undone now" in caplog.text
+    with world.gpus.state(uuid(1)) as state:
+        state.users = {}
+    await preparer.clean()
+    assert (world.instances, world.made) == ({}, {})
+
+
 async def test_hardware_that_cannot_be_written_is_an_error_of_the_claim(world: Sliced) -> None:
     (world.folder / "hardware.json").unlink()
     (world.folder / "hardware.json").mkdir()
