@@ -84,6 +84,13 @@ def node() -> Iterator[Node]:
                     node.of(gpu).stop()
 
 
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
 def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: Node) -> None:
     node.supervisor.look()
     assert node.files.ready(A) is None
@@ -233,6 +240,39 @@ def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Nod
     node.files.want_none(A)
     node.supervisor.look()
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
+
+
+def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
+    """What is mounted into containers is theirs to write to, as root of a container may."""
+    node.files.want(A, HALF)
+    node.supervisor.look()
+    for name in ("pipe", "shm"):
+        (node.files.of(A) / name / "theirs/deep").mkdir(parents=True)
+        (node.files.of(A) / name / "a link").symlink_to(node.files.of(B))
+    node.files.of(B).mkdir()
+    node.files.want_none(A)
+    node.supervisor.look()
+    assert (node.files.ready(A), (node.files.of(A) / "pipe").exists()) == (None, False)
+    assert node.files.of(B).exists()
+
+
+@pytest.mark.parametrize("written", ["gone", "1", "another GPU's"])
+def test_a_clients_word_of_the_daemons_process_is_not_believed(written: str, node: Node) -> None:
+    for gpu in (A, B):
+        node.files.want(gpu, HALF)
+    node.supervisor.look()
+    pids = node.pid(A), node.pid(B)
+    file = node.files.of(A) / "pipe/nvidia-cuda-mps-control.pid"
+    file.unlink()
+    if written != "gone":
+        file.write_text(str(pids[1]) if written == "another GPU's" else written)
+    node.supervisor.look()  # the daemon serves as before
+    assert [line for line in node.log(A) if line.startswith("start")] == [f"start -d -M for {A}"]
+    (node.files.of(A) / "pipe/control").unlink()  # nor can it be asked to quit
+    node.files.want_none(A)
+    node.supervisor.look()
+    assert [alive(pid) for pid in pids] == [False, True]
+    assert (node.files.ready(A), node.of(B).ask("get_default_active_thread_percentage")) == (None, "50.0")
 
 
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 What it is asked is a line of text, and so is what it answers; a line that it refuses is an answer like any other, with
 exit status 0, so what was set is read back. ``-d`` returns before the daemon listens, and also where it then cannot.
+Clients have its ``pipe`` and ``shm`` mounted and may be root: what stands there is theirs as much as the daemon's.
 Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
 """
 
@@ -34,6 +35,7 @@ _CALL_S: Final = 10.0
 _START_S: Final = 5.0
 _QUIT_S: Final = 5  # the servers' clients have so long; their claims are gone
 _LOOK_S: Final = 0.05
+_MOST_SAID: Final = 1 << 16
 _AMOUNT: Final = re.compile(r"([0-9]+)([MG])B?")
 
 
@@ -60,6 +62,13 @@ class Daemon:
         self._root = root
         self._path = path
         self._quit_s = quit_s
+        pipe, log = (enter.PIPE, enter.LOG) if root is not None else (folder / "pipe", folder / "log")
+        self._env = {
+            "CUDA_VISIBLE_DEVICES": gpu,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(log),
+        }
+        self._known: int | None = None  # its process, as seen before any client could say otherwise
 
     def start(self, server: Server) -> None:
         """Have it run with these limits; one that runs already gets them.
@@ -69,6 +78,7 @@ class Daemon:
             OSError: A folder cannot be made or mounted.
         """
         if not self.alive():
+            self._kill()
             self._clear()
             for name in ("pipe", "log", "shm"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -84,8 +94,10 @@ class Daemon:
 
     def alive(self) -> bool:
         """Return whether it runs."""
-        pid = self._pid()
-        return pid is not None and _is_mps(pid)
+        if self._known is None or not self._owns(self._known):
+            pid = self._pid()
+            self._known = pid if pid is not None and self._owns(pid) else None
+        return self._known is not None
 
     def stop(self) -> None:
         """End it, and its servers with it, and leave nothing of it; none running is fine.
@@ -94,18 +106,12 @@ class Daemon:
             SetupError: It goes on.
             OSError: Something of it is still there.
         """
-        servers: list[int] = []
+        servers = self._servers()
         with contextlib.suppress(SetupError):
             if self.alive():
-                servers = [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
                 self.ask(f"quit -t {self._quit_s}")
                 self._until(lambda: not self.alive(), 2 * self._quit_s, "goes on")
-        daemon = self._pid()
-        for pid in (daemon, *servers):
-            if pid is not None and _is_mps(pid):
-                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        self._kill(*servers)
         self._until(lambda: not self.alive(), _QUIT_S, "cannot be killed")
         enter.unmount(self.folder / "shm")
         self._clear()
@@ -147,27 +153,41 @@ class Daemon:
             return int((self.folder / "pipe" / _PID_FILE).read_text())
         return None
 
+    def _owns(self, pid: int) -> bool:
+        """Return whether a process is one of MPS that serves this GPU from this folder."""
+        if not _is_mps(pid):
+            return False
+        with contextlib.suppress(OSError):
+            env = Path(f"/proc/{pid}/environ").read_bytes().lower().split(b"\0")
+            return all(f"{name}={value}".lower().encode() in env for name, value in self._env.items())
+        return False
+
+    def _servers(self) -> list[int]:
+        """Return the daemon's children, which may have been given another environment."""
+        return [pid for pid, parent in _mps().items() if parent == self._known] if self.alive() else []
+
+    def _kill(self, *servers: int) -> None:
+        """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
+        there = _mps()
+        for pid in there:
+            if pid in servers or self._owns(pid):
+                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
         for name in ("pipe", "shm"):
             for path in (self.folder / name).glob("*"):
-                if not path.is_dir():
-                    files.remove(path, durable=False)
+                files.remove(path, durable=False)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
         """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
-        pipe, log = (enter.PIPE, enter.LOG) if self._root is not None else (self.folder / "pipe", self.folder / "log")
-        env = {
-            "PATH": self._path,
-            "CUDA_VISIBLE_DEVICES": self._gpu,
-            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(log),
-        }
         prefix: list[str] = []
         if self._root is not None:
             prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
         with tempfile.TemporaryFile() as output:
-            command = [*prefix, PROGRAM, *words]
+            command, env = [*prefix, PROGRAM, *words], {"PATH": self._path} | self._env
             try:
                 process = subprocess.Popen(  # noqa: S603  # the driver's own program, with words of ours
                     command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=env
@@ -181,7 +201,7 @@ class Daemon:
                 process.communicate()
                 raise SetupError(f"{PROGRAM} has not answered for {_CALL_S:.0f} s") from error
             output.seek(0)
-            said = output.read().decode("utf-8", "replace")
+            said = output.read(_MOST_SAID).decode("utf-8", "replace")
         if process.returncode:
             last = said.strip().splitlines()[-1:] or ["no word"]
             raise SetupError(f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0]}")
@@ -197,8 +217,21 @@ class Daemon:
 
 def _is_mps(pid: int) -> bool:
     """Return whether a process is one of MPS: its number may be another's by now."""
+    return _parent(pid) is not None
+
+
+def _mps() -> dict[int, int]:
+    """Return the processes of MPS that there are, each with its parent."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
+
+
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process of MPS; None of any other."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         name, _, rest = status.partition("(")[2].rpartition(")")
-        return name.startswith(_NAME) and rest.split()[0] not in ("Z", "X")
-    return False
+        state, parent = rest.split()[:2]
+        if name.startswith(_NAME) and state not in ("Z", "X"):
+            return int(parent)
+    return None
