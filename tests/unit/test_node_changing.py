@@ -14,7 +14,7 @@ from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
-from dradriver.node.publishing.changing import ASK_S, GRACE_S, Changing, kept_off, published
+from dradriver.node.publishing.changing import ASK_S, GRACE_S, MOST_ASK_S, Changing, kept_off, published
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology import profiles
 
@@ -137,9 +137,9 @@ def test_a_claim_that_is_allocated_and_not_prepared_keeps_its_gpu_as_it_is(devic
             node.restart()
         assert node.decide() == (SHARED, True)
     node.allocated = {slices.device_name(MACHINE.gpus[1].uuid), "gpu-0"}
-    node.now += 2 * GRACE_S
+    node.now += MOST_ASK_S
     node.decide()
-    node.now += 2 * GRACE_S
+    node.now += GRACE_S  # of an agent that was just started
     assert node.decide() == (Mode(), False)
 
 
@@ -163,6 +163,35 @@ def test_nothing_changes_while_the_api_server_does_not_say_what_is_allocated() -
     node.allocated = set()
     node.now += ASK_S
     assert node.decide() == (Mode(), False)
+
+
+def test_all_claims_of_the_cluster_are_read_ever_more_rarely_for_one_that_stays() -> None:
+    node = Node()
+    node.decide()
+    node.policies = rule(mig="dynamic")
+    node.allocated = {slices.device_name(FIRST)}
+    for _ in range(2 * 3600 // 5):
+        assert node.decide() == (Mode(), True)
+        node.now += 5.0
+    assert node.asked <= 6 + 2 * 3600 / MOST_ASK_S
+    node.allocated = set()
+    node.now += MOST_ASK_S
+    assert node.decide() == (DYNAMIC, False)
+
+
+def test_gpus_that_come_free_one_after_the_other_share_the_reading_of_all_claims() -> None:
+    node = Node()
+    node.decide()
+    node.policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(mig="dynamic"),))
+    node.decide()
+    node.now = GRACE_S
+    node.decide()
+    uuids = [gpu.uuid for gpu in MACHINE.gpus]
+    for _ in range(int(3 * ASK_S)):
+        node.now += 1.0
+        node.decide(*uuids[int((node.now - GRACE_S) // 5) :])
+    assert not node.changing.waiting
+    assert node.asked <= 3
 
 
 def test_time_counts_only_while_new_claims_are_kept_off() -> None:
