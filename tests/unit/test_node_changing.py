@@ -298,6 +298,14 @@ def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
     assert Remembered(file).read()[FIRST] == DYNAMIC
 
 
+def test_an_entry_of_another_version_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "modes.json"
+    Remembered(file).write({FIRST: DYNAMIC})
+    file.write_text(file.read_text().replace("{", '{"GPU-1": {"mig": "some"}, "GPU-2": 3, ', 1))
+    assert Remembered(file).read() == {FIRST: DYNAMIC}
+    assert "GPU-1" in caplog.text
+
+
 def test_what_cannot_be_remembered_now_is_remembered_later(tmp_path: Path) -> None:
     file = tmp_path / "state" / "modes.json"
     file.parent.write_text("in the way")

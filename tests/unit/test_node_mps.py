@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -287,6 +288,9 @@ def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -
     node.supervisor.look()
     assert node.files.ready(A) is not None
     assert KEEP_S < STALE_S / 3
+    ahead_s = time.time() + 2 * STALE_S  # the clock was put back since
+    os.utime(file, (ahead_s, ahead_s))
+    assert node.files.ready(A) is None
 
 
 def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:

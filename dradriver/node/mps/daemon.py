@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.node import files
 from dradriver.node.errors import SetupError
@@ -68,7 +68,7 @@ class Daemon:
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(log),
         }
-        self._known: int | None = None  # its process, as seen before any client could say otherwise
+        self._known: _Process | None = None  # as it was seen before any client could say otherwise
 
     def start(self, server: Server) -> None:
         """Have it run with these limits; one that runs already gets them.
@@ -94,9 +94,9 @@ class Daemon:
 
     def alive(self) -> bool:
         """Return whether it runs."""
-        if self._known is None or not self._owns(self._known):
-            pid = self._pid()
-            self._known = pid if pid is not None and self._owns(pid) else None
+        if self._known is None or not self._known.goes_on():
+            found = _process(pid) if (pid := self._pid()) is not None else None
+            self._known = found if found is not None and self._owns(found) else None
         return self._known is not None
 
     def stop(self) -> None:
@@ -112,7 +112,6 @@ class Daemon:
                 self.ask(f"quit -t {self._quit_s}")
                 self._until(lambda: not self.alive(), 2 * self._quit_s, "goes on")
         self._kill(*servers)
-        self._until(lambda: not self.alive(), _QUIT_S, "cannot be killed")
         enter.unmount(self.folder / "shm")
         self._clear()
 
@@ -153,27 +152,28 @@ class Daemon:
             return int((self.folder / "pipe" / _PID_FILE).read_text())
         return None
 
-    def _owns(self, pid: int) -> bool:
-        """Return whether a process is one of MPS that serves this GPU from this folder."""
-        if not _is_mps(pid):
-            return False
+    def _owns(self, process: _Process) -> bool:
+        """Return whether a process of MPS serves this GPU from this folder."""
         with contextlib.suppress(OSError):
-            env = Path(f"/proc/{pid}/environ").read_bytes().lower().split(b"\0")
+            env = Path(f"/proc/{process.pid}/environ").read_bytes().lower().split(b"\0")
             return all(f"{name}={value}".lower().encode() in env for name, value in self._env.items())
         return False
 
-    def _servers(self) -> list[int]:
+    def _servers(self) -> list[_Process]:
         """Return the daemon's children, which may have been given another environment."""
-        return [pid for pid, parent in _mps().items() if parent == self._known] if self.alive() else []
+        known = self._known if self.alive() else None
+        return [] if known is None else [one for one in _processes() if one.parent == known.pid]
 
-    def _kill(self, *servers: int) -> None:
+    def _kill(self, *servers: _Process) -> None:
         """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
-        there = _mps()
-        for pid in there:
-            if pid in servers or self._owns(pid):
-                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, pid)
+        more = [] if self._known is None else [self._known]
+        left = {*servers, *more, *(one for one in _processes() if self._owns(one))}
+        for one in left:
+            if one.goes_on():
+                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, one.pid)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(one.pid, signal.SIGKILL)
+        self._until(lambda: not any(one.goes_on() for one in left), _QUIT_S, "cannot be killed")
 
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
@@ -215,23 +215,30 @@ class Daemon:
             time.sleep(_LOOK_S)
 
 
-def _is_mps(pid: int) -> bool:
-    """Return whether a process is one of MPS: its number may be another's by now."""
-    return _parent(pid) is not None
+class _Process(NamedTuple):
+    """A process of MPS: its number may be another's later, but not with the same start."""
+
+    pid: int
+    parent: int
+    started: int
+
+    def goes_on(self) -> bool:
+        now = _process(self.pid)
+        return now is not None and now.started == self.started
 
 
-def _mps() -> dict[int, int]:
-    """Return the processes of MPS that there are, each with its parent."""
+def _processes() -> list[_Process]:
+    """Return the processes of MPS that there are."""
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-    return {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
+    return [found for pid in pids if (found := _process(pid)) is not None]
 
 
-def _parent(pid: int) -> int | None:
-    """Return the parent of a process of MPS; None of any other."""
+def _process(pid: int) -> _Process | None:
+    """Return a process; None of one that is none of MPS, or is over."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         name, _, rest = status.partition("(")[2].rpartition(")")
-        state, parent = rest.split()[:2]
-        if name.startswith(_NAME) and state not in ("Z", "X"):
-            return int(parent)
+        words = rest.split()  # from the third field on, proc_pid_stat(5)
+        if name.startswith(_NAME) and words[0] not in ("Z", "X"):
+            return _Process(pid, int(words[1]), int(words[19]))
     return None
