@@ -211,6 +211,23 @@ def test_time_counts_only_while_new_claims_are_kept_off() -> None:
     assert node.decide() == (Mode(), False)
 
 
+def test_who_lets_new_claims_on_again_has_the_time_begin_anew() -> None:
+    node = changing_node()
+    node.now = GRACE_S
+    tainted, node.slices = node.slices, []
+    for obj in slices.build(MACHINE, node="a", node_uid="u", modes=node.changing.modes):  # another agent's, without
+        node.slices.append(msgspec.convert(obj, ResourceSlice))
+    node.writes = False
+    assert node.decide() == (SHARED, True)
+    node.slices, node.writes = tainted, True
+    assert node.decide() == (SHARED, True)
+    node.now = 2 * GRACE_S - 1.0
+    node.decide()
+    assert node.asked == 0, "what the scheduler began while they were on may not be written yet"
+    node.now = 2 * GRACE_S
+    assert node.decide() == (Mode(), False)
+
+
 def test_where_taints_are_not_kept_a_gpu_that_is_in_no_slice_takes_no_claims() -> None:
     node = changing_node(able=Abilities(taints=False))
     assert all(device.name != DEVICE for piece in node.slices for device in piece.spec.devices)

@@ -289,7 +289,7 @@ async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(w
 @pytest.mark.parametrize("done", [True, False])
 async def test_the_claim_itself_is_made_anew_over_it(world: Sliced, done: bool) -> None:
     await left_by_a_kill(world, boot=world.boot, done=done)
-    assert env(await world.preparer().prepare(*world.halves("c", (0, 4))))
+    assert env(await patient(world).prepare(*world.halves("c", (0, 4))))
     assert world.instances == {0: [4]}
 
 
