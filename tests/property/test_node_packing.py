@@ -51,6 +51,17 @@ def fits_by_counts(profiles: Sequence[MigProfile], wanted: Sequence[MigProfile])
     )
 
 
+def test_compute_slices_are_shared_too() -> None:
+    """No product has placements that its compute slices do not allow; NVML may tell of one that has."""
+    half = MigProfile(id=9, name="4g.40gb", compute=4, memory_mib=1, most=2, starts=(0, 4), size=4)
+    all_of_it = MigProfile(id=0, name="7g.80gb", compute=7, memory_mib=1, most=1, starts=(0,), size=8)
+    every = [half, all_of_it]
+    assert pack(every, Room(), [half, half]) is None
+    assert left(every, taken(every, [Placed(9, 0)])) == (0, 0)
+    small = MigProfile(id=19, name="3g.40gb", compute=3, memory_mib=1, most=2, starts=(0, 4), size=4)
+    assert pack([*every, small], taken([*every, small], [Placed(9, 0)]), [small]) == [4]
+
+
 def multisets(profiles: Sequence[MigProfile]) -> list[tuple[MigProfile, ...]]:
     """Every multiset of profiles that fits by counts."""
     return [

@@ -56,6 +56,16 @@ def devices_can_be_made(tmp_path: Path) -> None:
         needs.missing("no right to make device nodes")
 
 
+def test_a_link_in_a_nodes_place_is_none(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    (host.dev / "nvidia-caps").mkdir()
+    (host.dev / "nvidia-caps/nvidia-cap48").symlink_to("/nowhere")
+    (host.dev / "nvidia-caps/nvidia-cap49").symlink_to("/dev/null")
+    host.capabilities.nodes(3, 5, 0)
+    assert [host.numbers(f"nvidia-cap{n}") for n in (48, 49)] == [(236, 48, 0o444), (236, 49, 0o444)]
+    assert not (host.dev / "nvidia-caps/nvidia-cap49").is_symlink()
+
+
 @pytest.mark.parametrize("driver_root", ["", "run/nvidia/driver"])
 def test_the_drivers_files_say_which_nodes_and_missing_ones_are_made(driver_root: str, tmp_path: Path) -> None:
     host = Host(tmp_path / "host", driver_root)

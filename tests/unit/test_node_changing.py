@@ -14,7 +14,7 @@ from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
-from dradriver.node.publishing.changing import ASK_S, GRACE_S, Changing, kept_off, published
+from dradriver.node.publishing.changing import ASK_S, GRACE_S, MOST_ASK_S, Changing, kept_off, published
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology import profiles
 
@@ -137,9 +137,9 @@ def test_a_claim_that_is_allocated_and_not_prepared_keeps_its_gpu_as_it_is(devic
             node.restart()
         assert node.decide() == (SHARED, True)
     node.allocated = {slices.device_name(MACHINE.gpus[1].uuid), "gpu-0"}
-    node.now += 2 * GRACE_S
+    node.now += MOST_ASK_S
     node.decide()
-    node.now += 2 * GRACE_S
+    node.now += GRACE_S  # of an agent that was just started
     assert node.decide() == (Mode(), False)
 
 
@@ -165,6 +165,35 @@ def test_nothing_changes_while_the_api_server_does_not_say_what_is_allocated() -
     assert node.decide() == (Mode(), False)
 
 
+def test_all_claims_of_the_cluster_are_read_ever_more_rarely_for_one_that_stays() -> None:
+    node = Node()
+    node.decide()
+    node.policies = rule(mig="dynamic")
+    node.allocated = {slices.device_name(FIRST)}
+    for _ in range(2 * 3600 // 5):
+        assert node.decide() == (Mode(), True)
+        node.now += 5.0
+    assert node.asked <= 6 + 2 * 3600 / MOST_ASK_S
+    node.allocated = set()
+    node.now += MOST_ASK_S
+    assert node.decide() == (DYNAMIC, False)
+
+
+def test_gpus_that_come_free_one_after_the_other_share_the_reading_of_all_claims() -> None:
+    node = Node()
+    node.decide()
+    node.policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(mig="dynamic"),))
+    node.decide()
+    node.now = GRACE_S
+    node.decide()
+    uuids = [gpu.uuid for gpu in MACHINE.gpus]
+    for _ in range(int(3 * ASK_S)):
+        node.now += 1.0
+        node.decide(*uuids[int((node.now - GRACE_S) // 5) :])
+    assert not node.changing.waiting
+    assert node.asked <= 3
+
+
 def test_time_counts_only_while_new_claims_are_kept_off() -> None:
     """The API server may be away while the agent would write the taint."""
     node = Node(rule(shared="time-slicing"))
@@ -179,6 +208,23 @@ def test_time_counts_only_while_new_claims_are_kept_off() -> None:
     assert node.decide() == (SHARED, True)
     assert node.asked == 0
     node.now += GRACE_S
+    assert node.decide() == (Mode(), False)
+
+
+def test_who_lets_new_claims_on_again_has_the_time_begin_anew() -> None:
+    node = changing_node()
+    node.now = GRACE_S
+    tainted, node.slices = node.slices, []
+    for obj in slices.build(MACHINE, node="a", node_uid="u", modes=node.changing.modes):  # another agent's, without
+        node.slices.append(msgspec.convert(obj, ResourceSlice))
+    node.writes = False
+    assert node.decide() == (SHARED, True)
+    node.slices, node.writes = tainted, True
+    assert node.decide() == (SHARED, True)
+    node.now = 2 * GRACE_S - 1.0
+    node.decide()
+    assert node.asked == 0, "what the scheduler began while they were on may not be written yet"
+    node.now = 2 * GRACE_S
     assert node.decide() == (Mode(), False)
 
 
@@ -267,6 +313,14 @@ def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     assert Node(rule(mig="dynamic"), file=file).decide() == (DYNAMIC, False)
     assert Remembered(file).read()[FIRST] == DYNAMIC
+
+
+def test_an_entry_of_another_version_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "modes.json"
+    Remembered(file).write({FIRST: DYNAMIC})
+    file.write_text(file.read_text().replace("{", '{"GPU-1": {"mig": "some"}, "GPU-2": 3, ', 1))
+    assert Remembered(file).read() == {FIRST: DYNAMIC}
+    assert "GPU-1" in caplog.text
 
 
 def test_what_cannot_be_remembered_now_is_remembered_later(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(w
 @pytest.mark.parametrize("done", [True, False])
 async def test_the_claim_itself_is_made_anew_over_it(world: Sliced, done: bool) -> None:
     await left_by_a_kill(world, boot=world.boot, done=done)
-    assert env(await world.preparer().prepare(*world.halves("c", (0, 4))))
+    assert env(await patient(world).prepare(*world.halves("c", (0, 4))))
     assert world.instances == {0: [4]}
 
 
@@ -332,6 +332,25 @@ async def test_a_kind_that_this_agent_does_not_know_is_left_alone(
     await world.preparer().clean()
     assert "this agent knows no devices of kind 'half'" in caplog.text
     assert (world.instances, list(world.made)) == ({0: [4]}, ["uid-c.0"])
+
+
+async def test_what_cannot_be_undone_keeps_nothing_else_that_was_left_from_being_undone(
+    world: Sliced, caplog: pytest.LogCaptureFixture
+) -> None:
+    preparer = world.preparer()
+    for name, gpu in (("a", 0), ("b", 1), ("c", 2)):
+        await preparer.prepare(*world.halves(name, (gpu, 0)))
+        (world.folder / f"state/claims/uid-{name}.json").unlink()
+    mig = (world.made["uid-b.0"].done or {})["mig"]
+    with world.gpus.state(uuid(1)) as state:
+        state.users = {4711: mig}  # and it hangs in the driver
+    await preparer.clean()
+    assert (world.instances, list(world.made)) == ({1: [0]}, ["uid-b.0"])
+    assert "cannot be undone now" in caplog.text
+    with world.gpus.state(uuid(1)) as state:
+        state.users = {}
+    await preparer.clean()
+    assert (world.instances, world.made) == ({}, {})
 
 
 async def test_hardware_that_cannot_be_written_is_an_error_of_the_claim(world: Sliced) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,13 @@ def node() -> Iterator[Node]:
                 (node.files.of(gpu) / "stubborn").unlink(missing_ok=True)
                 with contextlib.suppress(SetupError):
                     node.of(gpu).stop()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
 
 
 def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: Node) -> None:
@@ -235,6 +243,39 @@ def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Nod
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
 
 
+def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
+    """What is mounted into containers is theirs to write to, as root of a container may."""
+    node.files.want(A, HALF)
+    node.supervisor.look()
+    for name in ("pipe", "shm"):
+        (node.files.of(A) / name / "theirs/deep").mkdir(parents=True)
+        (node.files.of(A) / name / "a link").symlink_to(node.files.of(B))
+    node.files.of(B).mkdir()
+    node.files.want_none(A)
+    node.supervisor.look()
+    assert (node.files.ready(A), (node.files.of(A) / "pipe").exists()) == (None, False)
+    assert node.files.of(B).exists()
+
+
+@pytest.mark.parametrize("written", ["gone", "1", "another GPU's"])
+def test_a_clients_word_of_the_daemons_process_is_not_believed(written: str, node: Node) -> None:
+    for gpu in (A, B):
+        node.files.want(gpu, HALF)
+    node.supervisor.look()
+    pids = node.pid(A), node.pid(B)
+    file = node.files.of(A) / "pipe/nvidia-cuda-mps-control.pid"
+    file.unlink()
+    if written != "gone":
+        file.write_text(str(pids[1]) if written == "another GPU's" else written)
+    node.supervisor.look()  # the daemon serves as before
+    assert [line for line in node.log(A) if line.startswith("start")] == [f"start -d -M for {A}"]
+    (node.files.of(A) / "pipe/control").unlink()  # nor can it be asked to quit
+    node.files.want_none(A)
+    node.supervisor.look()
+    assert [alive(pid) for pid in pids] == [False, True]
+    assert (node.files.ready(A), node.of(B).ask("get_default_active_thread_percentage")) == (None, "50.0")
+
+
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
     node.files.want(A, Server())
     node.supervisor.look()
@@ -247,6 +288,9 @@ def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -
     node.supervisor.look()
     assert node.files.ready(A) is not None
     assert KEEP_S < STALE_S / 3
+    ahead_s = time.time() + 2 * STALE_S  # the clock was put back since
+    os.utime(file, (ahead_s, ahead_s))
+    assert node.files.ready(A) is None
 
 
 def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:

@@ -440,6 +440,7 @@ async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: 
 async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(changing, "GRACE_S", 0.0)
+    monkeypatch.setattr(changing, "ASK_S", 0.0)
     policies, used = DEFAULTS, {uuid(0): [slices.device_name(uuid(0))]}
 
     async def who() -> dict[str, list[str]]:

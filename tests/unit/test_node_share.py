@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import names, slices
@@ -18,7 +19,7 @@ from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu, State
 from dradriver.node.edits import DeviceNode, Edits, Mount
-from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
+from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
@@ -105,6 +106,25 @@ async def test_mps_starts_with_the_first_share_and_ends_after_the_last(world: Sh
     assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
     await world.preparer().unprepare("uid-b")
     assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
+
+
+async def test_a_share_that_is_prepared_is_not_made_again(world: Shared) -> None:
+    done = await world.prepare("a", share(OWN, "25", "4Gi", "s1"))
+    assert world.made["uid-a.0"].done == {}
+    with world.gpus.state(uuid(OWN)) as state:
+        state.server = Server(thread_percentage=1)  # another would be refused
+    assert await world.prepare("a", share(OWN, "25", "4Gi", "s1")) == done
+
+
+@pytest.mark.parametrize("mps", [True, False])
+async def test_a_gpu_in_mig_mode_has_no_shares(world: Shared, mps: bool) -> None:
+    gpu = OWN if mps else FRIENDS
+    gpus = tuple(msgspec.structs.replace(one, mig=()) for one in machine().gpus)
+    world.machine = msgspec.structs.replace(machine(), gpus=gpus)
+    for wanted in (share(gpu, "25", "4Gi", "s"), result("gpu", f"{device(gpu)}-share-0")):
+        with pytest.raises(DeviceMissingError):
+            await world.prepare("a", wanted)
+    assert (world.made, world.checkpoint) == ({}, [])
 
 
 async def test_a_share_finds_its_daemon_and_has_its_limits_as_variables(world: Shared) -> None:

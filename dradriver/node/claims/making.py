@@ -26,7 +26,7 @@ from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.errors import NotYetError
+from dradriver.node.errors import HardwareError, NotYetError
 from dradriver.node.records import Entry
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,16 @@ class Making:
         async with self._alone():
             async with locked(self._lock):
                 left = self._ledgers.left()
-            await self._undo(left)
+            refused: NotYetError | None = None
+            for one in reversed(left):
+                try:
+                    await self._undo([one])
+                except NotYetError as error:
+                    if not isinstance(error.__cause__, HardwareError):  # a driver that does not answer answers to none
+                        raise
+                    refused = error
+            if refused is not None:
+                raise refused
 
     async def _undo(self, made: Iterable[Made]) -> None:
         """Undo all, the last first, and forget each; one that cannot be undone stays noted, as do those before it."""

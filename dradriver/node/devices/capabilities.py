@@ -81,7 +81,7 @@ class DriverCapabilities:
     def _make(self, name: str, device: int, mode: int) -> None:
         path = self._dev / name
         with contextlib.suppress(FileNotFoundError):
-            found = path.stat()
+            found = path.lstat()
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:
                 return
             path.unlink()

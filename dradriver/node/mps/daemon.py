@@ -2,6 +2,7 @@
 
 What it is asked is a line of text, and so is what it answers; a line that it refuses is an answer like any other, with
 exit status 0, so what was set is read back. ``-d`` returns before the daemon listens, and also where it then cannot.
+Clients have its ``pipe`` and ``shm`` mounted and may be root: what stands there is theirs as much as the daemon's.
 Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
 """
 
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.node import files
 from dradriver.node.errors import SetupError
@@ -34,6 +35,7 @@ _CALL_S: Final = 10.0
 _START_S: Final = 5.0
 _QUIT_S: Final = 5  # the servers' clients have so long; their claims are gone
 _LOOK_S: Final = 0.05
+_MOST_SAID: Final = 1 << 16
 _AMOUNT: Final = re.compile(r"([0-9]+)([MG])B?")
 
 
@@ -60,6 +62,13 @@ class Daemon:
         self._root = root
         self._path = path
         self._quit_s = quit_s
+        pipe, log = (enter.PIPE, enter.LOG) if root is not None else (folder / "pipe", folder / "log")
+        self._env = {
+            "CUDA_VISIBLE_DEVICES": gpu,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(log),
+        }
+        self._known: _Process | None = None  # as it was seen before any client could say otherwise
 
     def start(self, server: Server) -> None:
         """Have it run with these limits; one that runs already gets them.
@@ -69,6 +78,7 @@ class Daemon:
             OSError: A folder cannot be made or mounted.
         """
         if not self.alive():
+            self._kill()
             self._clear()
             for name in ("pipe", "log", "shm"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -84,8 +94,10 @@ class Daemon:
 
     def alive(self) -> bool:
         """Return whether it runs."""
-        pid = self._pid()
-        return pid is not None and _is_mps(pid)
+        if self._known is None or not self._known.goes_on():
+            found = _process(pid) if (pid := self._pid()) is not None else None
+            self._known = found if found is not None and self._owns(found) else None
+        return self._known is not None
 
     def stop(self) -> None:
         """End it, and its servers with it, and leave nothing of it; none running is fine.
@@ -94,19 +106,12 @@ class Daemon:
             SetupError: It goes on.
             OSError: Something of it is still there.
         """
-        servers: list[int] = []
+        servers = self._servers()
         with contextlib.suppress(SetupError):
             if self.alive():
-                servers = [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
                 self.ask(f"quit -t {self._quit_s}")
                 self._until(lambda: not self.alive(), 2 * self._quit_s, "goes on")
-        daemon = self._pid()
-        for pid in (daemon, *servers):
-            if pid is not None and _is_mps(pid):
-                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self._until(lambda: not self.alive(), _QUIT_S, "cannot be killed")
+        self._kill(*servers)
         enter.unmount(self.folder / "shm")
         self._clear()
 
@@ -147,27 +152,42 @@ class Daemon:
             return int((self.folder / "pipe" / _PID_FILE).read_text())
         return None
 
+    def _owns(self, process: _Process) -> bool:
+        """Return whether a process of MPS serves this GPU from this folder."""
+        with contextlib.suppress(OSError):
+            env = Path(f"/proc/{process.pid}/environ").read_bytes().lower().split(b"\0")
+            return all(f"{name}={value}".lower().encode() in env for name, value in self._env.items())
+        return False
+
+    def _servers(self) -> list[_Process]:
+        """Return the daemon's children, which may have been given another environment."""
+        known = self._known if self.alive() else None
+        return [] if known is None else [one for one in _processes() if one.parent == known.pid]
+
+    def _kill(self, *servers: _Process) -> None:
+        """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
+        more = [] if self._known is None else [self._known]
+        left = {*servers, *more, *(one for one in _processes() if self._owns(one))}
+        for one in left:
+            if one.goes_on():
+                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, one.pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+        self._until(lambda: not any(one.goes_on() for one in left), _QUIT_S, "cannot be killed")
+
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
         for name in ("pipe", "shm"):
             for path in (self.folder / name).glob("*"):
-                if not path.is_dir():
-                    files.remove(path, durable=False)
+                files.remove(path, durable=False)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
         """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
-        pipe, log = (enter.PIPE, enter.LOG) if self._root is not None else (self.folder / "pipe", self.folder / "log")
-        env = {
-            "PATH": self._path,
-            "CUDA_VISIBLE_DEVICES": self._gpu,
-            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(log),
-        }
         prefix: list[str] = []
         if self._root is not None:
             prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
         with tempfile.TemporaryFile() as output:
-            command = [*prefix, PROGRAM, *words]
+            command, env = [*prefix, PROGRAM, *words], {"PATH": self._path} | self._env
             try:
                 process = subprocess.Popen(  # noqa: S603  # the driver's own program, with words of ours
                     command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=env
@@ -181,7 +201,7 @@ class Daemon:
                 process.communicate()
                 raise SetupError(f"{PROGRAM} has not answered for {_CALL_S:.0f} s") from error
             output.seek(0)
-            said = output.read().decode("utf-8", "replace")
+            said = output.read(_MOST_SAID).decode("utf-8", "replace")
         if process.returncode:
             last = said.strip().splitlines()[-1:] or ["no word"]
             raise SetupError(f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0]}")
@@ -195,10 +215,30 @@ class Daemon:
             time.sleep(_LOOK_S)
 
 
-def _is_mps(pid: int) -> bool:
-    """Return whether a process is one of MPS: its number may be another's by now."""
+class _Process(NamedTuple):
+    """A process of MPS: its number may be another's later, but not with the same start."""
+
+    pid: int
+    parent: int
+    started: int
+
+    def goes_on(self) -> bool:
+        now = _process(self.pid)
+        return now is not None and now.started == self.started
+
+
+def _processes() -> list[_Process]:
+    """Return the processes of MPS that there are."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [found for pid in pids if (found := _process(pid)) is not None]
+
+
+def _process(pid: int) -> _Process | None:
+    """Return a process; None of one that is none of MPS, or is over."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         name, _, rest = status.partition("(")[2].rpartition(")")
-        return name.startswith(_NAME) and rest.split()[0] not in ("Z", "X")
-    return False
+        words = rest.split()  # from the third field on, proc_pid_stat(5)
+        if name.startswith(_NAME) and words[0] not in ("Z", "X"):
+            return _Process(pid, int(words[1]), int(words[19]))
+    return None

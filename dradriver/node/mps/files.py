@@ -137,7 +137,7 @@ class MpsFolder:
         path = self.of(gpu) / _READY
         found = self._read(path)
         try:
-            fresh = time.time() - path.stat().st_mtime < STALE_S
+            fresh = abs(time.time() - path.stat().st_mtime) < STALE_S
         except FileNotFoundError:
             return None
         return found if fresh else None

@@ -77,7 +77,10 @@ class Supervisor:
         if kept is None or kept.wanted != wanted:
             if kept is None:
                 self._folder.answer_none(name)  # of a process before this one
-            kept = self._kept[name] = _Kept(wanted, self._daemon(wanted.gpu, self._folder.of(wanted.gpu)))
+                daemon = self._daemon(wanted.gpu, self._folder.of(wanted.gpu))
+            else:
+                daemon = kept.daemon
+            kept = self._kept[name] = _Kept(wanted, daemon)
         now = self._clock()
         if kept.serves and kept.daemon.alive():
             if now - kept.said_s >= KEEP_S:

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 KEY: Final = names.PREFIX + "mode-changes"
 GRACE_S: Final = 60.0
-ASK_S: Final = 30.0  # how often to ask the API server of a GPU, which has all claims read
+ASK_S: Final = 30.0  # how often to ask the API server at most, which has all claims of the cluster read
+MOST_ASK_S: Final = 300.0  # how often at last of one GPU, that a claim may have for days whose pod never starts
 LOOK_S: Final = 5.0  # how often to look whether a GPU may change by now
 
 
@@ -42,12 +43,14 @@ class _Waiting(msgspec.Struct):
     Attributes:
         wall: Since what time of day.
         kept_off: Since when new claims are kept off it, by the clock; None while they are not.
-        asked: When the API server was asked last, by the clock.
+        asked: How often the API server was asked.
+        again: When it may be asked again, by the clock.
     """
 
     wall: float
     kept_off: float | None = None
-    asked: float = -math.inf
+    asked: int = 0
+    again: float = -math.inf
 
 
 class Changing:
@@ -90,6 +93,7 @@ class Changing:
         self.modes: dict[str, Mode] = {} if remembered is None else remembered.read()
         self.waiting: dict[str, _Waiting] = {}
         self.ripe: set[str] = set()
+        self._again = -math.inf  # when the API server may be asked again of any GPU
 
     def decide(
         self,
@@ -127,12 +131,15 @@ class Changing:
                 free = self._waited(waiting, gpu.uuid in kept_off) and used is not None and gpu.uuid not in used
                 if free and (gpu.uuid not in asked or allocated is None):
                     free = False
-                    if self._clock() - waiting.asked >= ASK_S:
-                        waiting.asked = self._clock()
+                    if self._clock() >= max(waiting.again, self._again):
+                        waiting.again = self._clock() + min(ASK_S * 2**waiting.asked, MOST_ASK_S)
+                        waiting.asked = min(waiting.asked + 1, 10)
                         self.ripe.add(gpu.uuid)
                 if not free or _holds(gpu, allocated or ()):
                     mode, taints[gpu.uuid] = before, [taint(KEY, waiting.wall)]
             decided[gpu.uuid] = mode
+        if self.ripe:
+            self._again = self._clock() + ASK_S
         self.modes |= decided
         if self._remembered is not None:
             self._remembered.write(self.modes)

@@ -26,13 +26,20 @@ class Remembered:
         self._known: dict[str, Mode] = {}
 
     def read(self) -> dict[str, Mode]:
-        """Return what was written last, by GPU's uuid; nothing where there is no such file, or it is damaged."""
+        """Return what was written last, by GPU's uuid; nothing of what cannot be read."""
         try:
-            self._known = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Mode])
+            entries = msgspec.json.decode(self._path.read_bytes(), type=dict[str, msgspec.Raw])
         except FileNotFoundError:
-            pass
+            return {}
         except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
             logger.warning("as what GPUs were handed out is not known: %s: %s", self._path, error)
+            return {}
+        self._known = {}
+        for uuid, entry in entries.items():
+            try:
+                self._known[uuid] = msgspec.json.decode(entry, type=Mode)
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # a newer agent's word
+                logger.warning("as what GPU %s was handed out is not known: %s: %s", uuid, self._path, error)
         return dict(self._known)
 
     def write(self, modes: Mapping[str, Mode]) -> None:
