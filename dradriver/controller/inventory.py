@@ -169,16 +169,23 @@ class Inventory:
         return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
 
     def usable(self, device: Device, taken: Taken) -> bool | None:
-        """Return whether a GPU, or these parts of it, is listed and untainted; None while its pool is not complete."""
+        """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.
+
+        What a GPU is handed out as may have changed since it was promised.
+        """
         pool = self._pools.get(device[0])
         if pool is None:
             return None
-        own = pool.placed.get(device[1])
-        if own is None:
-            return device[1] in pool.usable
+        how = pool.parts.get(device[1])
         if taken is None:
-            return device[1] in pool.usable and not pool.parts[device[1]].only
-        return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+            return device[1] in pool.usable and not (how is not None and how.only)
+        if (own := pool.placed.get(device[1])) is not None:
+            return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+        return (
+            device[1] in pool.usable
+            and how is not None
+            and all(how.shared if isinstance(one, Amount) else how.sliced for one in taken)
+        )
 
     def holders(self, device: Device) -> Mapping[Key, Taken]:
         """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""

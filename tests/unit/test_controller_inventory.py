@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 
-from dradriver.allocator.request import Amount, NoPlaceError, Share
+from dradriver.allocator.request import Amount, Mig, NoPlaceError, Share
 from dradriver.api import slices
 from dradriver.api.objects import Node
 from dradriver.api.pins import Key, Slice, Taken
@@ -18,22 +18,31 @@ from dradriver.controller.inventory import Inventory
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.records import read_slice
 from dradriver.topology import profiles
+from tests.fakes.instances import in_mig_mode
 
+Instances = Sequence[tuple[str, int]]
 A, B, C = ("one", "a"), ("one", "b"), ("two", "c")
 SHARED = Mode(shared="mps")
 DYNAMIC = Mode(mig="dynamic")
 TOTAL = profiles.load("hgx-h100").gpus[0].memory_mib
 
 
-def inventory(*nodes: str, mode: Mode = SHARED) -> Inventory:
-    table = NodeTable()
+def inventory(
+    *nodes: str, mode: Mode = SHARED, table: NodeTable | None = None, taint: str = "", instances: Instances = ()
+) -> Inventory:
+    """Nodes whose GPUs are all handed out so; the first has these instances, and one device of each may be tainted."""
+    table = NodeTable() if table is None else table
     found = Inventory(table)
     for name in nodes:
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
         table.set_node(name, msgspec.convert({"metadata": metadata, "spec": {}, "status": {}}, Node))
         machine = profiles.load("hgx-h100", seed=name)
         modes = {gpu.uuid: mode for gpu in machine.gpus}
+        machine = in_mig_mode(machine, {0: list(instances)}) if instances else machine
         for piece in slices.build(machine, node=name, node_uid="u", modes=modes):
+            for device in piece["spec"].get("devices", ()):
+                if device["name"] == taint:
+                    device["taints"] = [{"key": "k", "effect": "NoSchedule"}]
             found.set_slice(None, read_slice(msgspec.Raw(json.dumps(piece).encode())))
     return found
 
@@ -125,3 +134,91 @@ def best(found: Inventory) -> object:
         return found.fleet.rank(Share(amounts=(Amount(40, 1000), Amount(20, 1000))))
     except NoPlaceError as error:
         return str(error)
+
+
+STATIC = Mode(mig="static")
+TWO = [("1g.10gb", 0), ("3g.40gb", 4)]
+SMALL, LARGE = Slice("1g.10gb", 0, 1), Slice("3g.40gb", 4, 4)
+
+
+def instance(one: Slice) -> tuple[str, str]:
+    first = profiles.load("hgx-h100", seed="n").gpus[0]
+    return "n", slices.part_name(first.uuid, next(p.id for p in first.profiles if p.name == one.profile), one.start)
+
+
+def test_instances_are_held_as_parts_of_their_gpu_whichever_is_asked_for() -> None:
+    found = inventory("n", mode=STATIC, instances=TWO)
+    found.hold(A, {instance(SMALL): None, instance(LARGE): None})
+    found.hold(B, {gpu("n"): (SMALL,)})
+    found.hold(C, {gpu("n"): None, instance(SMALL): None})
+    for device in (gpu("n"), instance(SMALL), instance(LARGE)):
+        held = found.holders(device)
+        assert set(held[A] or ()) == {SMALL, LARGE}
+        assert held[B] == (SMALL,)
+        assert held[C] is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "taken", "usable"),
+    [
+        (Mode(), None, True),
+        (Mode(), share(1), False),
+        (Mode(), (SMALL,), False),
+        (SHARED, None, True),
+        (SHARED, share(1), True),
+        (SHARED, (SMALL,), False),
+        (DYNAMIC, None, True),
+        (DYNAMIC, (SMALL,), True),
+        (DYNAMIC, share(1), False),
+        (Mode(mig="placements"), None, True),
+        (Mode(mig="placements"), (SMALL, LARGE), True),
+        (Mode(mig="placements"), share(1), False),
+        (STATIC, None, False),
+        (STATIC, (SMALL, LARGE), True),
+        (STATIC, (Slice("1g.10gb", 1, 1),), False),
+        (STATIC, share(1), False),
+    ],
+)
+def test_a_promise_can_be_kept_as_long_as_the_gpu_is_handed_out_so(mode: Mode, taken: Taken, usable: bool) -> None:
+    found = inventory("n", mode=mode, instances=TWO if mode == STATIC else ())
+    assert found.usable(gpu("n"), taken) is usable
+
+
+def test_what_is_tainted_is_of_no_use_and_nothing_more_is_given_of_it() -> None:
+    found = inventory("n", mode=STATIC, instances=TWO, taint=instance(SMALL)[1])
+    assert found.usable(gpu("n"), (SMALL,)) is False
+    assert found.usable(gpu("n"), (LARGE,)) is True
+    found = inventory("n", taint=gpu("n")[1])
+    found.hold(A, {gpu("n"): share(10)})
+    assert found.usable(gpu("n"), share(1)) is False
+    (choice,) = found.fleet.rank(Share(amounts=(Amount(10, 1),)))
+    assert choice.containers[0][0].gpu != 0
+
+
+@pytest.mark.parametrize("mode", [SHARED, DYNAMIC])
+def test_a_gpu_of_another_namespace_is_not_offered(mode: Mode) -> None:
+    found = inventory("n", mode=msgspec.structs.replace(mode, exclusive_to="namespace"))
+    found.hold(A, {gpu("n"): share(10) if mode == SHARED else (SMALL,)})
+    request = Share(amounts=(Amount(10, 1),)) if mode == SHARED else Mig(profiles=(("1g.10gb",),))
+    for namespace, same in (("one", True), ("two", False), ("one", True)):
+        found.look_as(namespace)
+        (choice,) = found.fleet.rank(request)
+        assert (choice.containers[0][0].gpu == 0) is same
+
+
+def test_who_waits_is_asked_again_when_something_may_have_become_free_and_else_not() -> None:
+    table = NodeTable()
+    found = inventory("n", mode=DYNAMIC, table=table)
+
+    def news(claim: Key, taken: Taken | str) -> bool:
+        before = table.clock
+        found.hold(claim, {} if isinstance(taken, str) else {gpu("n"): taken})
+        return table.clock != before
+
+    assert not news(A, None)
+    assert news(A, (SMALL,)), "it is known now which part it is"
+    assert not news(B, (LARGE,)), "who takes gives nobody anything"
+    assert news(B, "nothing")
+    assert not news(B, None)
+    assert not news(A, "nothing"), "somebody has it whole"
+    assert news(B, "nothing")
