@@ -222,3 +222,19 @@ def test_who_waits_is_asked_again_when_something_may_have_become_free_and_else_n
     assert not news(B, None)
     assert not news(A, "nothing"), "somebody has it whole"
     assert news(B, "nothing")
+
+
+def test_beside_who_has_a_gpu_whole_nothing_is_given_whatever_parts_are_on_it() -> None:
+    found = inventory("n")
+    found.hold(A, {gpu("n"): None})
+    found.hold(B, {gpu("n"): share(10)})
+    (choice,) = found.fleet.rank(Share(amounts=(Amount(10, 1),)))
+    assert choice.containers[0][0].gpu != 0
+
+
+def test_a_gpu_that_is_never_whole_is_no_free_one_and_its_tainted_instance_nobodys() -> None:
+    found = inventory("n", mode=STATIC, instances=TWO, taint=instance(SMALL)[1])
+    assert found.free().tolist()[0] == 7
+    assert found.fleet.rank(Mig(profiles=(("3g.40gb",),)))
+    with pytest.raises(NoPlaceError):
+        found.fleet.rank(Mig(profiles=(("1g.10gb",),)))
