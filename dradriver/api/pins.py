@@ -169,11 +169,12 @@ def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, le
     said = asked.capacity.requests
     if isinstance(part, SharePart):
         return mig is None and _amount(said) == part.amount
+    size = quantity.whole(said.get(names.CAPACITY_MEMORY_SLICES, "0"))
+    if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
+        return False
     if mig is None:
         return [one.cel.expression for one in asked.selectors] == [claims.placement_selector(uuid, part, ledger)]
-    return (mig.profile, mig.starts) == (part.profile, {uuid: part.start}) and quantity.whole(
-        said.get(names.CAPACITY_MEMORY_SLICES, "0")
-    ) == part.size > 0
+    return (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
 
 
 def _amount(capacities: Mapping[str, str]) -> Amount:

@@ -8,6 +8,7 @@ pods        what is kept of pods: ours whole, of others what they take
 nodes       all nodes as arrays: whom they take, what they have left
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
+tenants     which nodes a namespace has parts on that no other may have beside it
 
 What is done:
 

@@ -21,6 +21,7 @@ from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
 from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.records import OwnSlice, PartsOf, SliceRecord
+from dradriver.controller.tenants import Tenants
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
 
@@ -76,13 +77,16 @@ class Inventory:
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._viewer = ""
-        self._exclusive: set[str] = set()  # pools with GPUs whose parts are of one namespace at a time
+        self._tenants = Tenants()
 
     def look_as(self, namespace: str) -> None:
-        """Let the fleet offer from now on what a pod of this namespace may have parts of."""
+        """Let the fleet offer from now on what a pod of this namespace may have parts of.
+
+        A GPU whose parts are of one namespace at a time is offered to all alike, but where one of the two has parts.
+        """
         if namespace != self._viewer:
+            self._dirty |= self._tenants.nodes(self._viewer) | self._tenants.nodes(namespace)
             self._viewer = namespace
-            self._dirty |= self._exclusive
 
     @property
     def fleet(self) -> Fleet:
@@ -165,16 +169,23 @@ class Inventory:
         return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
 
     def usable(self, device: Device, taken: Taken) -> bool | None:
-        """Return whether a GPU, or these parts of it, is listed and untainted; None while its pool is not complete."""
+        """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.
+
+        What a GPU is handed out as may have changed since it was promised.
+        """
         pool = self._pools.get(device[0])
         if pool is None:
             return None
-        own = pool.placed.get(device[1])
-        if own is None:
-            return device[1] in pool.usable
+        how = pool.parts.get(device[1])
         if taken is None:
-            return device[1] in pool.usable and not pool.parts[device[1]].only
-        return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+            return device[1] in pool.usable and not (how is not None and how.only)
+        if (own := pool.placed.get(device[1])) is not None:
+            return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+        return (
+            device[1] in pool.usable
+            and how is not None
+            and all(how.shared if isinstance(one, Amount) else how.sliced for one in taken)
+        )
 
     def holders(self, device: Device) -> Mapping[Key, Taken]:
         """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
@@ -182,8 +193,11 @@ class Inventory:
         if pool is None:
             return self.holds.holders(device)
         gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
-        held = dict(_believed(pool.machine, gpu, self.holds.holders((device[0], gpu))))
-        for name, one in pool.placed.get(gpu, {}).items():
+        own = self.holds.holders((device[0], gpu))
+        if gpu not in pool.placed:
+            return _believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
+        held = dict(_believed(pool.machine, gpu, own))
+        for name, one in pool.placed[gpu].items():
             for claim in self.holds.holders((device[0], name)):
                 before = held.get(claim, ())
                 held[claim] = None if before is None else (*before, one)
@@ -238,7 +252,6 @@ class Inventory:
 
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
-        self._exclusive.discard(name)
         found = self._current(name)
         if found:
             machine = next((piece.machine for piece in found if piece.machine is not None), None)
@@ -258,8 +271,6 @@ class Inventory:
                 counted = any(one.counted for one in own.values())
                 offered = _offered(machine, placed, own)
                 self._pools[name] = _Pool(devices, usable, parts, placed, counted, machine, offered)
-                if any(how.exclusive for how in parts.values()):
-                    self._exclusive.add(name)
         self._offer(name)
 
     def _current(self, name: str) -> list[SliceRecord]:
@@ -287,6 +298,7 @@ class Inventory:
             if row >= len(self._free):
                 self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
             self._free[row] = 0
+        self._tenants.set(name, ())
         if pool is None or row is None:
             self._fleet.remove(name)
             return
@@ -329,6 +341,7 @@ class Inventory:
         rules: list[tuple[int, ShareRule]] = []
         memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
         found: dict[int, list[Part]] = {}
+        tenants: set[str] = set()
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
             if how is None or device not in pool.usable:
@@ -336,7 +349,9 @@ class Inventory:
             held = self.holders((name, device))
             if how.only:
                 only.add(number)
-            others = how.exclusive and any(claim[0] != self._viewer for claim in held)
+            own = {namespace for namespace, _ in held} if how.exclusive else set()
+            tenants |= own
+            others = not own <= {self._viewer}
             if how.sliced and not others:
                 sliced.add(number)
             if how.shared and not others:
@@ -350,6 +365,7 @@ class Inventory:
                 taken += [one for one in blocked if one not in taken]
                 if taken:
                     found[number] = [_part(number, one) for one in taken]
+        self._tenants.set(name, tenants)
         offer = Offer(
             shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only), rules=tuple(rules)
         )

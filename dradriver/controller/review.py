@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import PartChoice
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key
+from dradriver.api.slices import device_name
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
 from dradriver.controller.picture import Picture
@@ -148,8 +148,8 @@ def _promised(
     if entry.unschedulable_at is not None and not pod.status.nominated_node_name:
         # Nothing tells whether the scheduler has tried this claim, or still speaks of the one before.
         if _overlooked(entry, claim, picture):
-            # kube-scheduler counts capacity twice that it allocates and sees allocated at the same time, and then lets
-            # a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
+            # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
+            # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
             overlooked = entry.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
             return Wait(until=overlooked) if now < overlooked else Withdraw(claim, Cause.OVERLOOKED)
         patient = entry.unschedulable_at + unschedulable_s * 2.0 ** min(entry.failures, 6)
@@ -161,9 +161,16 @@ def _promised(
 
 
 def _overlooked(entry: Entry, claim: ClaimRecord, picture: Picture) -> bool:
-    """Return whether the scheduler may find no room for a part by mistake: until it was made anew once."""
-    part = claim.pin is not None and isinstance(claim.pin.choice, PartChoice)
-    return part and not entry.renewed and picture.fits(claim)
+    """Return whether the scheduler may find no room for a part by mistake: until it was made anew once.
+
+    So it is with devices that claims share: what they have is a sum. A MIG slice may also be a device of its own.
+    """
+    pin = claim.pin
+    if pin is None or entry.renewed:
+        return False
+    own = {device_name(uuid) for uuid in picture.inventory.placed(pin.choice.node)}
+    summed = any(taken is not None and device not in own for (_, device), taken in pin.taken.items())
+    return summed and picture.fits(claim)
 
 
 def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:

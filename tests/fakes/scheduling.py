@@ -37,7 +37,10 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
             one = result(node, name, request["name"])
             if device.get("allowMultipleAllocations"):
                 asked = request["exactly"].get("capacity", {}).get("requests", {})
-                takes = {key: asked.get(key, c["requestPolicy"]["default"]) for key, c in device["capacity"].items()}
+                rounded = {key: consumed(asked.get(key), capacity) for key, capacity in device["capacity"].items()}
+                takes = {key: text for key, text in rounded.items() if text is not None}
+                if len(takes) < len(rounded):
+                    return None
                 for key, text in takes.items():
                     own[key] = own.get(key, 0) + quantity.whole(text)
                     if own[key] > quantity.whole(device["capacity"][key]["value"]):
@@ -48,6 +51,25 @@ def results(node: str, devices: Mapping[str, Object], claim: Object, claims: Ite
                 return None
             found.append(one)
     return found
+
+
+def consumed(asked: str | None, capacity: Object) -> str | None:
+    """Return what a request takes of a capacity by its policy, rounded up; None for more than anybody may have.
+
+    A range's values were tried with Kubernetes 1.36.3; of valid ones it is the next (KEP-5075).
+    """
+    policy = capacity["requestPolicy"]
+    text: str = policy["default"]
+    if asked is None:
+        return text
+    unit = "Mi" if text.endswith("Mi") else ""
+    one, wanted = quantity.whole(f"1{unit}"), quantity.whole(asked)
+    if (valid := policy.get("validValues")) is not None:
+        return min((each for each in valid if quantity.whole(each) >= wanted), key=quantity.whole, default=None)
+    within = {key: quantity.whole(each) for key, each in policy["validRange"].items()}
+    steps = max(-(-(wanted - within["min"]) // within["step"]), 0)
+    taken = within["min"] + steps * within["step"]
+    return None if taken > within["max"] else f"{taken // one}{unit}"
 
 
 def _has(device: Object, asked: Mapping[str, str]) -> bool:

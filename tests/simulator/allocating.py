@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dradriver.api import names
+from tests.fakes import scheduling
 from tests.fakes.apistore import Object
 from tests.simulator.taking import Homes, amount, selected
 
@@ -56,10 +57,12 @@ class Room:
             small = any(amount(capacity[name]["value"]) < amount(text) for name, text in requests.items())
             counted = any(self._counted[key] + value > 1 for key, value in _counters(device))
             return None if small or counted or used is not None else {}
-        consumed = {name: requests.get(name, each["requestPolicy"]["default"]) for name, each in capacity.items()}
-        for name, text in consumed.items():
-            if (used or {}).get(name, 0) + amount(text) > amount(capacity[name]["value"]):
+        consumed: dict[str, str] = {}
+        for name, each in capacity.items():
+            text = scheduling.consumed(requests.get(name), each)
+            if text is None or (used or {}).get(name, 0) + amount(text) > amount(each["value"]):
                 return None
+            consumed[name] = text
         return consumed
 
     def _take(self, result: Object) -> None:

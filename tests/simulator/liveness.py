@@ -112,16 +112,16 @@ class Liveness:
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
                     yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
-                    if self._first_part(uid) and truth.fits(uid):
+                    if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
 
-    def _first_part(self, uid: str) -> bool:
-        """Return whether a claim with a part is the first that its pod ever had."""
-        made = self._world.truth.made
-        return None not in made[uid].takes.values() and all(
-            other.pod != made[uid].pod for one, other in made.items() if one != uid
-        )
+    def _first_part(self, claim: Object) -> bool:
+        """Return whether a claim of parts of devices that claims share is the first that its pod ever had."""
+        made, uid = self._world.truth.made, claim["metadata"]["uid"]
+        share = any(part.cores for takes in made[uid].takes.values() for part in takes or ())
+        on_demand = any("mig" in one["opaque"]["parameters"] for one in claim["spec"]["devices"].get("config", ()))
+        return (share or on_demand) and all(other.pod != made[uid].pod for one, other in made.items() if one != uid)
 
     def _pods(self) -> Iterator[State]:
         world = self._world

@@ -17,6 +17,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
 OURS: Final = ("", "default-scheduler")
+_PARTS: Final = frozenset((names.SHARE_CLASS, names.MIG_CLASS))
 AGAIN_S: Final = 5.0  # unschedulable pods are tried again at the latest
 
 
@@ -27,8 +28,8 @@ class Scheduler:
         refused: Nodes by pod that it finds infeasible for reasons of its own: anti-affinity, host ports, volumes.
         paused_until: It does nothing before.
         nominates: How often an unschedulable pod gets a nominated node, which lasts.
-        overlooks: How often it does not see that a share fits, until a slice is written or some device is given back
-            (seen with 1.36.3, of shares that are bound at the same time).
+        overlooks: How often it does not see that a part fits, until a slice is written or some device is given back
+            (seen with 1.36.3, of shares that are bound at the same time; a slice made on demand is counted likewise).
     """
 
     def __init__(self, server: Server, truth: Truth, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -40,7 +41,7 @@ class Scheduler:
         self._planned = False
         self._assumed: dict[Key, tuple[str, Object]] = {}
         self._reserved: dict[Key, list[Object]] = {}
-        self._overlooked: dict[str, bool] = {}  # claims of shares that it has looked at, by uid
+        self._overlooked: dict[str, bool] = {}  # claims of parts that it has looked at, by uid
         server.listeners.append(self._happened)
         self._again()
 
@@ -125,11 +126,10 @@ class Scheduler:
         return self.allocate(claim, node)
 
     def _overlooks(self, claim: Object) -> bool:
-        """Return whether it does not see the room for a claim with a part of a device that others have too."""
-        requests = claim["spec"].get("devices", {}).get("requests", ())
-        if not any(
-            request["exactly"]["deviceClassName"] in (names.SHARE_CLASS, names.MIG_CLASS) for request in requests
-        ):
+        """Return whether it does not see the room for a claim of a part of a device that claims share."""
+        requests = [request["exactly"] for request in claim["spec"].get("devices", {}).get("requests", ())]
+        single = any("parentUUID" in str(exactly.get("selectors")) for exactly in requests)
+        if single or not any(exactly["deviceClassName"] in _PARTS for exactly in requests):
             return False
         uid = claim["metadata"]["uid"]
         if uid not in self._overlooked:

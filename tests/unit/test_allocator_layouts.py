@@ -167,3 +167,32 @@ def test_a_gpu_without_profiles_has_no_layout_nor_one_with_more_states_than_can_
     assert layout_of(()) is None
     many = tuple(profile(f"1g.{n + 1}gb", compute=1, most=16, starts=tuple(range(16)), size=1) for n in range(2))
     assert layout_of(many) is None
+
+
+def nonsense(profiles: int, slices: int, *, most: int = 16, compute: int = 1) -> tuple[MigProfile, ...]:
+    """Profiles as no GPU has them, each of one memory slice anywhere."""
+    return tuple(
+        MigProfile(
+            id=number, name=f"{number + 1}g.1gb", size=1, starts=tuple(range(slices)), most=most, compute=compute,
+            memory_mib=1000,
+        )
+        for number in range(profiles)
+    )  # fmt: skip
+
+
+def test_of_as_many_profiles_as_a_machine_may_have_costs_stay_costs() -> None:
+    found = layout_of(nonsense(32, 4))
+    assert found is not None
+    assert found.worth[0] == found.worth.max() > found.worth.min() == 0
+    fits = found.cost < NONE
+    assert fits[0].all()
+    assert not fits[found.closed].any()
+    assert (found.cost[fits] > 0).all()
+    assert (found.order[fits] < NONE).all()
+    assert (found.order[fits] >= found.cost[fits]).all()
+
+
+def test_a_gpu_with_more_ways_to_be_sliced_than_any_has_is_not_sliced() -> None:
+    assert layout_of(nonsense(32, 13)) is None
+    assert layout_of(nonsense(32, 16)) is None
+    assert layout_of(nonsense(3, 10)) is not None

@@ -127,6 +127,16 @@ def test_a_placement_that_is_not_the_selectors_is_none_of_ours() -> None:
     assert pin(read(claim)) is None
 
 
+@pytest.mark.parametrize("placed", [(), ("GPU-b",)])
+@pytest.mark.parametrize(("start", "size"), [(4, 10**9), (4, 3), (4, 0), (4, -1), (64, 4), (-1, 4), (10**12, 4)])
+def test_a_slice_that_no_gpu_has_is_none_of_ours(start: int, size: int, placed: tuple[str, ...]) -> None:
+    claim = made(MigPart(gpu=1, profile="3g.40gb", start=start, size=4), placed=placed)
+    choice = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE])
+    choice["containers"][0][0]["size"] = size
+    claim["metadata"]["annotations"][names.CHOICE] = msgspec.json.encode(choice).decode()
+    assert pin(read(claim)) is None
+
+
 def test_no_text_breaks_out_of_its_quotes() -> None:
     part = msgspec.structs.replace(SLICE, profile='" || true || "')
     text = claims.placement_selector('GPU-"\\n', part)

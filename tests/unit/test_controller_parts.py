@@ -9,6 +9,7 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api import names, slices
 from dradriver.api.abilities import Abilities
+from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
@@ -207,7 +208,7 @@ async def test_a_gpu_of_one_namespace_only_takes_no_shares_of_another() -> None:
     assert cluster.machines["a"].gpus[cluster.gpus("p")[1][0]].uuid not in str(found)
 
 
-async def refused(amount: Amount | tuple[str, ...] | int, *, mode: Mode) -> tuple[GpuCluster, Entry]:
+async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Entry]:
     """Return a cluster with a lifted pod that the scheduler finds no room for, and the pod's entry."""
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=mode)
@@ -221,9 +222,7 @@ async def refused(amount: Amount | tuple[str, ...] | int, *, mode: Mode) -> tupl
 
 
 @pytest.mark.parametrize(("part", "mode"), [(QUARTER, SHARED), (("1g.10gb",), DYNAMIC)])
-async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(
-    part: Amount | tuple[str, ...], mode: Mode
-) -> None:
+async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(part: Asked, mode: Mode) -> None:
     cluster, entry = await refused(part, mode=mode)
     picture = cluster.worker.picture
     assert review(entry, picture, 10.0) == Wait(until=11.0)
@@ -234,8 +233,10 @@ async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(
     assert review(entry, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
 
 
-async def test_a_share_that_fits_no_more_and_whole_gpus_are_not_thought_overlooked() -> None:
+async def test_a_share_that_fits_no_more_and_devices_of_one_claim_are_not_thought_overlooked() -> None:
     cluster, entry = await refused(8, mode=Mode())
+    assert review(entry, cluster.worker.picture, 10.0) == Wait(until=15.0)
+    cluster, entry = await refused(("1g.10gb",), mode=Mode(mig="placements"))
     assert review(entry, cluster.worker.picture, 10.0) == Wait(until=15.0)
     cluster, entry = await refused(QUARTER, mode=SHARED)
     claim = cluster.worker.picture.claim_of(entry.pod)

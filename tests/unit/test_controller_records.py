@@ -6,9 +6,13 @@ import msgspec
 import pytest
 
 from dradriver.api import names, slices
+from dradriver.api.policies.model import MigWord
+from dradriver.api.policies.modes import Mode
 from dradriver.controller import records
 from dradriver.topology import codec, profiles
+from dradriver.topology.machine import Machine
 from tests.fakes.apirules import Object
+from tests.fakes.instances import in_mig_mode
 
 
 def piece(profile: str, seed: str) -> Object:
@@ -34,6 +38,23 @@ def test_a_machine_whose_gpus_are_not_all_devices_is_read_whole() -> None:
     obj = piece("dgx1-v100", "a")
     del obj["spec"]["devices"][3:]
     assert kept(obj).machine == codec.decode(obj["metadata"]["annotations"][names.MACHINE])
+
+
+@pytest.mark.parametrize("mig", ["off", "placements", "dynamic", "static"])
+def test_machines_of_a_kind_are_kept_once_however_they_are_handed_out(mig: MigWord) -> None:
+    found = []
+    for seed in ("a", "b"):
+        machine = profiles.load("hgx-h100", seed=seed)
+        if mig == "static":
+            machine = in_mig_mode(machine, {0: [("1g.10gb", 0), ("3g.40gb", 4)]})
+        modes = {gpu.uuid: Mode(mig=mig) for gpu in machine.gpus}
+        first = slices.build(machine, node=seed, node_uid="u", modes=modes)[0]
+        one = kept(first).machine
+        assert one == codec.decode(first["metadata"]["annotations"][names.MACHINE])
+        assert isinstance(one, Machine)
+        found.append(one)
+    assert found[0].links is found[1].links
+    assert found[0] != found[1]
 
 
 def test_a_damaged_machine_says_why_and_harms_no_other_of_its_kind() -> None:

@@ -18,7 +18,9 @@ from dradriver.topology.machine import MigProfile
 
 NONE = 1 << 30  # a cost that nothing has
 _MOST_STATES = 1 << 13
+_MOST_STEPS = 1 << 16  # from state to state: twenty times as many as a GPU of today has
 _MOST_WORTH = (1 << 8) - 1  # that is told apart
+_MOST_COUNTED = 16  # profiles that count for more than the next: costs stay within 32 bits
 
 Counts = tuple[int, ...]
 _Key = tuple[int, int, Counts]  # memory slices as a mask, compute slices, instances of the profiles that are counted
@@ -99,7 +101,8 @@ class Layout:
             for (profile, _), then in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
         room = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)  # the most is last
-        self.worth: NDArray[np.int32] = room @ (1 << np.arange(len(profiles), dtype=np.int32))
+        weight = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
+        self.worth: NDArray[np.int32] = room @ (1 << weight)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
         for (taken, _, _), state in states.keys.items():
@@ -207,6 +210,7 @@ def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], co
     keys: dict[_Key, int] = {(0, 0, (0,) * len(counted)): 0}
     queue = list(keys)
     after: list[dict[tuple[int, int], int]] = []
+    steps = 0
     for slices, used, counts in queue:
         found: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
@@ -223,7 +227,8 @@ def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], co
                     queue.append(then)
                 found[number, start] = keys[then]
         after.append(found)
-        if len(keys) > _MOST_STATES:
+        steps += len(found)
+        if len(keys) > _MOST_STATES or steps > _MOST_STEPS:
             return None
     return _States(after, keys, counted, compute)
 
