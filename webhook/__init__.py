@@ -8,6 +8,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``advice`` warns of what spoils it
     update        what a changed pod should be: what the driver wrote is carried over
+    beside        what a pod cannot have where another driver hands out the GPUs
     wanted        what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
     validate      claims and templates with configurations for this driver

@@ -10,9 +10,10 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.kube.labels import Labelled
 from dradriver.kube.policies import PoliciesFile
-from webhook import create, patch, review, update, validate, view
+from webhook import beside, create, patch, review, update, validate, view
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,12 @@ class Admission:
     Args:
         controller_user: The controller's user name; its updates of pods pass untouched.
         policies: What names of policies and workloads stand for; the defaults without it.
+        ledger: Whose devices are handed out.
     """
 
-    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
+    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None, ledger: Ledger = OURS) -> None:
         self._controller_user = controller_user
+        self._ledger = ledger
         self._policies = policies or PoliciesFile()
         self._paths = {"/mutate-pods": self.mutate_pod, "/validate-claims": validate_claim}
 
@@ -82,6 +85,8 @@ class Admission:
             if request.operation == "CREATE":
                 pod = view.read(request.object)
                 want, warnings = create.create(pod, policies)
+                if want is not None and self._ledger is not OURS:
+                    warnings += beside.check(want, self._ledger)
             elif request.operation == "UPDATE":
                 pod = view.read(request.object)
                 want, warnings = update.update(pod, view.read(request.old_object), policies)

@@ -8,6 +8,7 @@ pods        what is kept of pods: ours whole, of others what they take
 nodes       all nodes as arrays: whom they take, what they have left
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
+theirs      another driver's devices as GPUs by identity
 
 What is done:
 

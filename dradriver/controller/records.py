@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names, pins
-from dradriver.api.ledger import OURS
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
 from dradriver.kube import codec
@@ -61,27 +61,27 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.owner is not None and self.owner[1] == uid
 
 
-def claim_record(claim: Claim) -> ClaimRecord:
+def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
     """Return what is kept of a claim."""
     ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=_bare(claim.metadata),
         ours=ours,
         owner=pins.owner(claim),
-        pin=pins.pin(claim) if ours else None,
-        devices=None if claim.status.allocation is None else pins.allocated(claim),
+        pin=pins.pin(claim, ledger) if ours else None,
+        devices=None if claim.status.allocation is None else pins.allocated(claim, ledger),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
     )
 
 
-def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
+def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
     """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
 
     Raises:
         BadJson: It is no claim.
     """
     claim: Claim = codec.decode(data, Claim)
-    record = claim_record(claim)
+    record = claim_record(claim, ledger)
     return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
@@ -113,7 +113,7 @@ class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slice of this driver.
+    """A slice of this driver, or of the one whose devices are handed out.
 
     Attributes:
         metadata: Without labels and annotations.
@@ -125,6 +125,8 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parts: How those of its devices may be had in parts that may, by name.
         placed: Names of its devices that are a placement of a MIG profile.
         machine: The machine in its annotation, or why that cannot be read; None without one.
+        gpus: Of another driver's slice, which GPU each device is or is a part of: the uuid or, of a device without its
+            GPU's, ``pci/`` and the bus id; by the device's name.
     """
 
     metadata: Metadata
@@ -136,17 +138,18 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: dict[str, PartsOf]
     placed: frozenset[str]
     machine: Machine | str | None
+    gpus: dict[str, str] | None = None
 
 
-def read_slice(data: msgspec.Raw) -> SliceRecord | None:
-    """Return what is kept of a slice; None for another driver's.
+def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
+    """Return what is kept of a slice; None for a driver's that neither describes machines nor has the devices.
 
     Raises:
         BadJson: It is no slice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
     if piece.spec.driver != OURS.driver:
-        return None
+        return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
     text = piece.metadata.annotations.get(names.MACHINE)
     machine = None if text is None else _machine(text, [_uuid(device) for device in piece.spec.devices])
     return SliceRecord(
@@ -159,6 +162,37 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
         placed=frozenset(d.name for d in piece.spec.devices if d.consumes_counters and _text(d, "type") == "mig"),
         machine=machine,
+    )
+
+
+def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
+    """Return what is kept of a slice of another driver's: which GPU each device is, and which are to be had whole.
+
+    A GPU that several claims may share is not: a claim that says no amount gets one share of it.
+    """
+    gpus: dict[str, str] = {}
+    usable = set()
+    for device in piece.spec.devices:
+        kind, uuid, parent = (_text(device, each) for each in ("type", ledger.uuid_attribute, "parentUUID"))
+        if kind == "gpu" and uuid:
+            gpus[device.name] = uuid
+            if not device.allow_multiple_allocations and not any(taint.blocks for taint in device.taints):
+                usable.add(device.name)
+        elif parent:
+            gpus[device.name] = parent
+        elif address := _text(device, "resource.kubernetes.io/pciBusID"):
+            gpus[device.name] = f"pci/{address}"  # passed through to a virtual machine: its uuid is made up
+    return SliceRecord(
+        metadata=_bare(piece.metadata),
+        pool=piece.spec.pool.name,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        usable=frozenset(usable),
+        parts={},
+        placed=frozenset(),
+        machine=None,
+        gpus=gpus,
     )
 
 

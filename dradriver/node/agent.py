@@ -110,7 +110,7 @@ async def run(
     def released() -> str | None:
         return release.reason(publisher.labels)
 
-    discovery = _discovery(options, released)
+    discovery = discovery_of(options, released)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -286,7 +286,8 @@ async def run(
                 group.create_task(work())
 
 
-def _discovery(options: Options, released: Callable[[], str | None]) -> Discovery:
+def discovery_of(options: Options, released: Callable[[], str | None]) -> Discovery:
+    """Return what reads this node's machine; ``released`` says why the driver must be let go, if it must."""
     if options.discovery == "nvml":
         driver_root, host_root = options.driver_root, options.host_root
         base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)

@@ -13,6 +13,7 @@ import msgspec
 
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod
 from dradriver.kube.policies import PoliciesFile
 from webhook import review, view
@@ -123,11 +124,12 @@ def admit(
     old: Object | None = None,
     user: str = "alice",
     policies: PoliciesFile | None = None,
+    ledger: Ledger = OURS,
     **more: Any,
 ) -> Verdict:
     """Return what the webhook says to a pod, its patch applied as the API server does."""
     sent = review.decode(json.dumps(body(new, old=old, user=user, **more)).encode())
-    admission = Admission(controller_user=CONTROLLER, policies=policies)
+    admission = Admission(controller_user=CONTROLLER, policies=policies, ledger=ledger)
     response = json.loads(admission.mutate_pod(sent)[0])["response"]
     assert response["uid"] == sent.uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from dradriver import __version__
 from dradriver.api import names
+from dradriver.api.ledger import NVIDIA
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.pins import Claim
+from dradriver.cli.cluster import addon
 from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -27,7 +29,7 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices and all claims.
+    """Return this driver's slices and all claims; what NVIDIA's driver hands out beside us looks as if it were ours.
 
     Raises:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
@@ -42,7 +44,12 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
                 "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
                 "kubectl get pods -A -l app.kubernetes.io/component=node, and at the logs of these pods"
             )
-        return slices, await _list(client, server, RESOURCE_CLAIMS, Claim)
+        claims = await _list(client, server, RESOURCE_CLAIMS, Claim)
+        if all(piece.spec.devices for piece in slices):
+            return slices, claims
+        selector = f"spec.driver={NVIDIA.driver}"
+        theirs = await _list(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
+        return addon.as_ours(slices, theirs, claims, NVIDIA)
 
 
 async def _list(
