@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dradriver.api import config, names
+from dradriver.api.claims import uuid_selector
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import NVIDIA
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
@@ -21,6 +24,28 @@ async def test_a_claims_spec_does_not_change(server: Server) -> None:
     assert (await refused(server.client.update(RESOURCE_CLAIMS, created | {"spec": spec}))).invalid
     labelled = await server.patch(RESOURCE_CLAIMS, "c", {"metadata": {"labels": {"a": "b"}}})
     assert labelled["spec"] == created["spec"]
+
+
+async def test_a_claim_of_anothers_class_may_carry_our_configuration(server: Server) -> None:
+    spec = {
+        "devices": {
+            "requests": [
+                {
+                    "name": "main",
+                    "exactly": {
+                        "deviceClassName": NVIDIA.device_class,
+                        "allocationMode": "ExactCount",
+                        "count": 2,
+                        "selectors": [{"cel": {"expression": uuid_selector(["GPU-a", "GPU-b"], NVIDIA)}}],
+                    },
+                }
+            ],
+            "config": [{"opaque": {"driver": names.DRIVER, "parameters": config.make(order={}, keep_env=[])}}],
+        }
+    }
+    body = {"metadata": {"name": "c"}, "spec": spec}
+    created = await server.client.create(RESOURCE_CLAIMS, body, namespace=server.namespace)
+    assert created["spec"] == spec
 
 
 async def test_status_is_written_apart_from_the_rest(server: Server) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
@@ -42,6 +43,7 @@ class Reconciler:
         processes: Processes,
         gpus: Callable[[], Collection[str]] = tuple,
         on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
+        on_used: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """Keep what is needed.
@@ -53,6 +55,7 @@ class Reconciler:
             processes: Says which processes compute on each of some GPUs.
             gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
             on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
+            on_used: Told in every pass of each prepared claim that is in use, as the API server has it.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
@@ -62,6 +65,7 @@ class Reconciler:
         self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
+        self._on_used = on_used
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
@@ -172,4 +176,6 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
+        if self._preparer.has(prepared.uid):  # it may have been given back while this waited for an answer
+            self._on_used(claim, prepared)
         return None
