@@ -25,7 +25,7 @@ TARGET: Final = ROOT / "docs" / "metrics.md"
 # A process and the package whose modules it can load.
 PROCESSES: Final = {"node agent": "dradriver.node", "controller": "dradriver.controller", "webhook": "webhook"}
 PREFIX: Final = "gpu_topology_"
-_SUFFIX: Final = {"counter": "_total", "histogram": "_seconds", "gauge": ""}
+_SUFFIX: Final = {"counter": "_total", "histogram": "_seconds", "gauge": "", "info": "_info"}
 _NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_timestamp)_seconds$")
 _HEAD: Final = """\
 # Metrics
@@ -34,7 +34,8 @@ Each process serves them as Prometheus text on its health port, at `/metrics`, b
 (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 
 Names start with `gpu_topology_`; counters end in `_total`, times in `_seconds`, gauges in neither (a moment ends in
-`_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a user.
+`_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a user. What ends in
+`_info` is always 1, and there to be joined with others' series by its labels: names of objects, 1024 series at most.
 """
 
 
@@ -52,17 +53,17 @@ def defined(package: str) -> list[Metric]:
     """Return the metrics that a package's modules and all that they import define, in this process, by name."""
     from prometheus_client import REGISTRY
 
-    from dradriver.kube.labels import Labelled
+    from dradriver.kube.labels import Labelled, Names
 
     top = importlib.import_module(package)
     for module in pkgutil.walk_packages(top.__path__, f"{package}."):
         importlib.import_module(module.name)
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("dradriver", "webhook")]
     values = [value for module in ours for value in vars(module).values()]
-    words = {value.name: value.words for value in values if isinstance(value, Labelled)}
+    words = {value.name: value.words for value in values if isinstance(value, Labelled | Names)}
     found = []
     for family in REGISTRY.collect():
-        name = family.name + (_SUFFIX["counter"] if family.type == "counter" else "")
+        name = family.name + (_SUFFIX[family.type] if family.type in ("counter", "info") else "")
         if not name.startswith(("python_", "process_")):
             # Without labels a metric has its samples from the start, and they have none but a bucket's.
             plain = family.samples and all(sample.labels.keys() <= {"le"} for sample in family.samples)

@@ -34,18 +34,19 @@ def read_contents(path: Path = ROOT / "image/contents.toml") -> dict[str, Any]:
     return tomllib.loads(path.read_text())
 
 
-def install_wheels(target: Path, contents: dict[str, Any], *, python: str) -> None:
+def install_wheels(target: Path, contents: dict[str, Any], *, python: str, machine: str = "") -> None:
     """Install the locked wheels into ``target``.
 
     Args:
         target: The folder to install into.
         contents: The list of contents.
         python: The image's Python, ``3.11``; another one may run this.
+        machine: What the image runs on, as uname says it; this machine by default.
 
     Raises:
         AssembleError: A wheel is missing, or not what the lock's hash says.
     """
-    platforms = [f"--platform={tag}" for tag in _platform_tags(platform.machine())]
+    platforms = [f"--platform={tag}" for tag in _platform_tags(machine or platform.machine())]
     lock = ROOT / contents["app"]["requirements"]
     _pip_install(
         target, *_LOCKED, "--no-deps", "--implementation=cp", f"--python-version={python}", *platforms, lock=lock
@@ -82,19 +83,21 @@ def prune(target: Path, patterns: Iterable[str]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def compile_all(folders: Sequence[str], *, python: Sequence[str] = (sys.executable,)) -> None:
+def compile_all(folders: Sequence[str], *, python: Sequence[str] = (sys.executable,), root: Path | None = None) -> None:
     """Compile every module, so that a read-only image never has to.
 
     Hashes that nobody checks keep the byte code valid whatever an image format does to modification times.
 
     Args:
         folders: Folders as ``python`` sees them.
-        python: The command line that runs the image's Python.
+        python: The command line that runs the image's Python, or another of its version: byte code has no machine.
+        root: What the modules' own paths leave out; the folders are below it.
 
     Raises:
         AssembleError: A module does not compile.
     """
-    run([*python, *_COMPILE, *folders])
+    strip = () if root is None else ("-s", str(root), "-p", "/")
+    run([*python, *_COMPILE, *strip, *folders])
 
 
 def run(command: Sequence[str], **env: str) -> None:

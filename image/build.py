@@ -3,7 +3,7 @@
 Everything is kept in the cache folder by a hash of what it was made from: with unchanged inputs a build is instant, and
 after a change of our own code only our wheel is built again. Needs root on Debian, for chroot and apt.
 
-Usage: python -m image.build [--output FILE.tar] [--reference NAME:TAG]
+Usage: python -m image.build [--output FILE.tar] [--reference NAME:TAG] [--platform linux/arm64]
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from tests.cluster.oci import write_oci_tar
 from tests.cluster.settings import cache_folder
 
 REFERENCE: Final = "gpu-topology-dra:test"
+PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+_DEBIANS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _BASE_INPUTS: Final = ("image/contents.toml", "image/assemble.py", "image/build.py", "requirements/[br]*.txt")
 _OUR_INPUTS: Final = (
     "pyproject.toml",
@@ -41,12 +43,13 @@ _OUR_INPUTS: Final = (
 _OURS: Final = ("dradriver", "webhook")
 
 
-def build(output: Path | None = None, *, reference: str = REFERENCE) -> Path:
+def build(output: Path | None = None, *, reference: str = REFERENCE, machine: str = "") -> Path:
     """Return the path of the image's OCI tar, built from the working tree unless it is there already.
 
     Args:
         output: Where to put it; in the cache folder unless given.
         reference: The image's name and tag.
+        machine: What it runs on, as uname says it; this machine by default.
 
     Raises:
         Unavailable: This machine cannot build it; the message is the reason in one line.
@@ -54,8 +57,12 @@ def build(output: Path | None = None, *, reference: str = REFERENCE) -> Path:
     """
     contents = assemble.read_contents()
     release = _release(contents)
-    output = (output or cache_folder() / "image" / "gpu-topology-dra.tar").absolute()
-    base_key = _hash([release, platform.machine()], _BASE_INPUTS)
+    machine = machine or platform.machine()
+    suffix = "" if machine == platform.machine() else f"-{machine}"
+    if suffix and contents["debian"]["release"][release]["python"] != "{}.{}".format(*sys.version_info):
+        raise Unavailable("building the image for another machine needs Debian's own version of Python to run this")
+    output = (output or cache_folder() / "image" / f"gpu-topology-dra{suffix}.tar").absolute()
+    base_key = _hash([release, machine], _BASE_INPUTS)
     key = _hash([base_key, reference], _OUR_INPUTS)
     stamp = output.with_name(output.name + ".inputs")
     if output.exists() and stamp.exists() and stamp.read_text() == key:
@@ -64,12 +71,12 @@ def build(output: Path | None = None, *, reference: str = REFERENCE) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        base = folder / f"base-{base_key[:12]}"
+        base = folder / f"base{suffix}-{base_key[:12]}"
         if not base.exists():
             _say("building the image's base: Debian's Python and the locked wheels (about 20 s)")
-            _build_base(base, contents, release)
-        rootfs = folder / "rootfs"
-        _add_ours(rootfs, contents, base=base)
+            _build_base(base, contents, release, machine)
+        rootfs = folder / f"rootfs{suffix}"
+        _add_ours(rootfs, contents, base=base, machine=machine)
         stamp.unlink(missing_ok=True)
         run = contents["run"]
         write_oci_tar(
@@ -82,14 +89,15 @@ def build(output: Path | None = None, *, reference: str = REFERENCE) -> Path:
             user=run["user"],
             workdir=run["workdir"],
             labels=run["labels"],
+            machine=machine,
         )
         stamp.write_text(key)
     return output
 
 
-def _build_base(base: Path, contents: dict[str, Any], release: str) -> None:
+def _build_base(base: Path, contents: dict[str, Any], release: str, machine: str) -> None:
     """Make a root with everything but our own code, whole or not at all."""
-    for old in base.parent.glob("base-*"):
+    for old in base.parent.glob(f"{base.name.rpartition('-')[0]}-{'[0-9a-f]' * 12}"):
         shutil.rmtree(old)
     fresh = base.with_name("new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -103,19 +111,18 @@ def _build_base(base: Path, contents: dict[str, Any], release: str) -> None:
     python = debian["release"][release]["python"]
     for link, to in debian["links"].items():
         (root / link.lstrip("/")).symlink_to(to.format(python=python))
-    for package in _download(debian["release"][release]["packages"], fresh / "packages"):
+    for package in _download(debian["release"][release]["packages"], fresh / "packages", machine):
         assemble.run(["dpkg", "-x", str(package), str(root)])
     assemble.prune(root, [pattern.format(python=python) for pattern in debian["prune"]])
     app = root / contents["app"]["folder"].lstrip("/")
-    assemble.install_wheels(app, contents, python=python)
+    assemble.install_wheels(app, contents, python=python, machine=machine)
     assemble.prune(app, contents["app"]["prune"])
-    folders = [f"/usr/lib/python{python}", contents["app"]["folder"]]
-    assemble.compile_all(folders, python=_in_root(root))
+    _compile(root, [f"/usr/lib/python{python}", contents["app"]["folder"]], machine)
     shutil.rmtree(fresh / "packages")
     fresh.rename(base)
 
 
-def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path) -> None:
+def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path, machine: str) -> None:
     """Make the whole root from hard links to the base, and our own packages."""
     shutil.rmtree(rootfs, ignore_errors=True)
     shutil.copytree(base / "root", rootfs, symlinks=True, copy_function=os.link)
@@ -123,17 +130,41 @@ def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path) -> None:
     app = rootfs / folder.lstrip("/")
     assemble.install_ours(app, tools=base / "tools")
     assemble.prune(app, contents["app"]["prune"])
-    assemble.compile_all([f"{folder}/{name}" for name in _OURS], python=_in_root(rootfs))
+    _compile(rootfs, [f"{folder}/{name}" for name in _OURS], machine)
 
 
-def _download(packages: list[str], folder: Path) -> list[Path]:
-    """Fetch Debian packages with apt; its lists are fetched first where they lack one."""
+def _compile(root: Path, folders: list[str], machine: str) -> None:
+    """Compile what is in the image's folders, by its own Python where that runs here."""
+    if machine == platform.machine():
+        assemble.compile_all(folders, python=_in_root(root))
+    else:
+        assemble.compile_all([f"{root}{folder}" for folder in folders], root=root)
+
+
+def _download(packages: list[str], folder: Path, machine: str) -> list[Path]:
+    """Fetch Debian packages with apt; its lists are fetched first where they lack one.
+
+    Another machine's lists lie beside the packages: what is installed here is not touched.
+    """
     folder.mkdir()
-    download = ["env", "-C", str(folder), "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", *packages]
+    apt = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
+    if machine != platform.machine():
+        state = folder / "apt"
+        (state / "lists/partial").mkdir(parents=True)
+        (state / "archives/partial").mkdir(parents=True)
+        for setting in (
+            f"APT::Architecture={_DEBIANS[machine]}",
+            f"APT::Architectures::={_DEBIANS[machine]}",
+            f"Dir::State::lists={state / 'lists'}",
+            "Dir::State::status=/dev/null",
+            f"Dir::Cache={state}",
+        ):
+            apt += ["-o", setting]
+    download = ["env", "-C", str(folder), *apt, "download", *packages]
     try:
         assemble.run(download)
     except assemble.AssembleError:
-        assemble.run(["apt-get", "update", "-q"])
+        assemble.run([*apt, "update"])
         assemble.run(download)
     return sorted(folder.glob("*.deb"))
 
@@ -180,10 +211,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="image.build", description="Build the image without a container engine.")
     parser.add_argument("--output", type=Path, help="the OCI tar to write (default: in the cache folder)")
     parser.add_argument("--reference", default=REFERENCE, help="the image's name and tag (default: %(default)s)")
+    parser.add_argument("--platform", choices=PLATFORMS, help="what it runs on (default: this machine)")
     arguments = parser.parse_args()
     start = time.monotonic()
     try:
-        path = build(arguments.output, reference=arguments.reference)
+        machine = PLATFORMS.get(arguments.platform, "")
+        path = build(arguments.output, reference=arguments.reference, machine=machine)
     except (Unavailable, assemble.AssembleError) as error:
         sys.exit(str(error))
     _say(f"{path}: {path.stat().st_size / 1e6:.0f} MB in {time.monotonic() - start:.1f} s")

@@ -1,6 +1,6 @@
 """Writes the locked requirements from pyproject.toml; versions that are locked already stay unless --upgrade is given.
 
-runtime.txt  what the image holds: wheels for Linux
+runtime.txt  what the image holds: wheels for Linux, on x86_64 and aarch64
 dev.txt      everything for developing and testing, on any platform
 build.txt    what builds our wheel
 """
@@ -31,6 +31,7 @@ def main() -> None:
     # The image's pip may run under another Python than the image's: no markers, which it would judge by its own.
     image = ("--only-binary=:all:", "--python-platform=x86_64-manylinux_2_36")
     lock("runtime.txt", "pyproject.toml", *(f"--extra={part}" for part in parts), *image)
+    check("runtime.txt", "aarch64-manylinux_2_36")
     lock("dev.txt", "pyproject.toml", "--all-extras", "--group=dev", "--universal")
     lock("build.txt", "-", "--only-binary=:all:", "--universal", text="\n".join(backend))
 
@@ -44,6 +45,17 @@ def lock(name: str, source: str, *options: str, text: str = "") -> None:
     command = [sys.executable, "-m", "uv", "pip", "compile", source, *options, *COMMON]
     command += ["--custom-compile-command=make lock", f"--output-file=requirements/{name}", *sys.argv[1:]]
     subprocess.run(command, cwd=ROOT, input=text, text=True, check=True)
+
+
+def check(name: str, platform: str) -> None:
+    """See that what is locked for one machine is there for another too, under the same hashes.
+
+    Raises:
+        CalledProcessError: A wheel is missing; uv has said which.
+    """
+    command = [sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--quiet", "--only-binary=:all:", "--no-deps"]
+    command += [f"--python-platform={platform}", "--require-hashes", "--target=/nowhere", "--requirement"]
+    subprocess.run([*command, f"requirements/{name}"], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
                   ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
+    beside        what a pod cannot have where another driver hands out the GPUs
     wanted        what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
     workloads     Jobs, Deployments and others that make pods: their words go into the templates

@@ -24,6 +24,7 @@ class Options(options.Common):
     port: int
     certificates: Literal["self-managed", "mounted"]
     certificate_dir: Path | None
+    ledger: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,11 +61,13 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8443, help="HTTPS port (default: %(default)s)")
     add("--certificates", choices=("self-managed", "mounted"), default="self-managed")
     add("--certificate-dir", type=Path, metavar="DIR", help="folder with tls.crt and tls.key, for mounted certificates")
+    options.add_ledger(made)
     return made
 
 
 async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
+    from dradriver.api.ledger import LEDGERS
     from dradriver.kube.policies import PoliciesFile
     from dradriver.kube.serve import serve_health
     from webhook import server, tls
@@ -72,7 +75,8 @@ async def serve(args: Options) -> None:
 
     context = tls.server_context()
     policies = PoliciesFile(args.policies)
-    endpoint = server.Endpoint(Admission(controller_user=args.controller_user, policies=policies))
+    admission = Admission(controller_user=args.controller_user, policies=policies, ledger=LEDGERS[args.ledger])
+    endpoint = server.Endpoint(admission)
     if args.certificates == "mounted":
         from webhook.mounted import Mounted
 

@@ -11,10 +11,11 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
 from dradriver.kube.policies import PoliciesFile
-from webhook import create, patch, review, translate, update, validate, view, wanted, workloads
+from webhook import beside, create, patch, review, translate, update, validate, view, wanted, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,12 @@ class Admission:
     Args:
         controller_user: The controller's user name; its updates of pods pass untouched.
         policies: What names of policies and workloads stand for; the defaults without it.
+        ledger: Whose devices are handed out.
     """
 
-    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
+    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None, ledger: Ledger = OURS) -> None:
         self._controller_user = controller_user
+        self._ledger = ledger
         self._policies = policies or PoliciesFile()
         self._paths: dict[str, Callable[[review.Request], Answer]] = {
             "/mutate-pods": self.mutate_pod,
@@ -98,6 +101,8 @@ class Admission:
             if request.operation == "CREATE":
                 pod = view.read(request.object)
                 want, warnings = created(pod, policies)
+                if want is not None and self._ledger is not OURS:
+                    warnings += beside.check(want, self._ledger)
             elif request.operation == "UPDATE":
                 pod = view.read(request.object)
                 want, warnings = update.update(pod, view.read(request.old_object), policies)

@@ -86,7 +86,9 @@ def pinned(
                     }
                     for name, each in uuids.items()
                 ],
-                "config": [{"opaque": {"driver": ledger.driver, "parameters": opaque}}],
+                # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
+                # cannot read.
+                "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
             }
         },
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -31,3 +33,17 @@ OURS: Final = Ledger(
     attribute_domain=names.ATTRIBUTE_DOMAIN,
     uuid_attribute="uuid",
 )
+
+NVIDIA: Final = Ledger(
+    driver="gpu.nvidia.com",
+    device_class="gpu.nvidia.com",
+    attribute_domain="gpu.nvidia.com",
+    uuid_attribute="uuid",
+)
+"""NVIDIA's own DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go).
+
+It names a GPU ``gpu-<minor>``, so a name is another GPU's once one is lost; the attribute stays.
+"""
+
+LEDGERS: Final[Mapping[str, Ledger]] = MappingProxyType({one.driver: one for one in (OURS, NVIDIA)})
+"""By the driver's name, as the processes' option ``--ledger`` has it."""

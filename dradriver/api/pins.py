@@ -142,7 +142,7 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
     """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
     try:
         choice = claims.read_choice(claim)
-        opaque = [c.opaque for c in claim.spec.devices.config if c.opaque and c.opaque.driver == ledger.driver]
+        opaque = [c.opaque for c in claim.spec.devices.config if c.opaque and c.opaque.driver == names.DRIVER]
         if choice is None or len(opaque) != 1:
             return None
         told = config.read(opaque[0].parameters)

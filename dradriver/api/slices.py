@@ -85,6 +85,25 @@ def build(
             sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
     content = [{"sharedCounters": some} for some in _runs([[one] for one in sets], mig_devices.MOST_SETS)]
     content += [{"devices": some} for some in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
+    return _objects(content, annotations, node=node, node_uid=node_uid)
+
+
+def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
+    """Return the node's pool where another driver hands out the GPUs: one slice that has the machine and no device.
+
+    Raises:
+        TopologyError: As ``build`` does.
+    """
+    if len(machine.gpus) > MOST_GPUS:
+        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+    gpus = tuple(msgspec.structs.replace(gpu, mig=None) for gpu in machine.gpus)  # the other driver tells of those
+    annotations = {names.MACHINE: codec.encode(msgspec.structs.replace(machine, gpus=gpus))}
+    return _objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
+
+
+def _objects(
+    content: Sequence[dict[str, Any]], annotations: Mapping[str, str], *, node: str, node_uid: str
+) -> list[dict[str, Any]]:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     pool = {"name": node, "generation": 0, "resourceSliceCount": len(content)}
     return [

@@ -9,6 +9,7 @@ nodes       all nodes as arrays: whom they take, what they have left
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
 tenants     which nodes a namespace has parts on that no other may have beside it
+theirs      another driver's devices as GPUs by identity
 
 What is done:
 

@@ -112,7 +112,8 @@ class Collector:
                 continue
             claim: ClaimRecord | None = None
             try:
-                claim = claim_record(await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim))
+                found = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
+                claim = claim_record(found, self._picture.ledger)
             except ApiError as error:
                 if not error.not_found:
                     raise

@@ -120,11 +120,12 @@ class Writer:
         """Ask the server for a claim and bring it into the picture; None where it has none."""
         namespace, name = key
         try:
-            found = claim_record(await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim))
+            claim = await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim)
         except ApiError as error:
             if not error.not_found:
                 raise
             return None
+        found = claim_record(claim, self._picture.ledger)
         self._picture.assume_claim(found)
         return found
 
@@ -269,6 +270,7 @@ class Writer:
             placed=placement.placed,
             keep_env=wish.keep_env,
             nccl=wish.nccl,
+            ledger=self._picture.ledger,
         )
         if wish.template is not None:
             body = templates.completed(body, wish.template)
@@ -296,7 +298,7 @@ class Writer:
         except Unreachable:
             await self._made_after_all(wish.claim)
             raise
-        claim = claim_record(created)
+        claim = claim_record(created, self._picture.ledger)
         self._picture.assume_claim(claim)
         return claim
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.ledger import OURS
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
@@ -52,14 +52,28 @@ class Source(msgspec.Struct, frozen=True):
     fields: str | None = None
 
 
-SOURCES: Final = (
-    Source(PODS, pods.read, Picture.pod_changed),
-    Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
-    Source(NODES, records.read_node, Picture.node_changed),
-    Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={OURS.driver}"),
-    Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
-    Source(RESOURCE_CLAIM_TEMPLATES, records.read_template, Picture.template_changed),
-)
+def sources(ledger: Ledger) -> tuple[Source, ...]:
+    """Return what the picture is made from, where this driver's devices are handed out.
+
+    Slices are watched driver by driver, our own for the machines: others, of network cards and channels, have thousands
+    of devices.
+    """
+    read_claim = functools.partial(records.read_claim, ledger=ledger)
+    read_slice = functools.partial(records.read_slice, ledger=ledger)
+    return (
+        Source(PODS, pods.read, Picture.pod_changed),
+        Source(RESOURCE_CLAIMS, read_claim, Picture.claim_changed),
+        Source(NODES, records.read_node, Picture.node_changed),
+        *(
+            Source(RESOURCE_SLICES, read_slice, Picture.slice_changed, f"spec.driver={driver}")
+            for driver in dict.fromkeys((OURS.driver, ledger.driver))
+        ),
+        Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
+        Source(RESOURCE_CLAIM_TEMPLATES, records.read_template, Picture.template_changed),
+    )
+
+
+SOURCES: Final = sources(OURS)
 
 
 class Controller:
@@ -73,20 +87,22 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        ledger: Ledger = OURS,
     ) -> None:
-        """Make a controller that knows nothing yet; see ``Worker`` for the arguments."""
+        """Make a controller that knows nothing yet and hands out a driver's devices; see ``Worker`` for the rest."""
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
+        self.worker.picture.hand_out(ledger)
         self._reflectors = {
-            source.resource: Reflector[Any](
+            source: Reflector[Any](
                 client,
                 source.resource,
                 source.read,
                 field_selector=source.fields,
                 on_change=functools.partial(self._changed, source),
             )
-            for source in SOURCES
+            for source in sources(ledger)
         }
         self.statics = Statics(client, self.worker.picture.templates, record=record)
 
@@ -130,7 +146,9 @@ class Controller:
         """
         while True:
             try:
-                await self._reflectors[RESOURCE_CLAIMS].refresh(REFRESH_S)
+                for source, reflector in self._reflectors.items():
+                    if source.resource is RESOURCE_CLAIMS:
+                        await reflector.refresh(REFRESH_S)
                 return
             except DriverError as error:
                 logger.warning("before acting as leader: %s; trying again", error)

@@ -22,6 +22,7 @@ class Options(options.Common):
     retry_period: float
     promise: float
     unschedulable: float
+    ledger: str
 
 
 def main(argv: list[str]) -> int:
@@ -38,6 +39,7 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
+    from dradriver.api.ledger import LEDGERS
     from dradriver.controller import policies, reasons
     from dradriver.controller.controller import Controller
     from dradriver.kube import config, memory
@@ -52,6 +54,7 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
+            ledger=LEDGERS[args.ledger],
         )
         file = policies.follow(
             controller,
@@ -112,6 +115,7 @@ def parse(argv: list[str]) -> Options:
         metavar="S",
         help="the same once the scheduler says that it finds no room for the pod (default 5)",
     )
+    options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())
     if not 0 < 1.2 * args.retry_period < args.renew_deadline < args.lease_duration:
         parser.error("--retry-period, --renew-deadline and --lease-duration must grow in this order, as 2, 10 and 15")

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Weights
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Taken, claim_key
 from dradriver.api.templates import Template
@@ -19,6 +20,7 @@ from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.controller.theirs import Theirs
 from dradriver.kube.reflector import Change
 
 _ENDED: Final = 4096  # claims that go within the half minute that an answer may take
@@ -36,6 +38,7 @@ class Picture:
         nodes: All nodes, what they have left, and whom they take.
         templates: All ResourceClaimTemplates, by namespace and name.
         inventory: All GPUs and who holds them.
+        ledger: Whose devices are handed out.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
         version: Grows with every change that a decision may depend on.
@@ -55,6 +58,8 @@ class Picture:
         self.templates: dict[Key, Template] = {}
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
+        self.ledger = OURS
+        self._theirs: Theirs | None = None
         self.weights = Weights()
         self.assumed_claims: dict[Key, float] = {}
         self._assumed_pods: set[Key] = set()
@@ -116,12 +121,20 @@ class Picture:
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
         """Take in what the slices' reflector saw."""
-        pools = self.inventory.set_slice(change.old, change.new)
-        for pool in pools:
+        if self._theirs is None:
+            self._set_slice(change.old, change.new)
+        else:
+            for pool, old, new in self._theirs.set_slice(change.old, change.new):
+                for claim in self._theirs.users(pool):
+                    self._rehold(claim)
+                self._set_slice(old, new)
+        self._tell()
+
+    def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
+        for pool in self.inventory.set_slice(old, new):
             self.nodes.helped(pool)
             for claim in sorted(self._pinned_on.get(pool, ())):
                 self._touch_pod_of(claim)
-        self._tell()
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
         """Take in what the device classes' reflector saw: which extended resources no node need have."""
@@ -144,6 +157,10 @@ class Picture:
         self.version += 1
 
     # What is configured.
+
+    def hand_out(self, ledger: Ledger) -> None:
+        """Hand out this driver's devices; said before anything is seen."""
+        self.ledger, self._theirs = ledger, None if ledger is OURS else Theirs()
 
     def nccl_changed(self, version: str) -> None:
         """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.
@@ -286,7 +303,7 @@ class Picture:
                 self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
         self._rehold(key)
         if new is not None and new.devices:
-            for device in new.devices:
+            for device in self.inventory.holds.of(key):
                 for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pod_of(other)
@@ -308,6 +325,10 @@ class Picture:
         A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
         """
         claim = self.claims.get(key)
+        if self._theirs is not None:
+            if claim is not None and claim.devices is not None:
+                return self._theirs.held(claim)
+            self._theirs.forget(key)
         if claim is None:
             intended = self._intended.get(key)
             return {} if intended is None else intended.taken

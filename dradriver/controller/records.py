@@ -15,7 +15,7 @@ import msgspec
 from dradriver.api import names, pins, quantity, templates, values
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Taken
 from dradriver.api.templates import Template
@@ -68,15 +68,15 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.owner is not None and self.owner[1] == uid
 
 
-def claim_record(claim: Claim) -> ClaimRecord:
+def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
     """Return what is kept of a claim."""
     ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=_bare(claim.metadata),
         ours=ours,
         owner=pins.owner(claim),
-        pin=pins.pin(claim) if ours else None,
-        devices=None if claim.status.allocation is None else pins.allocated(claim),
+        pin=pins.pin(claim, ledger) if ours else None,
+        devices=None if claim.status.allocation is None else pins.allocated(claim, ledger),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
         handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
         if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
@@ -84,14 +84,14 @@ def claim_record(claim: Claim) -> ClaimRecord:
     )
 
 
-def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
+def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
     """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
 
     Raises:
         BadJson: It is no claim.
     """
     claim: Claim = codec.decode(data, Claim)
-    record = claim_record(claim)
+    record = claim_record(claim, ledger)
     return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
@@ -139,7 +139,7 @@ class OwnSlice(msgspec.Struct, frozen=True):
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slice of this driver.
+    """A slice of this driver, or of the one whose devices are handed out.
 
     Attributes:
         metadata: Without labels and annotations.
@@ -152,6 +152,8 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         placed: Those of its devices that are a MIG slice each, by name.
         machine: The machine in its annotation, or why that cannot be read; None without one.
         lacks: What the API server lacked when it was written, by the names of ``api/abilities.py``.
+        gpus: Of another driver's slice, which GPU each device is or is a part of: the uuid or, of a device without its
+            GPU's, ``pci/`` and the bus id; by the device's name.
     """
 
     metadata: Metadata
@@ -163,18 +165,19 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: dict[str, PartsOf]
     placed: dict[str, OwnSlice]
     machine: Machine | str | None
-    lacks: frozenset[str]
+    lacks: frozenset[str] = frozenset()
+    gpus: dict[str, str] | None = None
 
 
-def read_slice(data: msgspec.Raw) -> SliceRecord | None:
-    """Return what is kept of a slice; None for another driver's.
+def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
+    """Return what is kept of a slice; None for a driver's that neither describes machines nor has the devices.
 
     Raises:
         BadJson: It is no slice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
     if piece.spec.driver != OURS.driver:
-        return None
+        return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
     text = piece.metadata.annotations.get(names.MACHINE)
     return SliceRecord(
         metadata=_bare(piece.metadata),
@@ -187,6 +190,37 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
+    )
+
+
+def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
+    """Return what is kept of a slice of another driver's: which GPU each device is, and which are to be had whole.
+
+    A GPU that several claims may share is not: a claim that says no amount gets one share of it.
+    """
+    gpus: dict[str, str] = {}
+    usable = set()
+    for device in piece.spec.devices:
+        kind, uuid, parent = (_text(device, each) for each in ("type", ledger.uuid_attribute, "parentUUID"))
+        if kind == "gpu" and uuid:
+            gpus[device.name] = uuid
+            if not device.allow_multiple_allocations and not any(taint.blocks for taint in device.taints):
+                usable.add(device.name)
+        elif parent:
+            gpus[device.name] = parent
+        elif address := _text(device, "resource.kubernetes.io/pciBusID"):
+            gpus[device.name] = f"pci/{address}"  # passed through to a virtual machine: its uuid is made up
+    return SliceRecord(
+        metadata=_bare(piece.metadata),
+        pool=piece.spec.pool.name,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        usable=frozenset(usable),
+        parts={},
+        placed={},
+        machine=None,
+        gpus=gpus,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 OTHER: Final = "other"
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -41,3 +43,50 @@ class Labelled(Generic[M]):
         known = (value if value in words else OTHER for value, words in zip(values, self.words.values(), strict=True))
         part: M = self._metric.labels(*known)
         return part
+
+
+class Names(Collector):
+    """A metric that says which names belong together, for others' series to be joined with: its value is always 1.
+
+    Its labels are the one exception to known words: names of objects, which the API server has checked. There are as
+    many series as is said, however much there is to tell.
+    """
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric.
+
+        Args:
+            name: The metric's name, which ends in ``_info``.
+            text: What it says, in a sentence.
+            most: How many series there can be.
+            registry: Where it is served.
+            labels: The labels in their order, and what each is.
+        """
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._most = most
+        self._rows: dict[Hashable, tuple[tuple[str, ...], ...]] = {}
+        registry.register(self)
+
+    def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
+        """Have these series under a key from now on, each a value for every label; none takes the key away."""
+        found = tuple(dict.fromkeys(rows))
+        if found:
+            self._rows[key] = found
+        else:
+            self._rows.pop(key, None)
+
+    def clear(self) -> None:
+        """Have no series."""
+        self._rows.clear()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric as it is now."""
+        family = InfoMetricFamily(self.name.removesuffix("_info"), self._text, labels=tuple(self.words))
+        every = dict.fromkeys(row for rows in tuple(self._rows.values()) for row in rows)
+        for row in list(every)[: self._most]:
+            family.add_metric(row, {})
+        return [family]

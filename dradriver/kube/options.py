@@ -46,3 +46,15 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
     add("-v", "--verbose", action="store_true", help="log details")
     add("--version", action="version", version=__version__)
     return made
+
+
+def add_ledger(made: argparse.ArgumentParser) -> None:
+    """Let the command line say whose devices are handed out: a key of ``api.ledger.LEDGERS``."""
+    from dradriver.api.ledger import LEDGERS, OURS
+
+    made.add_argument(
+        "--ledger",
+        choices=tuple(LEDGERS),
+        default=OURS.driver,
+        help="whose devices are handed out: this driver's (default), or those of NVIDIA's DRA driver",
+    )

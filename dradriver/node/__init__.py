@@ -2,6 +2,7 @@
 
 main        the command line
 agent       the parts, and how they start and stop together
+addon       the same beside another driver that hands out the GPUs
 discovery   reading the machine
 health      what is wrong with GPUs
 publishing  the node's ResourceSlices

@@ -22,7 +22,8 @@ from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 from dradriver.kube.serve import serve_health
-from dradriver.node.claims import occupied
+from dradriver.node import metrics
+from dradriver.node.claims import info, occupied
 from dradriver.node.claims.below import Below
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.nccl import Nccl
@@ -111,7 +112,7 @@ async def run(
     def released() -> str | None:
         return release.reason(publisher.labels)
 
-    discovery = _discovery(options, released)
+    discovery = discovery_of(options, released)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )
@@ -140,7 +141,14 @@ async def run(
     def mode_switched() -> None:
         loop.call_soon_threadsafe(machines.poke)  # a change of MIG mode may have changed minor numbers, too
 
+    def in_use(claim: ResourceClaim, done: PreparedClaim) -> None:
+        metrics.DEVICE_INFO.set(done.uid, info.rows(claim, done, node=options.node))
+
+    def given_back(uid: str) -> None:
+        metrics.DEVICE_INFO.set(uid, ())
+
     def prepared(claim: ResourceClaim, done: PreparedClaim) -> None:
+        in_use(claim, done)
         statuses.put(claim, done)
         stream.poke()
 
@@ -240,6 +248,7 @@ async def run(
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
         below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
         on_prepared=prepared,
+        on_given_back=given_back,
     )
     events = Recorder(client, component="gpu-topology-node", instance=options.node)
     pod_events = PodEvents(record, events, holdings=holdings, get_claim=get_claim)
@@ -266,7 +275,8 @@ async def run(
         processes=processes,
         gpus=claimable,
         on_held=held,
-        on_used=statuses.check,
+        on_used=in_use,
+        on_adopted=statuses.check,
         interval_s=reconcile_s,
     )
     logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
@@ -295,7 +305,8 @@ async def run(
                 group.create_task(work())
 
 
-def _discovery(options: Options, released: Callable[[], str | None]) -> Discovery:
+def discovery_of(options: Options, released: Callable[[], str | None]) -> Discovery:
+    """Return what reads this node's machine; ``released`` says why the driver must be let go, if it must."""
     if options.discovery == "nvml":
         driver_root, host_root = options.driver_root, options.host_root
         base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)

@@ -27,6 +27,7 @@ class Options(options.Common):
     pod_uid: str | None
     beside_device_plugin: bool
     mps: bool
+    ledger: str
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
     add("--mps", action="store_true", help="serve shares of GPUs by MPS, whose daemons python -m dradriver mps runs")
+    options.add_ledger(made)
     return made
 
 
@@ -105,8 +107,9 @@ def parse(argv: list[str]) -> Options:
 def main(argv: list[str]) -> int:
     """Run the agent until a signal ends it and return the process's exit status."""
     args = parse(argv)
+    from dradriver.api.ledger import LEDGERS, OURS
     from dradriver.kube import process  # --help costs nothing
-    from dradriver.node import agent
+    from dradriver.node import addon, agent
 
     wanted = agent.Options(
         node=args.node_name,
@@ -127,7 +130,8 @@ def main(argv: list[str]) -> int:
         mps=args.mps,
         kubeconfig=args.kubeconfig,
     )
-    return process.start(agent.run(wanted), args)
+    ledger = LEDGERS[args.ledger]
+    return process.start(agent.run(wanted) if ledger is OURS else addon.run(wanted, ledger), args)
 
 
 def _machine(text: str) -> tuple[str, str]:

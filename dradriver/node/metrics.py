@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labels import Labelled, Names
 from dradriver.node import errors
 from dradriver.node.health.faults import KINDS
 
@@ -47,6 +47,17 @@ SERVER_LACKS: Final = Labelled(
     what=tuple(FIELDS),
 )
 CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
+DEVICE_INFO: Final = Names(
+    "gpu_topology_device_info",
+    "Which pods have a GPU, or parts of it, prepared: 1 for each container.",
+    most=1024,
+    uuid="the GPU's",
+    node="the node's name",
+    namespace="the claim's",
+    pod="the pod's name, empty where no pod has reserved the claim yet",
+    container="the container's name in claims that the controller wrote, else empty",
+    claim="the claim's name",
+)
 CHECKPOINT_CORRUPT: Final = Counter(
     "gpu_topology_node_checkpoint_corrupt_total", "Damaged checkpoint files that were set aside."
 )

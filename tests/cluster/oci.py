@@ -34,6 +34,7 @@ def write_oci_tar(
     user: str = "",
     workdir: str = "/",
     labels: Mapping[str, str] | None = None,
+    machine: str = "",
 ) -> None:
     """Writes `rootfs` as the image `reference` to the tar file `path`.
 
@@ -50,6 +51,7 @@ def write_oci_tar(
         user: `uid`, `uid:gid` or a name; empty means root.
         workdir: The working folder.
         labels: The image's labels.
+        machine: What it runs on, as uname says it; this machine by default.
 
     Raises:
         OSError: The folder cannot be read or the tar cannot be written.
@@ -70,7 +72,7 @@ def write_oci_tar(
         }
         config = _json(
             {
-                "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+                "architecture": _ARCHITECTURES.get(machine or platform.machine(), machine or platform.machine()),
                 "os": "linux",
                 "config": {key: value for key, value in settings.items() if value},
                 "rootfs": {"type": "layers", "diff_ids": [layer_digest]},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import ladder, names, resolved
+from dradriver.api import config, ladder, names, resolved
+from dradriver.api.claims import uuid_selector
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import NVIDIA
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
@@ -41,6 +43,28 @@ async def test_a_ladder_is_a_claim_and_a_template(server: Server, words: dict[st
     assert len(created["spec"]["spec"]["devices"]["requests"]) == 2
     claim = {"metadata": {"name": "c"}, "spec": body["spec"]["spec"]}
     await server.client.create(RESOURCE_CLAIMS, claim, namespace=server.namespace)
+
+
+async def test_a_claim_of_anothers_class_may_carry_our_configuration(server: Server) -> None:
+    spec = {
+        "devices": {
+            "requests": [
+                {
+                    "name": "main",
+                    "exactly": {
+                        "deviceClassName": NVIDIA.device_class,
+                        "allocationMode": "ExactCount",
+                        "count": 2,
+                        "selectors": [{"cel": {"expression": uuid_selector(["GPU-a", "GPU-b"], NVIDIA)}}],
+                    },
+                }
+            ],
+            "config": [{"opaque": {"driver": names.DRIVER, "parameters": config.make(order={}, keep_env=[])}}],
+        }
+    }
+    body = {"metadata": {"name": "c"}, "spec": spec}
+    created = await server.client.create(RESOURCE_CLAIMS, body, namespace=server.namespace)
+    assert created["spec"] == spec
 
 
 async def test_status_is_written_apart_from_the_rest(server: Server) -> None:

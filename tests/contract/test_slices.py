@@ -17,6 +17,7 @@ from dradriver.node.publishing.pool import differences
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigDevice
 from tests.contract.conftest import Server
+from tests.fakes import nvidia
 
 UID: Final = "00000000-0000-0000-0000-000000000001"
 
@@ -30,6 +31,20 @@ async def test_a_dry_run_answers_as_a_write_would_and_stores_nothing(server: Ser
     assert stored["spec"]["devices"][0]["taints"] == probe["spec"]["devices"][0]["taints"]
     found, _ = await server.client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")
     assert found == []
+
+
+async def test_a_slice_with_a_machine_and_no_device_comes_back_as_sent(server: Server) -> None:
+    (one,) = slices.machine_alone(profiles.load("hgx-h100", seed="n"), node="n", node_uid=UID)
+    stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
+    assert differences(one, stored) == frozenset()
+
+
+async def test_slices_of_nvidias_driver_come_back_as_the_fake_makes_them(server: Server) -> None:
+    machine = profiles.load("hgx-h100", seed="n")
+    parts = [*nvidia.whole(machine, without=(0,)), nvidia.mig(machine.gpus[0], 0), nvidia.vfio(machine.gpus[1], 1)]
+    one = nvidia.slices("n", parts)
+    stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
+    assert differences(one, stored) == frozenset()
 
 
 async def test_this_kubernetes_keeps_all_that_divides_a_gpu(server: Server) -> None:

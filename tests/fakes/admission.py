@@ -13,6 +13,7 @@ import msgspec
 
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod
 from dradriver.kube.policies import PoliciesFile
 from webhook import review, view
@@ -124,13 +125,15 @@ def admit(
     user: str = "alice",
     policies: PoliciesFile | None = None,
     path: str = "/mutate-pods",
+    ledger: Ledger = OURS,
     **more: Any,
 ) -> Verdict:
     """Return what the webhook says to an object, a pod's unless the path says otherwise, its patch applied as the API
     server does.
     """
     sent = json.dumps(body(new, old=old, user=user, **more)).encode()
-    response = json.loads(Admission(controller_user=CONTROLLER, policies=policies).answer(path, sent))["response"]
+    admission = Admission(controller_user=CONTROLLER, policies=policies, ledger=ledger)
+    response = json.loads(admission.answer(path, sent))["response"]
     assert response["uid"] == review.decode(sent).uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert all(len(warning) <= 256 for warning in response.get("warnings", []))

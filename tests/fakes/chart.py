@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "webhook.configurationAnnotations.a/b=c",
         "networkPolicy.enabled=false",
     ),
+    "addon": ("ledger=gpu.nvidia.com",),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (
         "node.priorityClassName=",
@@ -89,10 +90,10 @@ def container(part: str, *settings: str) -> dict[str, Any]:
     return found
 
 
-def rules(kind: str, part: str) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
+def rules(kind: str, part: str, *settings: str) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
     """Each rule as group, resource, names and verbs."""
     return [
         (group, resource, tuple(rule.get("resourceNames", ())), set(rule["verbs"]))
-        for rule in objects()[kind, f"gpu-topology-{part}"]["rules"]
+        for rule in objects(*settings)[kind, f"gpu-topology-{part}"]["rules"]
         for group, resource in itertools.product(rule["apiGroups"], rule["resources"])
     ]

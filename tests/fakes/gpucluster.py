@@ -116,6 +116,8 @@ class DirectClient:
 class GpuCluster:
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
+    sources = SOURCES
+
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
         self.hand_over_s = 0.0
@@ -145,17 +147,20 @@ class GpuCluster:
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
         self._let_go()
-        for source in SOURCES:
+        for source in self.sources:
             if resources and source.resource not in resources:
                 continue
             where = _where(self.store, source.resource)
+            seen = f"{source.resource.plural} {source.fields}"
             events: list[tuple[Object | None, Object | None]]
-            if source.resource.plural not in self._seen:
+            if seen not in self._seen:
                 events = [(None, obj) for obj in where.objects.values()]
             else:
-                events = [(e.old, e.new) for e in where.log if e.version > self._seen[source.resource.plural]]
-            self._seen[source.resource.plural] = self.store.version
+                events = [(e.old, e.new) for e in where.log if e.version > self._seen[seen]]
+            self._seen[seen] = self.store.version
             for before, after in events:
+                if source.fields not in (None, f"spec.driver={(after or before or {}).get('spec', {}).get('driver')}"):
+                    continue
                 metadata = (after or before or {})["metadata"]
                 key = metadata.get("namespace", ""), metadata["name"]
                 old, new = (None if obj is None else source.read(_raw(obj)) for obj in (before, after))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import marshal
 import re
 import shlex
+import tarfile
 import tomllib
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from image import assemble
+from image import assemble, build
+from tests.cluster.oci import write_oci_tar
 from tests.paths import REPO
 
 CONTENTS = assemble.read_contents()
@@ -152,3 +156,29 @@ def test_both_stages_of_the_dockerfile_have_one_python() -> None:
     assert build.groups() == debian[run[1]]
     minor = int(build[1].partition(".")[2])
     assert f">=3.{minor}" >= PROJECT["project"]["requires-python"]
+
+
+def test_byte_code_that_another_machines_image_gets_has_the_images_own_paths(tmp_path: Any) -> None:
+    module = tmp_path / "app" / "module.py"
+    module.parent.mkdir()
+    module.write_text("def f(): raise ValueError\n")
+    assemble.compile_all([str(module.parent)], root=tmp_path)
+    (compiled,) = module.parent.glob("__pycache__/module.*.pyc")
+    assert marshal.loads(compiled.read_bytes()[16:]).co_filename == "/app/module.py"
+
+
+@pytest.mark.parametrize("machine", build.PLATFORMS.values())
+def test_wheels_are_looked_for_by_every_platform_tag_of_a_machine(machine: str) -> None:
+    tags = assemble._platform_tags(machine)
+    assert {tag.removesuffix(f"_{machine}") for tag in tags} >= {"manylinux_2_36", "manylinux_2_28", "manylinux2014"}
+
+
+def test_an_image_says_what_it_runs_on(tmp_path: Any) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_text("")
+    for machine, said in (("aarch64", "arm64"), ("x86_64", "amd64")):
+        path = tmp_path / f"{machine}.tar"
+        write_oci_tar(path, reference="a:b", rootfs=tmp_path / "root", entrypoint=["x"], machine=machine)
+        with tarfile.open(path) as tar:
+            texts = [data.read() for entry in tar if (data := tar.extractfile(entry)) is not None]
+        assert [json.loads(text)["architecture"] for text in texts if b'"architecture"' in text] == [said]

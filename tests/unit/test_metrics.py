@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import REGISTRY, CollectorRegistry, Counter
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 
 from docs import metrics
 from docs.metrics import Metric
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labels import Labelled, Names
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_page_is_up_to_date(found: dict[str, list[Metric]]) -> None:
         (Metric("gpu_topology_call_ms", "histogram", "A.", {}), "write a name that ends in _seconds"),
         (Metric("gpu_topology_gpus_total", "gauge", "A.", {}), "write a gauge's name without suffix"),
         (Metric("gpu_topology_age_seconds", "gauge", "A.", {}), "write a gauge's name without suffix"),
-        (Metric("gpu_topology_age", "summary", "A.", {}), "a summary is none of counter, histogram, gauge"),
+        (Metric("gpu_topology_age", "summary", "A.", {}), "a summary is none of counter, histogram, gauge, info"),
         (Metric("gpu_topology_pods", "gauge", "A", {}), "write its text as a sentence"),
         (
             Metric("gpu_topology_pods", "gauge", "A.", None),
@@ -69,3 +69,21 @@ def test_text_from_outside_becomes_no_time_series() -> None:
     assert samples.keys() == {"create", "other"}
     assert registry.get_sample_value("gpu_topology_test_total", {"verb": "create"}) == 2
     assert registry.get_sample_value("gpu_topology_test_total", {"verb": "other"}) == 2
+
+
+def test_names_that_belong_together_are_as_many_series_as_is_said() -> None:
+    registry = CollectorRegistry()
+    metric = Names("gpu_topology_test_info", "A.", most=3, registry=registry, uuid="a GPU's", pod="its pod")
+
+    def shown() -> set[tuple[str, str]]:
+        return {(sample.labels["uuid"], sample.labels["pod"]) for f in registry.collect() for sample in f.samples}
+
+    assert shown() == set()
+    metric.set("x", [("a", "p"), ("a", "p"), ("b", "p")])
+    metric.set("y", [("a", "p")])
+    assert shown() == {("a", "p"), ("b", "p")}
+    metric.set("x", ())
+    assert shown() == {("a", "p")}
+    metric.set("z", [(str(number), "q") for number in range(100)])
+    assert len(shown()) == 3
+    assert b'gpu_topology_test_info{pod="p",uuid="a"} 1.0' in generate_latest(registry)

@@ -390,7 +390,7 @@ async def test_it_tells_once_of_each_claim_that_another_instance_prepared(world:
         world.get_claim,
         node=NODE,
         processes=world.running,
-        on_used=lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"),
+        on_adopted=lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"),
     )
     await passes(one, 2)
     world.put(claim("c", [0, 1], used=False))

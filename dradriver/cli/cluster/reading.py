@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from dradriver import __version__
 from dradriver.api import names
+from dradriver.api.ledger import NVIDIA
 from dradriver.api.objects import ResourceSlice
+from dradriver.cli.cluster import addon
 from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube import codec
@@ -32,7 +34,7 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices and all claims.
+    """Return this driver's slices and all claims; what NVIDIA's driver hands out beside us looks as if it were ours.
 
     Raises:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
@@ -45,7 +47,12 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
         if not slices:
             raise ClusterError(nothing_published(server))
-        return slices, await listed(client, server, RESOURCE_CLAIMS, Claim)
+        claims = await listed(client, server, RESOURCE_CLAIMS, Claim)
+        if all(piece.spec.devices for piece in slices):
+            return slices, claims
+        selector = f"spec.driver={NVIDIA.driver}"
+        theirs = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
+        return addon.as_ours(slices, theirs, claims, NVIDIA)
 
 
 def nothing_published(server: ServerConfig) -> str:

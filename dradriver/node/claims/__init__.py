@@ -7,6 +7,7 @@ metadata    device metadata, a file that it can read
 nccl        what NCCL is told
 below       the server below a virtual machine
 status      what a claim's status says of its devices
+info        whose a prepared GPU is, in names
 occupied    processes that are on GPUs which change hands
 mounted     the files of a claim
 making      what has to be made on the hardware for that

@@ -69,6 +69,7 @@ class Preparer:
         nccl: Nccl | None = None,
         below: Below | None = None,
         on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
+        on_given_back: Callable[[str], None] = lambda _uid: None,
         budget_s: float = BUDGET_S,
     ) -> None:
         """Keep what is needed; no file is touched.
@@ -85,6 +86,7 @@ class Preparer:
             nccl: What NCCL is told.
             below: Gives the server below a virtual machine.
             on_prepared: Called when a claim was made ready anew.
+            on_given_back: Called with the uid of a claim that is not prepared any more.
             budget_s: How long a prepare goes on trying.
         """
         self._node = node
@@ -97,6 +99,7 @@ class Preparer:
         self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
         self._below = below
         self._on_prepared = on_prepared
+        self._on_given_back = on_given_back
         self._making = Making(state_dir, self._lock, self._ledgers, workshop)
         self._get_claim = get_claim
         self._machine = machine
@@ -177,6 +180,13 @@ class Preparer:
         """
         async with locked(self._lock):
             return self._ledgers.claims.read()
+
+    def has(self, uid: str) -> bool:
+        """Return whether a claim is prepared, as far as a look without the lock can tell."""
+        try:
+            return self._ledgers.claims.get(uid) is not None
+        except OSError:
+            return False
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
         """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.
@@ -378,6 +388,7 @@ class Preparer:
         if made:
             await self._making.unprepare(uid, held)
         self._sure.pop(uid, None)
+        self._on_given_back(uid)
         self.poke()
         return True
 

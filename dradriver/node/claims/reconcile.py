@@ -44,6 +44,7 @@ class Reconciler:
         gpus: Callable[[], Collection[str]] = tuple,
         on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
         on_used: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
+        on_adopted: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """Keep what is needed.
@@ -55,7 +56,8 @@ class Reconciler:
             processes: Says which processes compute on each of some GPUs.
             gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
             on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
-            on_used: Told once of each claim that is in use and was prepared by another instance.
+            on_used: Told in every pass of each prepared claim that is in use, as the API server has it.
+            on_adopted: Told once of each of these that was prepared by another instance.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
@@ -65,11 +67,11 @@ class Reconciler:
         self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
-        self._on_used = on_used
+        self._on_used, self._on_adopted = on_used, on_adopted
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
-        self._used: set[str] = set()
+        self._adopted: set[str] = set()
         self._vanished: set[str] = set()
         self._strays: set[str] = set()
 
@@ -110,7 +112,7 @@ class Reconciler:
             if reason is None:
                 continue
             self._preparer.doubt(uid)
-            self._used.discard(uid)
+            self._adopted.discard(uid)
             suspects[uid] = entry.stamp
             if self._suspects.get(uid) != entry.stamp:
                 continue
@@ -128,7 +130,7 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
-        self._used &= entries.keys()
+        self._adopted &= entries.keys()
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
@@ -191,7 +193,9 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
-        if prepared.uid not in self._used and not self._preparer.answered(prepared.uid):
-            self._used.add(prepared.uid)
+        if self._preparer.has(prepared.uid):  # it may have been given back while this waited for an answer
             self._on_used(claim, prepared)
+        if prepared.uid not in self._adopted and not self._preparer.answered(prepared.uid):
+            self._adopted.add(prepared.uid)
+            self._on_adopted(claim, prepared)
         return None

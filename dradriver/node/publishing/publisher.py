@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from dradriver.api import abilities, names, slices
 from dradriver.api.abilities import Abilities
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.modes import Mode
@@ -72,6 +73,7 @@ class Publisher:
         mps: bool = True,
         remembered: Remembered | None = None,
         beside_device_plugin: bool = False,
+        ledger: Ledger = OURS,
     ) -> None:
         """Keep what is needed.
 
@@ -88,6 +90,7 @@ class Publisher:
             mps: Whether this node has what starts MPS daemons.
             remembered: Keeps as what GPUs are handed out over the end of the process.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
+            ledger: Whose devices are handed out: where they are another driver's, only the machine is published.
         """
         self._client = client
         self._node = node
@@ -101,6 +104,7 @@ class Publisher:
         self._able: Abilities | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
+        self._ledger = ledger
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
         self._kubelet_is_up.set()
@@ -204,7 +208,8 @@ class Publisher:
         if not self._registered() or node is None or machine is None:
             self.published = False
             return
-        owner = None if self._beside else other_owner(node, self._slices.store.values())
+        others = [one for one in self._slices.store.values() if one.spec.driver != self._ledger.driver]
+        owner = None if self._beside else other_owner(node, others)
         if owner != self.withheld:
             self.withheld = owner
             metrics.WITHHELD.set(owner is not None)
@@ -215,6 +220,8 @@ class Publisher:
         self._adopt(self._tainted())
         if owner is not None or not machine.gpus:
             wanted = []
+        elif self._ledger is not OURS:
+            wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
             able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)

@@ -38,6 +38,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{ .Values.webhook.certificates.secretName | default (include "name" (list . "webhook-certificate")) }}
 {{- end }}
 
+{{/* "true" where the devices are this driver's own, empty where it is an add-on to another. */}}
+{{- define "own" -}}
+{{- if eq (.Values.ledger | default (include "driver" .)) (include "driver" .) }}true{{ end -}}
+{{- end }}
+
 {{/* "true" on OpenShift, else empty. */}}
 {{- define "openshift" -}}
 {{- $enabled := dig "enabled" "auto" (.Values.openshift | default dict) -}}

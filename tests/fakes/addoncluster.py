@@ -1,0 +1,97 @@
+"""A cluster of GPU nodes where NVIDIA's driver hands out the GPUs, and this one chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dradriver.api import slices
+from dradriver.api.ledger import NVIDIA
+from dradriver.controller.controller import sources
+from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.topology.machine import Machine
+from tests.fakes import nvidia, scheduling
+from tests.fakes.apistore import Object
+from tests.fakes.gpucluster import GpuCluster
+
+SLICE = "{}-gpu.nvidia.com-k2x7p"
+
+
+class AddOnCluster(GpuCluster):
+    """The node agent publishes the machine; NVIDIA's driver the devices."""
+
+    sources = sources(NVIDIA)
+
+    def restart(self) -> None:
+        super().restart()
+        self.worker.picture.hand_out(NVIDIA)
+
+    def publish(self, node: str, machine: Machine) -> None:
+        (built,) = slices.machine_alone(machine, node=node, node_uid="n")
+        built["spec"]["pool"]["generation"] = 1
+        self.put(RESOURCE_SLICES, built)
+        self.offer(node, nvidia.whole(machine))
+
+    def offer(self, node: str, devices: Iterable[Object]) -> None:
+        """Publish what NVIDIA's driver has on a node, a generation higher than before."""
+        before = self.find(RESOURCE_SLICES, SLICE.format(node))
+        generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
+        self.put(RESOURCE_SLICES, nvidia.slices(node, list(devices), generation=generation))
+
+    def shift(self, node: str, minors: Mapping[int, int]) -> None:
+        """Give GPUs other minor numbers; one without a number is lost. Both by the machine's own numbers."""
+        gpus = {gpu.index: gpu for gpu in self.machines[node].gpus}
+        self.offer(node, [nvidia.gpu(gpus[index], minor) for index, minor in minors.items()])
+
+    def foreign(self, name: str, node: str, *devices: str) -> None:
+        """Allocate devices, by NVIDIA's names, to a claim of somebody who has no words of ours."""
+        found = [{"request": "gpu", "driver": nvidia.DRIVER, "pool": node, "device": device} for device in devices]
+        claim = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": nvidia.DRIVER}}]}},
+            "status": {"allocation": {"devices": {"results": found}}},
+        }
+        self.put(RESOURCE_CLAIMS, claim)
+
+    def given(self, pod: str) -> list[str]:
+        """Return the names of the devices that a pod's claim was allocated."""
+        claim = self.claim(pod)
+        assert claim is not None
+        return [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
+
+    def _feasible(self, pod: Object, claim: Object) -> list[Object] | None:
+        """What kube-scheduler gives: devices of the class whose attribute is in the pin, and whose name is free."""
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
+        taken = {
+            (one["pool"], one["device"])
+            for each in self.all(RESOURCE_CLAIMS)
+            for one in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        }
+        for piece in self.all(RESOURCE_SLICES):
+            node = piece["spec"]["nodeName"]
+            if piece["spec"]["driver"] != nvidia.DRIVER or node not in allowed:
+                continue
+            results = []
+            for request in claim["spec"]["devices"]["requests"]:
+                exactly = request["exactly"]
+                assert exactly["deviceClassName"] == nvidia.DRIVER
+                assert exactly["selectors"][0]["cel"]["expression"].startswith(
+                    'device.attributes["gpu.nvidia.com"].?uuid'
+                )
+                uuids = scheduling.pinned(request)
+                found = [
+                    device["name"]
+                    for device in piece["spec"]["devices"]
+                    if device["attributes"]["type"]["string"] == "gpu"
+                    and device["attributes"]["uuid"]["string"] in uuids
+                    and (node, device["name"]) not in taken
+                ]
+                if len(found) < exactly["count"]:
+                    break
+                results += [
+                    {"request": request["name"], "driver": nvidia.DRIVER, "pool": node, "device": name}
+                    for name in found[: exactly["count"]]
+                ]
+            else:
+                return results
+        return None

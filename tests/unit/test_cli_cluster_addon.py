@@ -1,0 +1,76 @@
+"""Who holds which GPU where NVIDIA's driver hands them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dradriver.api import slices
+from dradriver.api.ledger import NVIDIA
+from dradriver.cli.cluster import reading
+from dradriver.cli.cluster.addon import as_ours
+from dradriver.cli.cluster.model import NodeView
+from dradriver.cli.cluster.views import views
+from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes import nvidia
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.gpunodes import Object, allocated, machine, pieces, promised, read_claims, read_slices
+
+
+def shown(theirs: list[Object], claims: list[Object], *, ours: list[Object] | None = None) -> list[NodeView]:
+    bare = slices.machine_alone(machine("node-a"), node="node-a", node_uid="u") if ours is None else ours
+    joined, found = as_ours(read_slices(*bare), read_slices(*theirs), read_claims(*claims), NVIDIA)
+    nodes, warnings = views(joined, found)
+    assert warnings == []
+    return nodes
+
+
+def theirs(name: str, *devices: str, **more: Any) -> Object:
+    """A claim of somebody who has no words of ours."""
+    claim = allocated(name, "node-a", [0] * len(devices), pods=[name], driver=nvidia.DRIVER, **more)
+    for result, device in zip(claim["status"]["allocation"]["devices"]["results"], devices, strict=True):
+        result["device"] = device
+    return claim
+
+
+def test_their_devices_and_claims_show_as_gpus_with_holders() -> None:
+    (node,) = shown(
+        [nvidia.slices("node-a", nvidia.whole(machine("node-a")))],
+        [theirs("trainer", "gpu-1", "gpu-6"), promised("gpus-2", "node-a", [2, 3], pod="next")],
+    )
+    states = [view.state for view in node.gpus]
+    assert states == ["free", "allocated", "promised", "promised", "free", "free", "allocated", "free"]
+    assert [holder.who for holder in node.gpus[6].holders] == ["team-a/trainer"]
+    assert [holder.who for holder in node.gpus[2].holders] == ["team-a/next"]
+    assert node.machine == machine("node-a")
+
+
+async def test_the_cluster_is_read_so_where_our_agents_publish_no_devices() -> None:
+    async with FakeApiServer() as api:
+        for piece in slices.machine_alone(machine("node-a"), node="node-a", node_uid="u"):
+            api.put(RESOURCE_SLICES, piece)
+        api.put(RESOURCE_SLICES, nvidia.slices("node-a", nvidia.whole(machine("node-a"))))
+        api.put(RESOURCE_CLAIMS, theirs("trainer", "gpu-1"))
+        nodes, _ = views(*await reading.read(api.config))
+    assert [view.state for view in nodes[0].gpus].count("free") == 7
+
+
+def test_a_gpu_that_they_do_not_list_is_blocked_and_one_in_instances_held_by_their_claims() -> None:
+    gpus = machine("node-a").gpus
+    devices = [
+        *nvidia.whole(machine("node-a"), without=(0, 1)),
+        nvidia.mig(gpus[1], 1),
+        nvidia.mig(gpus[1], 1, start=1),
+    ]
+    (node,) = shown([nvidia.slices("node-a", devices)], [theirs("small", "gpu-1-mig-1g10gb-19-1")])
+    assert (node.gpus[0].state, node.gpus[0].blocked) == ("blocked", "not in the node's slices")
+    assert [holder.who for holder in node.gpus[1].holders] == ["team-a/small"]
+
+
+def test_where_our_own_devices_are_published_theirs_change_nothing() -> None:
+    own = pieces("node-a")
+    (node,) = shown(
+        [nvidia.slices("node-a", nvidia.whole(machine("node-a")))],
+        [allocated("mine", "node-a", [4], pods=["p"])],
+        ours=own,
+    )
+    assert [view.state for view in node.gpus].count("free") == 7

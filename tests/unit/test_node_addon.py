@@ -1,0 +1,95 @@
+"""The node agent beside another driver that hands out the GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api import names
+from dradriver.api.ledger import NVIDIA
+from dradriver.api.objects import ResourceSlice
+from dradriver.api.slices import read_machine
+from dradriver.kube.codec import decode
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node import addon, main
+from dradriver.node.publishing import publisher
+from tests.fakes import nvidia
+from tests.fakes.agents import becomes, lose, ready_port
+from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, eventually, machine
+
+
+@contextlib.asynccontextmanager
+async def agent(node: NodeUnderTest, **more: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(addon.run(node.options(**more), NVIDIA, server=node.api.config))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def ours(node: NodeUnderTest) -> list[Object]:
+    return [one for one in node.slices if one["spec"]["driver"] == names.DRIVER]
+
+
+async def test_it_publishes_the_machine_beside_their_slices_and_is_no_plugin_of_the_kubelets() -> None:
+    async with a_node() as node, ready_port() as (port, status):
+        node.api.put(RESOURCE_SLICES, nvidia.slices(NODE, nvidia.whole(machine())))
+        async with agent(node, health_port=port):
+            await becomes(status, 200)
+            (piece,) = ours(node)
+            assert not piece["spec"].get("devices")
+            assert read_machine([decode(_raw(piece), ResourceSlice)]) == machine()
+            assert node.kubelet.seen == {}
+            assert (node.specs, node.checkpoint) == ({}, [])
+
+
+async def test_it_follows_the_machine_and_puts_back_what_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "HOLD_S", 0.02)
+    async with a_node() as node, agent(node):
+        await eventually(lambda: ours(node))
+        await lose(node, "3")
+
+        def seven() -> bool:
+            found = read_machine([decode(_raw(one), ResourceSlice) for one in ours(node)])
+            return found is not None and len(found.gpus) == 7
+
+        await eventually(seven)
+        node.api.remove(RESOURCE_SLICES, ours(node)[0]["metadata"]["name"])
+        await eventually(lambda: ours(node))
+
+
+async def test_where_a_device_plugin_has_the_gpus_nothing_is_published() -> None:
+    async with a_node() as node, ready_port() as (port, status):
+        node.api.put(NODES, {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}})
+        async with agent(node, health_port=port):
+            await becomes(status, 200)
+            assert ours(node) == []
+
+
+async def test_slices_with_devices_of_before_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "HOLD_S", 0.02)
+    async with a_node() as node:
+        async with node.agent():
+            await node.published()
+            assert ours(node)[0]["spec"]["devices"]
+        async with agent(node):
+            await eventually(lambda: ours(node) and not ours(node)[0]["spec"].get("devices"))
+            assert len(ours(node)) == 1
+
+
+def test_the_command_line_knows_both_ledgers() -> None:
+    assert main.parse(["--node-name=n"]).ledger == names.DRIVER
+    assert main.parse(["--node-name=n", "--ledger=gpu.nvidia.com"]).ledger == NVIDIA.driver
+    with pytest.raises(SystemExit):
+        main.parse(["--node-name=n", "--ledger=example.com"])
+
+
+def _raw(obj: Object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(obj))

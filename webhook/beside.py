@@ -1,0 +1,32 @@
+"""What a pod cannot have where another driver hands out the GPUs: what only the node agent could give it."""
+
+from __future__ import annotations
+
+from dradriver.allocator.request import Whole
+from dradriver.api import names, resolved
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import Ledger
+from webhook import wanted
+
+
+def check(want: wanted.Wanted, ledger: Ledger) -> list[str]:
+    """Return warnings for a pod that is created.
+
+    Raises:
+        WordError: It wants a part of a GPU, or what only attributes of this driver's devices can say.
+    """
+    found = resolved.read(want.written)
+    if not isinstance(found.request, Whole):
+        raise WordError(
+            f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
+            f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
+        )
+    for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
+        if isinstance(said, str):
+            raise WordError(
+                f"{key}: {said}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
+                f"the scheduler alone would have to know; remove the annotation"
+            )
+    if found.nccl in ("file", "env"):
+        return [f"{names.NCCL}: {ledger.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
+    return []
