@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.api import names, resolved
-from tests.fakes.admission import CONTROLLER, Object, admit, applied, body, defaulted, lifted, pod, running, stored
+from tests.fakes.admission import (
+    CONTROLLER,
+    Object,
+    admit,
+    affine,
+    applied,
+    body,
+    defaulted,
+    lifted,
+    pod,
+    running,
+    stored,
+)
 from webhook import admission, review
 from webhook.admission import Admission
 
@@ -51,6 +63,16 @@ def test_any_body_is_a_review_or_is_none(sent: bytes) -> None:
         review.decode(sent)
     except review.ReviewError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b"\xed\xa0\x80", "\u00e9".encode()[:1]])
+def test_bytes_that_are_no_text_are_no_review_wherever_they_stand(damage: bytes) -> None:
+    """What nobody reads is passed on as it stands, into a patch that would be no text either."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+    live = lifted(stored(admit(defaulted(pod(2, annotations={names.POLICY: "nvlink"}, spec=affine(terms)))).admitted))
+    sent = json.dumps(body(live)).encode().replace(b"nodeSelectorTerms", b"nodeSelector" + damage + b"Terms")
+    with pytest.raises(review.ReviewError):
+        review.decode(sent)
 
 
 @pytest.mark.parametrize("kind", ["Pod", "ResourceClaim", "ResourceClaimTemplate"])
