@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.api import names, resolved
+from tests.bench import fuzz_webhook
 from tests.fakes.admission import (
     CONTROLLER,
     Object,
@@ -88,6 +89,13 @@ def test_any_workload_gets_an_answer(kind: str, new: object, old: object, spec: 
     worded = {"metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": {"template": spec, "replicatedJobs": spec}}
     for sent in (new, worded):
         answered(review.decode(json.dumps(body(sent, old=old, kind=kind)).encode()), "workloads")
+
+
+@pytest.mark.parametrize("what", ["words", "reviews"])
+def test_what_the_fuzzer_sends_gets_an_answer_that_can_be_used(what: str) -> None:
+    ends, failed = fuzz_webhook.run(what, 400, "a test")
+    assert not failed
+    assert {"patched", "refused", "unchanged"} <= ends.keys()
 
 
 LIMITS = st.dictionaries(
