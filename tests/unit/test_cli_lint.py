@@ -162,6 +162,15 @@ def test_words_that_are_copied_from_no_such_kind_are_told(kind: str, version: st
     ]
 
 
+def test_a_launcher_that_gets_no_words_is_not_told_of() -> None:
+    templates = [TEMPLATE, {"spec": {"containers": [{"name": "launcher"}]}}]
+    made = yaml.safe_load(job("JobSet", "jobset.x-k8s.io/v1alpha2"))
+    made["spec"] = {"replicatedJobs": [{"name": "r", "template": {"spec": {"template": one}}} for one in templates]}
+    worker, launcher = results(yaml.safe_dump(made))
+    assert (worker["ours"], launcher["ours"]) == (True, False)
+    assert worker["warnings"] + launcher["warnings"] == []
+
+
 def test_the_webhook_is_asked_of_the_same_kinds() -> None:
     text = (REPO / "helm/gpu-topology-dra/templates/webhook/configuration.yaml").read_text()
     asked = re.findall(r"apiGroups: \[([\w.-]+)\], apiVersions: .*, resources: \[([a-z, ]+)\], scope", text)

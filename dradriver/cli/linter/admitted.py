@@ -107,17 +107,21 @@ def results(document: Document, admission: Admission, *, translate: bool = False
     for pod in pods(made):
         found = True
         result = _pod(head, document, admission, pod.path, pod.manifest, translate)
-        yield result if result.errors or answer.ops or not pod.path else _with_missed(result, document, pod.path)
+        yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
     if not found:
         yield head
 
 
 def _copied(document: Document, admission: Admission) -> _Response:
     """Return what the webhook answers to what makes pods, before there are any."""
-    kind, group = document.data["kind"], str(document.data.get("apiVersion")).partition("/")[0]
-    if GROUPS.get(kind) != group:
+    if not _copies(document):
         return _Response(allowed=True)
-    return _answer(admission.mutate_workload(_request(document.data, kind))[0])
+    return _answer(admission.mutate_workload(_request(document.data, document.data["kind"]))[0])
+
+
+def _copies(document: Document) -> bool:
+    """Return whether the webhook copies words from an object into its pods' templates."""
+    return GROUPS.get(document.data["kind"]) == str(document.data.get("apiVersion")).partition("/")[0]
 
 
 def _name(document: Document) -> str:
@@ -164,7 +168,7 @@ def _pod(
 
 
 def _with_missed(result: Result, document: Document, path: Path) -> Result:
-    """Return the result with a warning where words stand above a template, and neither are in it nor are copied."""
+    """Return the result with a warning where words stand above a template that has none."""
     missed = next(iter(_words(document.data)), "")
     if not missed or _words(_at(document.data, path)):
         return result
