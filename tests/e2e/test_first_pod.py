@@ -52,7 +52,7 @@ def test_the_first_steps_as_written(bare: Cluster, monkeypatch: pytest.MonkeyPat
             assert tool == "kubectl"
             said = bare.kubectl(*words).stdout
     for key in (names.ALLOCATED, names.RING_ORDER, names.BUSBW, names.SCORE):
-        assert f"{key}: " in said
+        assert f"{key}:" in said
     pod = json.loads(bare.kubectl("get", "pod", "nvlink-quad", "-o", "json").stdout)
     assert len(pod["metadata"]["annotations"][names.ALLOCATED].split(",")) == 4
     assert pod["metadata"]["annotations"][names.LEVEL] == "nvlink"
