@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ MOST_MESSAGE: Final = 2048
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
+_PIECE: Final = 1 << 16  # bytes: a large body is never held as text as a whole
 
 
 class ReviewError(DriverError):
@@ -69,6 +71,7 @@ def decode(body: bytes) -> Request:
         ReviewError: The body is not an AdmissionReview of ``admission.k8s.io/v1`` with a request.
     """
     try:
+        _check_text(body)
         review = _DECODER.decode(body)
     except (ValueError, RecursionError) as error:
         raise ReviewError(f"the body is no {_KIND}: {error}") from None
@@ -77,6 +80,16 @@ def decode(body: bytes) -> Request:
             f"the body is a {review.kind[:64]!r} of {review.api_version[:64]!r}; send an {_KIND} of {_API_VERSION}"
         )
     return review.request
+
+
+def _check_text(body: bytes) -> None:
+    """Raise unless it is UTF-8: the decoder looks at no text that it skips, and such text may come into a patch."""
+    if body.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(body), _PIECE):
+        decoder.decode(body[at : at + _PIECE])
+    decoder.decode(b"", final=True)
 
 
 def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[str] = ()) -> bytes:

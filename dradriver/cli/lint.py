@@ -20,12 +20,14 @@ from webhook.admission import Admission
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--policies", "policies_file", metavar="FILE", help="The policies file: what names in it stand for.")
+@click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
 @output_options
-def lint(files: Sequence[str], policies_file: str | None, output: str, no_color: bool) -> None:
+def lint(files: Sequence[str], policies_file: str | None, translate: bool, output: str, no_color: bool) -> None:
     """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.
 
     Pods, and whatever has a pod's template in it: Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs,
-    …; ResourceClaims and their templates. -o yaml prints the pods as they would be stored.
+    …, with what the webhook copies from these to their pods; ResourceClaims and their templates. -o yaml prints the
+    pods as they would be stored.
 
     Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
@@ -37,7 +39,7 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
     troubles: list[str] = []
     for name, text in contents:
         try:
-            found += _linted(text, called(name), admission)
+            found += _linted(text, called(name), admission, translate)
         except DocumentError as error:
             troubles.append(str(error))
     if output == "yaml":
@@ -56,9 +58,9 @@ def lint(files: Sequence[str], policies_file: str | None, output: str, no_color:
         raise click.exceptions.Exit(1)
 
 
-def _linted(text: bytes, source: str, admission: Admission) -> Iterator[Result]:
+def _linted(text: bytes, source: str, admission: Admission, translate: bool) -> Iterator[Result]:
     for document in documents(text, source):
-        yield from results(document, admission)
+        yield from results(document, admission, translate=translate)
 
 
 def _document(found: Sequence[Result], troubles: Sequence[str]) -> Document:
@@ -69,7 +71,11 @@ def _lines(found: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
     lines: list[Cell] = []
     for one in found:
         what = f"{one.kind} {one.name}"
-        for findings, word, tone in ((one.errors, "error", Tone.ERROR), (one.warnings, "warning", Tone.WARNING)):
+        for findings, word, tone in (
+            (one.errors, "error", Tone.ERROR),
+            (one.warnings, "warning", Tone.WARNING),
+            (one.notes, "note", Tone.PLAIN),
+        ):
             for each in findings:
                 where = f"{one.source}:{each.line}: document {one.document}, {what}"
                 lines.append(Cell(f"{where}: {word}: {each.message}", tone))

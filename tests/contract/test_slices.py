@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Final
 
-import msgspec
 import pytest
 
 from dradriver.api import slices
@@ -15,11 +13,9 @@ from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing import asking
 from dradriver.node.publishing.pool import differences
 from dradriver.topology import profiles
-from dradriver.topology.machine import Machine, MigDevice
+from tests.contract.built import MODES, UID, in_mig_mode
 from tests.contract.conftest import Server
 from tests.fakes import nvidia
-
-UID: Final = "00000000-0000-0000-0000-000000000001"
 
 
 async def test_a_dry_run_answers_as_a_write_would_and_stores_nothing(server: Server) -> None:
@@ -49,25 +45,6 @@ async def test_slices_of_nvidias_driver_come_back_as_the_fake_makes_them(server:
 
 async def test_this_kubernetes_keeps_all_that_divides_a_gpu(server: Server) -> None:
     assert await asking.ask(server.client, node="n", node_uid=UID) == ALL
-
-
-MODES: Final = (
-    Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
-    Mode(shared="time-slicing"),
-    Mode(shared="mps", equal_shares=3),
-    Mode(mig="dynamic"),
-    Mode(mig="placements"),
-)
-
-
-def in_mig_mode(machine: Machine) -> Machine:
-    """The machine with an instance of each plain size on every second GPU, as far as they can be there together."""
-    placed = ((9, 4), (14, 2), (19, 1), (19, 0))
-    there = tuple(
-        MigDevice(slot, f"MIG-{slot}", slot + 1, 0, "", 0, number, start) for slot, (number, start) in enumerate(placed)
-    )
-    gpus = tuple(msgspec.structs.replace(gpu, mig=there) if n % 2 == 0 else gpu for n, gpu in enumerate(machine.gpus))
-    return msgspec.structs.replace(machine, gpus=gpus)
 
 
 async def test_slices_of_instances_that_exist_come_back_as_sent(server: Server) -> None:

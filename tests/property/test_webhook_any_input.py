@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.api import names, resolved
-from tests.fakes.admission import CONTROLLER, Object, admit, applied, body, defaulted, lifted, pod, running, stored
+from tests.bench import fuzz_webhook
+from tests.fakes.admission import (
+    CONTROLLER,
+    Object,
+    admit,
+    affine,
+    applied,
+    body,
+    defaulted,
+    lifted,
+    pod,
+    running,
+    stored,
+)
 from webhook import admission, review
 from webhook.admission import Admission
 
@@ -53,6 +66,16 @@ def test_any_body_is_a_review_or_is_none(sent: bytes) -> None:
         assert str(error)
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"\xed\xa0\x80", "\u00e9".encode()[:1]])
+def test_bytes_that_are_no_text_are_no_review_wherever_they_stand(damage: bytes) -> None:
+    """What nobody reads is passed on as it stands, into a patch that would be no text either."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+    live = lifted(stored(admit(defaulted(pod(2, annotations={names.POLICY: "nvlink"}, spec=affine(terms)))).admitted))
+    sent = json.dumps(body(live)).encode().replace(b"nodeSelectorTerms", b"nodeSelector" + damage + b"Terms")
+    with pytest.raises(review.ReviewError):
+        review.decode(sent)
+
+
 @pytest.mark.parametrize("kind", ["Pod", "ResourceClaim", "ResourceClaimTemplate"])
 @given(new=LIKE | JSON, old=LIKE | JSON)
 def test_any_object_gets_an_answer(kind: str, new: object, old: object) -> None:
@@ -66,6 +89,13 @@ def test_any_workload_gets_an_answer(kind: str, new: object, old: object, spec: 
     worded = {"metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": {"template": spec, "replicatedJobs": spec}}
     for sent in (new, worded):
         answered(review.decode(json.dumps(body(sent, old=old, kind=kind)).encode()), "workloads")
+
+
+@pytest.mark.parametrize("what", ["words", "reviews"])
+def test_what_the_fuzzer_sends_gets_an_answer_that_can_be_used(what: str) -> None:
+    ends, failed = fuzz_webhook.run(what, 400, "a test")
+    assert not failed
+    assert {"patched", "refused", "unchanged"} <= ends.keys()
 
 
 LIMITS = st.dictionaries(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.api import names
+from dradriver.cli.linter.admitted import GROUPS
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.main import main
 from tests.fakes.admission import admit
-from tests.paths import REPO
+from tests.paths import REPO, SHARED_DATA
+from webhook.workloads import TEMPLATES
 
 POD = """\
 apiVersion: v1
@@ -116,17 +119,115 @@ def test_every_pod_template_is_found(kind: str, spec: dict[str, Any], paths: lis
         assert (one["pod"]["metadata"]["namespace"], one["pod"]["metadata"]["generateName"]) == ("n", "x-")
 
 
-def test_words_that_do_not_reach_the_pods_are_told() -> None:
-    bare = {"spec": TEMPLATE["spec"]}
-    job = {"kind": "Widget", "metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": {"template": bare}}
-    (found,) = results(yaml.safe_dump(job, sort_keys=False))
+def job(kind: str = "Job", version: str = "batch/v1", policy: str = "nvlink", **metadata: Any) -> str:
+    """Return a manifest with a word above a template that has none; the word stands in line 5."""
+    template = {"spec": TEMPLATE["spec"]} | ({"metadata": metadata} if metadata else {})
+    above = {"annotations": {names.POLICY: policy}}
+    made = {"apiVersion": version, "kind": kind, "metadata": above, "spec": {"template": template}}
+    return str(yaml.safe_dump(made, sort_keys=False))
+
+
+def test_words_above_a_template_reach_its_pods() -> None:
+    (found,) = results(job())
+    assert (found["ours"], found["warnings"]) == (True, [])
+    assert found["pod"]["metadata"]["annotations"][names.POLICY] == "nvlink"
+    (found,) = results(job(annotations={names.POLICY: "pcie"}))
+    assert found["pod"]["metadata"]["annotations"][names.POLICY] == "pcie"
+
+
+@pytest.mark.parametrize("word", ["nvlnk", "nvlink,x"])
+def test_a_bad_word_above_is_an_error_where_it_stands(word: str) -> None:
+    (found,) = results(job(policy=word))
+    assert [error["line"] for error in found["errors"]] == [5]
+    assert found["path"] == ""
+
+
+def test_what_only_the_pod_makes_bad_of_a_word_above_is_told_above() -> None:
+    made = yaml.safe_load(job())
+    made["metadata"]["annotations"] = {names.GPUS: "3"}
+    (found,) = results(yaml.safe_dump(made, sort_keys=False))
+    assert found["errors"][0]["message"].startswith(names.GPUS)
+    assert (found["errors"][0]["line"], found["path"]) == (5, "spec.template")
+
+
+@pytest.mark.parametrize(("kind", "version"), [("Widget", "example.com/v1"), ("Job", "batch.volcano.sh/v1alpha1")])
+def test_words_that_are_copied_from_no_such_kind_are_told(kind: str, version: str) -> None:
+    (found,) = results(job(kind, version))
     assert found["warnings"] == [
         {
-            "line": 4,
-            "message": "gpu.topology/policy stands on the Widget and does not reach its pods; write it in "
-            "spec.template.metadata.annotations",
+            "line": 5,
+            "message": f"gpu.topology/policy stands on the {kind}, from which it is not copied to the pods; write it "
+            "in spec.template.metadata.annotations",
         }
     ]
+
+
+def test_a_launcher_that_gets_no_words_is_not_told_of() -> None:
+    templates = [TEMPLATE, {"spec": {"containers": [{"name": "launcher"}]}}]
+    made = yaml.safe_load(job("JobSet", "jobset.x-k8s.io/v1alpha2"))
+    made["spec"] = {"replicatedJobs": [{"name": "r", "template": {"spec": {"template": one}}} for one in templates]}
+    worker, launcher = results(yaml.safe_dump(made))
+    assert (worker["ours"], launcher["ours"]) == (True, False)
+    assert worker["warnings"] + launcher["warnings"] == []
+
+
+def test_the_webhook_is_asked_of_the_same_kinds() -> None:
+    text = (REPO / "helm/gpu-topology-dra/templates/webhook/configuration.yaml").read_text()
+    asked = re.findall(r"apiGroups: \[([\w.-]+)\], apiVersions: .*, resources: \[([a-z, ]+)\], scope", text)
+    assert {(kind.lower() + "s", group) for kind, group in GROUPS.items()} == {
+        (plural, group) for group, plurals in asked for plural in plurals.split(", ")
+    }
+    assert GROUPS.keys() == TEMPLATES.keys()
+
+
+BARE = POD.replace("  annotations:\n    gpu.topology/policy: nvlink\n", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "here", "there"),
+    [("nvidia.com/gpu", "it gets ours", ""), ("nvidia.com/vgpu", "it is refused: ", "licence server")],
+)
+def test_a_pod_without_words_is_translated_or_told_of(limit: str, here: str, there: str) -> None:
+    text = BARE.replace("nvidia.com/gpu", limit)
+    (found,) = results(text)
+    assert (found["ours"], found["errors"], found["warnings"], found["pod"]) == (False, [], [], None)
+    (note,) = found["notes"]
+    assert "it stays as it is" in note["message"]
+    assert here in note["message"]
+    assert there in note["message"]
+    assert note["line"] == 5
+    assert f"note: {note['message']}" in lint(text).stdout
+    (found,) = (json.loads(lint(text, "--translate", "-o", "json").stdout))["results"]
+    assert found["notes"] == []
+    assert [there in error["message"] for error in found["errors"]] == ([True] if there else [])
+    assert found["ours"]
+    if not there:
+        assert found["pod"]["spec"]["schedulingGates"] == [{"name": names.GATE}]
+
+
+def test_a_pod_without_limits_is_nobodys_business() -> None:
+    text = BARE.replace("nvidia.com/gpu", "cpu")
+    for arguments in ((), ("--translate",)):
+        (found,) = json.loads(lint(text, *arguments, "-o", "json").stdout)["results"]
+        assert (found["ours"], found["notes"], found["warnings"]) == (False, [], [])
+
+
+FIELD = sorted((SHARED_DATA / "manifests").glob("*.yaml"))
+WORDED = {"required-preferred-pod", "distributed-job"}
+
+
+@pytest.mark.skipif(not FIELD, reason="no manifests of the field beside the checkout")
+@pytest.mark.parametrize("translate", [False, True])
+def test_manifests_of_the_field(translate: bool) -> None:
+    for file in FIELD:
+        result = CliRunner().invoke(main, ["lint", str(file), "-o", "json", *["--translate"] * translate])
+        found = json.loads(result.stdout)["results"]
+        ours, noted = any(one["ours"] for one in found), any(one["notes"] for one in found)
+        refused = any(one["errors"] for one in found)
+        worded = file.stem in WORDED
+        assert (ours, noted) == (worded or translate, not worded and not translate), file.stem
+        assert refused is (translate and file.stem == "vgpu-pod"), result.stdout
+        assert result.exit_code == refused
 
 
 def test_lists_and_what_is_none_of_ours() -> None:

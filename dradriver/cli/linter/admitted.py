@@ -16,11 +16,27 @@ from dradriver.cli.linter.templates import CLAIMS, Path, pods
 from dradriver.cli.render.plain import plain
 from webhook import review
 from webhook.admission import Admission, validate_claim
+from webhook.translate import translate as by_limits
 
 _KEY: Final = re.compile(r"(?:annotation )?'?((?:gpu\.topology|gpu-topology\.example\.com)/[\w.-]+)")
 _CONTAINER: Final = re.compile(r"(?:init )?container '([^']+)'")
 _FIELD: Final = re.compile(r"spec((?:\.\w+|\[\d+\])+)")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+# API groups of the kinds whose words the webhook copies into their templates; it is not asked of others' kinds.
+GROUPS: Final = {
+    "Job": "batch",
+    "CronJob": "batch",
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "JobSet": "jobset.x-k8s.io",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
+    "MPIJob": "kubeflow.org",
+    "PyTorchJob": "kubeflow.org",
+}
+_LEFT: Final = (
+    "it asks for GPUs by limits and has no word of ours, so it stays as it is; in a namespace labelled "
+    "gpu.topology/translate=true (--translate) "
+)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +64,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         ours: Whether the driver has to do with it.
         errors: Why it is refused.
         warnings: What would be said, though it is admitted.
+        notes: What becomes of a pod that asks for GPUs by limits alone, here and where such pods are translated.
         pod: The pod as it would be stored; None where there is none, or it is refused, or it stays as it is.
     """
 
@@ -60,11 +77,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     ours: bool = False
     errors: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
     pod: dict[str, Any] | None = None
 
 
-def results(document: Document, admission: Admission) -> Iterator[Result]:
-    """Yield what becomes of an object."""
+def results(document: Document, admission: Admission, *, translate: bool = False) -> Iterator[Result]:
+    """Yield what becomes of an object.
+
+    Args:
+        document: The object.
+        admission: The webhook.
+        translate: Whether its namespace is one where pods without our words are translated.
+    """
     kind = document.data["kind"]
     head = Result(
         source=document.source, document=document.number, line=document.line(), kind=plain(kind), name=_name(document)
@@ -72,12 +96,32 @@ def results(document: Document, admission: Admission) -> Iterator[Result]:
     if kind in CLAIMS:
         yield _claim(head, document)
         return
+    answer = _copied(document, admission)
+    if not answer.allowed:
+        yield msgspec.structs.replace(head, ours=True, errors=(_finding(document, (), answer.status.message),))
+        return
+    made = document
+    if answer.ops:
+        made = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
     found = False
-    for pod in pods(document):
+    for pod in pods(made):
         found = True
-        yield _pod(head, document, admission, pod.path, pod.manifest)
+        result = _pod(head, document, admission, pod.path, pod.manifest, translate)
+        yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
     if not found:
         yield head
+
+
+def _copied(document: Document, admission: Admission) -> _Response:
+    """Return what the webhook answers to what makes pods, before there are any."""
+    if not _copies(document):
+        return _Response(allowed=True)
+    return _answer(admission.mutate_workload(_request(document.data, document.data["kind"]))[0])
+
+
+def _copies(document: Document) -> bool:
+    """Return whether the webhook copies words from an object into its pods' templates."""
+    return GROUPS.get(document.data["kind"]) == str(document.data.get("apiVersion")).partition("/")[0]
 
 
 def _name(document: Document) -> str:
@@ -95,38 +139,52 @@ def _claim(head: Result, document: Document) -> Result:
     return msgspec.structs.replace(head, ours=ours, errors=errors)
 
 
-def _pod(head: Result, document: Document, admission: Admission, path: Path, manifest: dict[str, Any]) -> Result:
-    where = plain(".".join(map(str, path)))
-    answer = _answer(admission.mutate_pod(_request(manifest, "Pod"))[0])
+def _pod(
+    head: Result, document: Document, admission: Admission, path: Path, manifest: dict[str, Any], translate: bool
+) -> Result:
+    head = msgspec.structs.replace(head, path=plain(".".join(map(str, path))))
+    request = _request(manifest, "Pod")
+    answer = _answer(admission.mutate_pod(request)[0])
+    limited = (
+        answer if answer.ops or not answer.allowed else _answer(admission.mutate_pod(request, created=by_limits)[0])
+    )
+    if translate:
+        answer = limited
     if not answer.allowed:
         return msgspec.structs.replace(
-            head, path=where, ours=True, errors=(_finding(document, path, answer.status.message),)
-        )
-    ops = msgspec.json.decode(base64.b64decode(answer.patch)) if answer.patch else []
-    warnings = [_finding(document, path, text) for text in answer.warnings]
-    if not ops and path and (missed := _misplaced(document.data, manifest)):
-        warnings.append(
-            Finding(
-                line=document.line(("metadata", "annotations", missed)),
-                message=f"{plain(missed)} stands on the {head.kind} and does not reach its pods; write it in "
-                f"{where}.metadata.annotations",
-            )
-        )
+            head, ours=True, errors=(_finding(document, path, answer.status.message),)
+        )  # fmt: skip
+    notes = []
+    if limited is not answer and (limited.ops or not limited.allowed):
+        there = "it gets ours" if limited.allowed else f"it is refused: {limited.status.message}"
+        notes.append(Finding(line=document.line((*path, "spec")), message=plain(_LEFT + there)))
     return msgspec.structs.replace(
-        head, path=where, ours=bool(ops), warnings=tuple(warnings), pod=patched(manifest, ops) if ops else None
-    )  # fmt: skip
+        head,
+        ours=bool(answer.ops),
+        warnings=tuple(_finding(document, path, text) for text in answer.warnings),
+        notes=tuple(notes),
+        pod=patched(manifest, answer.ops) if answer.ops else None,
+    )
 
 
-def _misplaced(data: dict[str, Any], manifest: dict[str, Any]) -> str:
-    """Return a word of ours that stands on the object around a template which has none."""
+def _with_missed(result: Result, document: Document, path: Path) -> Result:
+    """Return the result with a warning where words stand above a template that has none."""
+    missed = next(iter(_words(document.data)), "")
+    if not missed or _words(_at(document.data, path)):
+        return result
+    message = (
+        f"{plain(missed)} stands on the {result.kind}, from which it is not copied to the pods; write it in "
+        f"{result.path}.metadata.annotations"
+    )
+    finding = Finding(line=document.line(("metadata", "annotations", missed)), message=message)
+    return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
-    def words(of: dict[str, Any]) -> list[str]:
-        metadata = of.get("metadata")
-        annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-        every = annotations if isinstance(annotations, dict) else {}
-        return [key for key in every if isinstance(key, str) and is_ours(key) and not is_written(key)]
 
-    return "" if words(manifest) else next(iter(words(data)), "")
+def _words(of: dict[str, Any]) -> list[str]:
+    metadata = of.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    every = annotations if isinstance(annotations, dict) else {}
+    return [key for key in every if isinstance(key, str) and is_ours(key) and not is_written(key)]
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -138,6 +196,11 @@ class _Response(msgspec.Struct, frozen=True):
     patch: str = ""
     warnings: tuple[str, ...] = ()
     status: _Status = _Status()
+
+    @property
+    def ops(self) -> list[dict[str, Any]]:
+        """The patch's operations."""
+        return msgspec.json.decode(base64.b64decode(self.patch), type=list[dict[str, Any]]) if self.patch else []
 
 
 class _Review(msgspec.Struct, frozen=True):
@@ -164,16 +227,21 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 def _place(document: Document, path: Path, message: str) -> Path:
     """Return the place that a message is about, as far as it says one."""
     if (found := _KEY.match(message)) is not None:
-        return (*path, "metadata", "annotations", found[1])
+        above = path and found[1] in _words(document.data) and found[1] not in _words(_at(document.data, path))
+        return (*(() if above else path), "metadata", "annotations", found[1])
     if (found := _FIELD.match(message)) is not None:
         steps = [name or int(number) for name, number in _STEP.findall(found[1])]
         return (*path, "spec", *steps)
     if (found := _CONTAINER.match(message)) is not None:
-        data: Any = document.data
-        for step in path:
-            data = data[step]
+        data = _at(document.data, path)
         for group in ("containers", "initContainers"):
             for number, one in enumerate(data["spec"].get(group) or ()):
                 if isinstance(one, dict) and one.get("name") == found[1]:
                     return (*path, "spec", group, number)
     return (*path, "metadata") if path else ()
+
+
+def _at(data: Any, path: Path) -> Any:
+    for step in path:
+        data = data[step]
+    return data

@@ -1,0 +1,184 @@
+"""Every kind of object that the code builds, made by the code itself: one entry of ``BUILDERS`` a kind.
+
+A builder gets the Kubernetes version and returns objects with ``apiVersion`` and ``kind``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from dradriver.allocator.request import Amount, Choice, Level, MigPart, Part, PartChoice, SharePart
+from dradriver.api import claims, names, slices
+from dradriver.api.abilities import ALL, Abilities, probes
+from dradriver.api.ledger import OURS
+from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.policies.modes import Mode
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.leader import LeaderElector
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine, MigDevice
+from tests.fakes import chart
+from tests.fakes.admission import admit
+from tests.fakes.reviews import Review, corpus
+
+Object = dict[str, Any]
+
+UID: Final = "00000000-0000-0000-0000-000000000001"
+NAMESPACE: Final = "team"
+MODES: Final = (
+    Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
+    Mode(shared="time-slicing"),
+    Mode(shared="mps", equal_shares=3),
+    Mode(mig="dynamic"),
+    Mode(mig="placements"),
+)
+WITHOUT: Final = Abilities(taints=False, shares=False, counters=False)
+_CUT_UP: Final = ("hgx-h100", "dgx-a100")
+
+
+def in_mig_mode(machine: Machine) -> Machine:
+    """The machine with an instance of each plain size on every second GPU, as far as they can be there together."""
+    placed = ((9, 4), (14, 2), (19, 1), (19, 0))
+    there = tuple(
+        MigDevice(slot, f"MIG-{slot}", slot + 1, 0, "", 0, number, start) for slot, (number, start) in enumerate(placed)
+    )
+    gpus = tuple(msgspec.structs.replace(gpu, mig=there) if n % 2 == 0 else gpu for n, gpu in enumerate(machine.gpus))
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
+def _slices(machine: Machine, **more: Any) -> list[Object]:
+    """Return its slices twice: with all that a server may keep, and with what every server keeps."""
+    both = (slices.build(machine, node="n", node_uid=UID, abilities=able, **more) for able in (ALL, WITHOUT))
+    return [one for made in both for one in made]
+
+
+def _whole(_: str) -> list[Object]:
+    return [one for name in profiles.names() for one in _slices(profiles.load(name, seed="n"))]
+
+
+def _tainted(_: str) -> list[Object]:
+    machine = profiles.load("hgx-h100", seed="n")
+    taint = {"key": f"{names.PREFIX}xid", "value": "79", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+    return _slices(machine, taints={machine.gpus[1].uuid: [taint, taint | {"effect": "None"}]})
+
+
+def _in_mode(mode: Mode) -> list[Object]:
+    machines = [profiles.load(name, seed="n") for name in _CUT_UP]
+    return [one for m in machines for one in _slices(m, modes={gpu.uuid: mode for gpu in m.gpus[::2]})]
+
+
+def _instances(_: str) -> list[Object]:
+    return [one for name in _CUT_UP for one in _slices(in_mig_mode(profiles.load(name, seed="n")))]
+
+
+_OWNER: Final = Pod(
+    metadata=Metadata(name="p", namespace=NAMESPACE, uid=UID),
+    spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="gpus-1")]),
+)
+_WHOLE: Final = Choice(
+    gpus=(0, 1, 2), containers=((0, 1), (2,)), ring=(0, 1, 2), busbw_gbps=80, bandwidth_gbps=50, level=Level.NVLINK,
+    score=100, node="n",
+)  # fmt: skip
+_UUIDS: Final = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
+_SHARE: Final = SharePart(gpu=0, amount=Amount(25, 20480))
+_SLICE: Final = MigPart(gpu=1, profile="3g.40gb", start=4, size=4)
+
+
+def _whole_claims(_: str) -> list[Object]:
+    uuids = {"main": _UUIDS[:2], "other": _UUIDS[2:3]}
+    return [
+        claims.pinned(_OWNER, _WHOLE, uuids=uuids, keep_env=["NCCL_TOPO_FILE"], nccl=nccl, ledger=ledger)
+        for nccl in ("auto", "file", "off")
+        for ledger in (OURS,)
+    ]
+
+
+def _part_claims(*parts: Part, placed: Sequence[str] = ()) -> list[Object]:
+    uuids = {f"r{number}": [_UUIDS[part.gpu]] for number, part in enumerate(parts)}
+    choice = PartChoice(containers=(parts,), node="n")
+    return [claims.pinned(_OWNER, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)]
+
+
+def _pods(_: str) -> list[Object]:
+    """What the webhook makes of the pods that it is tested with, where it admits them."""
+    made: list[Object] = []
+    for each in corpus():
+        if each.kind == "Pod" and each.old is None:
+            verdict = admit(each.new, path=each.path)
+            if verdict.allowed and verdict.patch:
+                made.append(_named(each, verdict.admitted, len(made)))
+    return made
+
+
+def _named(given: Review, pod: Object, number: int) -> Object:
+    metadata = pod["metadata"] | {"name": f"p{number}", "namespace": NAMESPACE}
+    for gone in ("uid", "resourceVersion", "creationTimestamp"):
+        metadata.pop(gone, None)
+    return {"apiVersion": "v1", "kind": given.kind, "metadata": metadata, "spec": pod["spec"]}
+
+
+class _Written:
+    """A server that has nothing, and what was created there."""
+
+    def __init__(self) -> None:
+        self.objects: list[Object] = []
+
+    async def get(self, *_: object, **__: object) -> Object:
+        raise ApiError(404, "NotFound", "there is none")
+
+    async def create(self, _: object, obj: Object, **__: object) -> Object:
+        self.objects.append(obj)
+        return obj
+
+
+def _written(write: Callable[[Client], Awaitable[object]]) -> list[Object]:
+    async def run() -> list[Object]:
+        server = _Written()
+        await write(cast("Client", server))
+        return server.objects
+
+    return asyncio.run(run())
+
+
+def _events(_: str) -> list[Object]:
+    about = [Reference("Pod", NAMESPACE, "p", UID), Reference("Node", "", "n", UID)]
+
+    async def write(client: Client) -> None:
+        recorder = Recorder(client, component="gpu-topology", instance="controller-0")
+        for one in about:
+            await recorder.record(
+                about=one, type="Warning", reason="WaitsForGPUs", message="x" * 2000, action="Placing"
+            )
+
+    return _written(write)
+
+
+def _leases(_: str) -> list[Object]:
+    elector = "gpu-topology-controller"
+    return _written(lambda c: LeaderElector(c, namespace=NAMESPACE, name=elector, identity="controller-0")._take())
+
+
+def _chart(version: str, *settings: str) -> list[Object]:
+    return list(chart.objects(*settings, kubernetes=version).values())
+
+
+BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
+    "slices of whole GPUs": _whole,
+    "slices with taints": _tainted,
+    "slices of instances": _instances,
+    **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]
+    "probes": lambda _: probes("n", UID),
+    "claims of whole GPUs": _whole_claims,
+    "claims of shares": lambda _: _part_claims(_SHARE, _SHARE),
+    "claims of slices": lambda _: _part_claims(_SLICE),
+    "claims of slices that are devices": lambda _: _part_claims(_SLICE, placed=_UUIDS[1:2]),
+    "pods": _pods,
+    "events": _events,
+    "leases": _leases,
+    **{f"chart, {name}": lambda v, s=some: _chart(v, *s) for name, some in chart.VARIANTS.items()},  # type: ignore[misc]
+}

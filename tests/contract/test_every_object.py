@@ -1,0 +1,145 @@
+"""Every object that the code builds is accepted, strictly, by each Kubernetes version, and comes back as sent.
+
+Each version's API server runs alone, without nodes; nothing is stored. Helm is needed for the chart's objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from dradriver.api import quantity
+from dradriver.api.abilities import FIELDS
+from dradriver.api.errors import WordError
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.config import ServerConfig, from_kubeconfig
+from dradriver.kube.resources import Resource
+from tests import needs
+from tests.cluster.nodeless import Nodeless
+from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
+from tests.contract.built import BUILDERS, NAMESPACE, Object
+from tests.contract.conftest import _ready
+from tests.deploy import NAMESPACE as OURS
+from tests.resources import NAMESPACES
+
+pytestmark = [pytest.mark.cluster, pytest.mark.helm]
+
+# What servers before 1.36 drop without a word; the node agent finds it out and publishes nothing that needs it.
+LOST_BEFORE: Final = (1, 36)
+LOST: Final = (*(field for fields in FIELDS.values() for field in fields), "exactly.capacity")
+
+
+@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
+def alone(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerConfig]]:
+    needs.real_cluster(request.param)
+    plane = Nodeless(f"objects-{minor_of(request.param)}", request.param)
+    with plane.running():
+        yield request.param, from_kubeconfig(plane.folder / "kubeconfig")
+
+
+async def test_every_object_is_accepted_and_comes_back_as_sent(alone: tuple[str, ServerConfig]) -> None:
+    version, config = alone
+    older = tuple(map(int, version.split(".")[:2])) < LOST_BEFORE
+    wrong, lost, sent = [], set(), 0
+    async with Client(config, user_agent="contract", timeout_s=30) as client:
+        for name in (NAMESPACE, OURS):
+            await client.create(NAMESPACES, {"metadata": {"name": name}})
+            await _ready(client, name)
+        resources = Resources(client)
+        for what, build in BUILDERS.items():
+            objects = await asyncio.to_thread(build, version)
+            assert objects, what
+            for obj in objects:
+                sent += 1
+                try:
+                    stored = await tried(client, await resources.of(obj), obj)
+                except ApiError as error:
+                    wrong.append(f"{what}: {obj['kind']} {obj['metadata'].get('name')}: refused: {error}")
+                    continue
+                for path in differences(obj, stored):
+                    if field := next((one for one in LOST if older and f".{one}" in path), ""):
+                        lost.add(field)
+                    else:
+                        wrong.append(f"{what}: {obj['kind']} {obj['metadata'].get('name')}: {path}")
+    assert not wrong, f"{len(wrong)} times in {sent} objects:\n" + "\n".join(wrong[:40])
+    assert lost == (set(LOST) if older else set()), "what is kept after all need not stand in the list"
+
+
+class Resources:
+    """The paths of kinds, by what the server says of itself."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: dict[str, dict[str, Resource]] = {}
+
+    async def of(self, obj: Object) -> Resource:
+        version = obj["apiVersion"]
+        if version not in self._found:
+            group, _, short = version.rpartition("/")
+            answer = await get(self._client, f"/apis/{version}" if group else f"/api/{version}")
+            self._found[version] = {
+                one["kind"]: Resource(group, short, one["name"], one["kind"], one["namespaced"])
+                for one in answer["resources"]
+                if "/" not in one["name"]
+            }
+        return self._found[version][obj["kind"]]
+
+
+async def get(client: Client, path: str) -> Object:
+    found: Object = msgspec.json.decode(await client._request("GET", path))
+    return found
+
+
+async def tried(client: Client, resource: Resource, obj: Object) -> Object:
+    """Create an object for a try, and return it as it would be stored; a field that nobody knows is an error."""
+    path = resource.path(obj["metadata"].get("namespace", OURS) if resource.namespaced else None)
+    params = {"dryRun": "All", "fieldValidation": "Strict"}
+    found: Object = msgspec.json.decode(await client._request("POST", path, params=params, body=obj))
+    return found
+
+
+def differences(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
+    """Yield each path of what was sent that came back otherwise, or not at all.
+
+    Nothing that is empty counts, nor what the server adds to an object or at the end of a list.
+    """
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        for key, value in sent.items():
+            if key in stored:
+                yield from differences(value, stored[key], f"{path}.{key}")
+            elif value not in (None, "", [], {}, False, 0):
+                yield f"{path}.{key}: dropped"
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) <= len(stored):
+        for number, (one, other) in enumerate(zip(sent, stored, strict=False)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif not equal(sent, stored):
+        yield f"{path}: {str(sent)[:60]!r} came back as {str(stored)[:60]!r}"
+
+
+def equal(sent: Any, stored: Any) -> bool:
+    if sent == stored or (sent in (None, [], {}) and stored in (None, [], {})):
+        return True
+    with contextlib.suppress(WordError):
+        return quantity.exact(str(sent)) == quantity.exact(str(stored))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored", "paths"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, []),
+        ({"a": 1}, {}, [".a: dropped"]),
+        ({"a": []}, {}, []),
+        ({"a": "1024Mi"}, {"a": "1Gi"}, []),
+        ({"a": [{"b": "x"}]}, {"a": [{"b": "y"}]}, [".a[0].b: 'x' came back as 'y'"]),
+        ({"a": [1]}, {"a": [1, 2]}, []),
+        ({"a": [1, 2]}, {"a": [1]}, [".a: '[1, 2]' came back as '[1]'"]),
+    ],
+)
+def test_what_was_dropped_is_seen(sent: Object, stored: Object, paths: Sequence[str]) -> None:
+    assert list(differences(sent, stored)) == list(paths)
