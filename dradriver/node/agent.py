@@ -178,6 +178,15 @@ async def run(
             action="Publishing",
         )
 
+    async def mig_off(node: Node, message: str) -> None:
+        await events.record(
+            about=Reference("Node", "", node.metadata.name, node.metadata.uid),
+            type="Warning",
+            reason="MigModeOff",
+            message=message,
+            action="Publishing",
+        )
+
     asking = Thread("processes")  # one, however long a driver hangs
     statuses = Statuses(apply_status)
 
@@ -253,6 +262,7 @@ async def run(
         taints=record.taints,
         adopt=record.adopt,
         lacks=server_lacks,
+        mig_off=mig_off,
         policies=lambda: policies.in_force,
         used=used,
         mps=options.mps,

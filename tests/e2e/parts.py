@@ -102,11 +102,17 @@ def no_agent(cluster: Cluster, node: str) -> Iterator[None]:
         wait_ready(cluster)
 
 
+def forget(cluster: Cluster, node: str) -> None:
+    """Take away all that tells as what a node's GPUs are handed out; the node has no agent meanwhile."""
+    cluster.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+    (deploy.state_dir(cluster.nodes[node]) / "modes.json").unlink(missing_ok=True)
+
+
 @contextmanager
 def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """Hand out an idle node's GPUs by these rules of the policies file alone; afterwards as before.
 
-    A GPU that is published keeps its form for a minute after the file changed. So nothing is published meanwhile.
+    A GPU that is published keeps its form for a minute after the file changed. So what is published is forgotten.
     """
     name = f"{deploy.RELEASE}-policies"
     kubectl = cluster.kubectl
@@ -116,7 +122,7 @@ def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any
         with no_agent(cluster, node):
             patch = json.dumps({"data": {"policies.yaml": text}})
             kubectl("-n", deploy.NAMESPACE, "patch", "configmap", name, "--type=merge", f"--patch={patch}")
-            kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+            forget(cluster, node)
 
     become(yaml.safe_dump(yaml.safe_load(file["policies.yaml"]) | {"gpus": list(rules)}))
     try:

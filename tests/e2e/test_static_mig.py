@@ -30,14 +30,14 @@ def hardware(driver: Cluster) -> Iterator[SimulatedGpu]:
     own = folder / "boot_id"
     found = SimulatedGpu(folder / HARDWARE, lambda _: GPU, boot=boot_id(own if own.exists() else BOOT_ID))
     with parts.no_agent(driver, NODE):
-        driver.kubectl("delete", "resourceslices", "--field-selector", f"spec.nodeName={NODE}")
+        parts.forget(driver, NODE)
         found.set_mig_mode(GPU.uuid, True)
         for profile, start in (("3g.40gb", 0), ("1g.10gb", 6)):
             instance = found.create_gpu_instance(GPU.uuid, PROFILES[profile], start)
             found.create_compute_instance(GPU.uuid, instance)
     yield found
     with parts.no_agent(driver, NODE):
-        driver.kubectl("delete", "resourceslices", "--field-selector", f"spec.nodeName={NODE}")
+        parts.forget(driver, NODE)
         for instance in found.gpu_instances(GPU.uuid):
             found.destroy_compute_instance(GPU.uuid, instance, 0)
             found.destroy_gpu_instance(GPU.uuid, instance)
