@@ -13,6 +13,10 @@ from typing import Any
 
 import yaml
 
+from dradriver.node.devices.assemble import HARDWARE
+from dradriver.node.devices.made import BOOT_ID, boot_id
+from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.topology.machine import Gpu
 from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e.kubectl import Namespace, eventually
@@ -100,6 +104,21 @@ def no_agent(cluster: Cluster, node: str) -> Iterator[None]:
         kubectl("taint", "node", node, "gpu.topology.test/no-agent:NoSchedule-")
         eventually("the node has an agent again", lambda: [p for p in parts(cluster, "node") if p["node"] == node])
         wait_ready(cluster)
+
+
+def simulated(node: Node, gpu: Gpu) -> SimulatedGpu:
+    """The hardware of a node's simulated GPU, as an administrator can change it; the agent's next start finds it so."""
+    folder = deploy.state_dir(node) / "simulated"
+    own = folder / "boot_id"
+    return SimulatedGpu(folder / HARDWARE, lambda _: gpu, boot=boot_id(own if own.exists() else BOOT_ID))
+
+
+def make_instances(hardware: SimulatedGpu, gpu: Gpu, *wanted: tuple[str, int]) -> None:
+    """Turn MIG mode on and make instances of these profiles at these starts."""
+    by_name = {profile.name: profile for profile in gpu.profiles}
+    hardware.set_mig_mode(gpu.uuid, True)
+    for profile, start in wanted:
+        hardware.create_compute_instance(gpu.uuid, hardware.create_gpu_instance(gpu.uuid, by_name[profile], start))
 
 
 def forget(cluster: Cluster, node: str) -> None:
