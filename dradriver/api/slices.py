@@ -240,9 +240,12 @@ def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
 
 
 def _steady(machine: Machine, modes: Mapping[str, Mode], abilities: Abilities) -> Machine:
-    """Return the machine without what every pod would change: the instances that are made for claims."""
+    """Return the machine without what every pod would change: the instances that are made for claims.
+
+    Where MIG mode comes and goes with them, it goes, too.
+    """
     gpus = tuple(
-        msgspec.structs.replace(gpu, mig=None)
+        msgspec.structs.replace(gpu, mig=None if mig_devices.can_be_whole(gpu) or gpu.mig is None else ())
         if as_handed_out(gpu, _mode(gpu, modes), abilities).mig in ("dynamic", "placements")
         else gpu
         for gpu in machine.gpus

@@ -186,6 +186,15 @@ async def run(
             action="Publishing",
         )
 
+    async def mig_off(node: Node, message: str) -> None:
+        await events.record(
+            about=Reference("Node", "", node.metadata.name, node.metadata.uid),
+            type="Warning",
+            reason="MigModeOff",
+            message=message,
+            action="Publishing",
+        )
+
     asking = Thread("processes")  # one, however long a driver hangs
     statuses = Statuses(apply_status)
 
@@ -262,6 +271,7 @@ async def run(
         taints=record.taints,
         adopt=record.adopt,
         lacks=server_lacks,
+        mig_off=mig_off,
         policies=lambda: policies.in_force,
         used=used,
         mps=options.mps,

@@ -46,6 +46,10 @@ SERVER_LACKS: Final = Labelled(
     "1 where the API server drops what this needs of slices.",
     what=tuple(FIELDS),
 )
+MIG_OFF: Final = Gauge(
+    "gpu_topology_node_mig_off",
+    "GPUs that the policies file has cut into MIG slices, and that stay whole because MIG mode is off until a reset.",
+)
 CLAIMS_PREPARED: Final = Gauge("gpu_topology_node_claims_prepared", "Claims that are prepared now.")
 DEVICE_INFO: Final = Names(
     "gpu_topology_device_info",

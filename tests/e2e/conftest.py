@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -32,10 +34,12 @@ def driver(cluster: Cluster) -> Cluster:
 @pytest.fixture
 def namespace(driver: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of its own; afterwards nothing of it may be left, neither in the API nor on a node."""
-    name = "t-" + request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:50].strip("-")
+    words = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-")
+    name = f"t-{words}-{uuid.uuid4().hex[:6]}"
     driver.kubectl("create", "namespace", name)
     yield Namespace(driver, name)
-    driver.kubectl("delete", "namespace", name, "--timeout=120s")
+    driver.kubectl("-n", name, "delete", "deployments,replicasets,jobs,pods", "--all", "--timeout=120s")
+    driver.kubectl("delete", "namespace", name, "--wait=false")  # it is only begun with after five seconds
     eventually("every GPU is free again", lambda: not owners(driver))
     for node in driver.nodes.values():
         eventually(f"{node.name} has no CDI file left", lambda node=node: not deploy.cdi_files(node))  # type: ignore[misc]

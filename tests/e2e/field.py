@@ -13,6 +13,8 @@ from typing import Any, Final
 import yaml
 
 from dradriver.api import names
+from dradriver.node.devices.assemble import HARDWARE
+from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster, oci
 from tests.cluster.requirements import busybox
@@ -31,10 +33,13 @@ _LABELS: Final = {
     | {"topology.kubernetes.io/zone": "z"},
 }
 _RDMA: Final = "rdma/hca"
-# A machine with the profile 1g.5gb and links of 100 GB/s takes the place of a DGX-1; its last GPU is for slices.
+# A machine with the profile 1g.5gb and links of 100 GB/s takes the place of a DGX-1; its last two GPUs are for slices,
+# and MIG mode is on on one of them.
+MIG_OFF: Final = 6
+MIG_ON: Final = 7
 _A100S: Final = (
     "simulated.machines.node-a=dgx-a100",
-    *(f"policies.gpus[2].{word}" for word in ("nodes[0]=node-a", "numbers[0]=7", "mig=dynamic")),
+    *(f"policies.gpus[2].{word}" for word in ("nodes[0]=node-a", f"numbers={{{MIG_OFF},{MIG_ON}}}", "mig=dynamic")),
 )
 # Programs that the manifests start, as far as they matter here: they stay, and end when they are told to.
 _PROGRAMS: Final = {
@@ -91,8 +96,8 @@ def supplied(cluster: Cluster) -> Iterator[None]:
     for node_name, labels in _LABELS.items():
         cluster.kubectl("label", "node", node_name, "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
     _set_cards(cluster, "2")
+    _turn_mig_on(cluster, "node-a", MIG_ON)
     deploy.install(cluster, *_A100S)
-    _turn_mig_on(cluster, "node-a", 7)
     try:
         yield
     finally:
@@ -110,19 +115,11 @@ def _set_cards(cluster: Cluster, count: str | None) -> None:
 
 def _turn_mig_on(cluster: Cluster, node: str, number: int) -> None:
     """Do what an administrator does before instances are made on an A100, which changes its mode at a reset only."""
-
-    def uuid() -> str | None:
-        slices = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-        devices = [device for one in slices if one["spec"]["pool"]["name"] == node for device in one["spec"]["devices"]]
-        found = {device["attributes"]["index"]["int"]: device["attributes"] for device in devices}
-        machine_is_new = "A100" in found.get(number, {}).get("productName", {}).get("string", "")
-        told = found.get(number, {}).get("uuid") or found.get(number, {}).get("parentUUID")
-        return told["string"] if machine_is_new and told else None
-
-    file = deploy.state_dir(cluster.nodes[node]) / "simulated" / "hardware.json"
-    file.parent.mkdir(exist_ok=True)
+    gpu = profiles.load("dgx-a100", seed=node).gpus[number]
+    file = deploy.state_dir(cluster.nodes[node]) / "simulated" / HARDWARE
+    file.parent.mkdir(parents=True, exist_ok=True)
     state = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(state | {eventually("the A100s are published", uuid): {"mig": True}}))
+    file.write_text(json.dumps(state | {gpu.uuid: {"mig": True}}))
 
 
 def pods(namespace: Namespace, count: int) -> list[str]:

@@ -13,6 +13,10 @@ from typing import Any
 
 import yaml
 
+from dradriver.node.devices.assemble import HARDWARE
+from dradriver.node.devices.made import BOOT_ID, boot_id
+from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.topology.machine import Gpu
 from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e.kubectl import Namespace, eventually
@@ -102,11 +106,32 @@ def no_agent(cluster: Cluster, node: str) -> Iterator[None]:
         wait_ready(cluster)
 
 
+def simulated(node: Node, gpu: Gpu) -> SimulatedGpu:
+    """The hardware of a node's simulated GPU, as an administrator can change it; the agent's next start finds it so."""
+    folder = deploy.state_dir(node) / "simulated"
+    own = folder / "boot_id"
+    return SimulatedGpu(folder / HARDWARE, lambda _: gpu, boot=boot_id(own if own.exists() else BOOT_ID))
+
+
+def make_instances(hardware: SimulatedGpu, gpu: Gpu, *wanted: tuple[str, int]) -> None:
+    """Turn MIG mode on and make instances of these profiles at these starts."""
+    by_name = {profile.name: profile for profile in gpu.profiles}
+    hardware.set_mig_mode(gpu.uuid, True)
+    for profile, start in wanted:
+        hardware.create_compute_instance(gpu.uuid, hardware.create_gpu_instance(gpu.uuid, by_name[profile], start))
+
+
+def forget(cluster: Cluster, node: str) -> None:
+    """Take away all that tells as what a node's GPUs are handed out; the node has no agent meanwhile."""
+    cluster.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+    (deploy.state_dir(cluster.nodes[node]) / "modes.json").unlink(missing_ok=True)
+
+
 @contextmanager
 def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """Hand out an idle node's GPUs by these rules of the policies file alone; afterwards as before.
 
-    A GPU that is published keeps its form for a minute after the file changed. So nothing is published meanwhile.
+    A GPU that is published keeps its form for a minute after the file changed. So what is published is forgotten.
     """
     name = f"{deploy.RELEASE}-policies"
     kubectl = cluster.kubectl
@@ -116,7 +141,7 @@ def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any
         with no_agent(cluster, node):
             patch = json.dumps({"data": {"policies.yaml": text}})
             kubectl("-n", deploy.NAMESPACE, "patch", "configmap", name, "--type=merge", f"--patch={patch}")
-            kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+            forget(cluster, node)
 
     become(yaml.safe_dump(yaml.safe_load(file["policies.yaml"]) | {"gpus": list(rules)}))
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
+from dradriver.topology import profiles
 from tests import needs
 from tests.cluster import Cluster
 from tests.e2e import field
@@ -74,6 +75,16 @@ def test_pods_that_ask_by_limits_alone(supplied: Namespace) -> None:
     assert len({supplied.annotation(name, names.ALLOCATED) for name in replicas}) == 1
     diff = supplied.kubectl("diff", "-f", "-", stdin=json.dumps(field.load("plain-gpu-pod")), check=False)
     assert diff.returncode == 0, diff.stdout
+
+
+def test_an_a100_whose_mig_mode_is_off_stays_whole_and_that_is_said(a100s: Cluster) -> None:
+    gpu = profiles.load("dgx-a100", seed="node-a").gpus[field.MIG_OFF].uuid
+    slices = json.loads(a100s.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    (device,) = [one for piece in slices for one in piece["spec"]["devices"] if one["name"] == gpu.lower()]
+    assert device["attributes"]["type"]["string"] == "gpu"
+    assert "allowMultipleAllocations" not in device
+    events = json.loads(a100s.kubectl("get", "events.events.k8s.io", "-A", "-o", "json").stdout)["items"]
+    assert {one["note"].split()[1] for one in events if one["reason"] == "MigModeOff"} == {gpu}
 
 
 def test_a_job_with_network_cards(supplied: Namespace) -> None:

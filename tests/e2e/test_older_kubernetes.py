@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, slices
+from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy, needs
 from tests.cluster import Cluster
@@ -32,9 +33,15 @@ from tests.e2e.kubectl import (
 Object = dict[str, Any]
 
 NODE, SHARED = deploy.SHARED
-PLACEMENTS = 5
+STATIC, PLACEMENTS = 4, 5
+INSTANCES = (("1g.10gb", 6), ("3g.40gb", 0))
 SHARES = 4
+SLICE = {names.MIG_PROFILE: "1g.10gb"}
 OLDER = [version for version in KUBERNETES_VERSIONS if version != DEFAULT_KUBERNETES]
+
+
+def gpu(number: int) -> Gpu:
+    return load(deploy.MACHINES[NODE], seed=NODE).gpus[number]
 
 
 @pytest.fixture(scope="module", params=OLDER)
@@ -45,6 +52,8 @@ def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     try:
         rule = "policies.gpus[2]"
         asked = (f"{rule}.nodes[0]={NODE}", f"{rule}.numbers[0]={PLACEMENTS}", f"{rule}.mig=placements")
+        of = gpu(STATIC)
+        parts.make_instances(parts.simulated(cluster.nodes[NODE], of), of, *INSTANCES)
         deploy.install(cluster, *asked)
         yield cluster
     finally:
@@ -52,14 +61,15 @@ def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster) -> None:
-    uuids = [gpu.uuid.lower() for gpu in load(deploy.MACHINES[NODE], seed=NODE).gpus]
+    uuids = [gpu(number).uuid.lower() for number in range(8)]
     published = eventually("the GPUs are published", lambda: devices(older))
     shares = {f"{uuids[SHARED]}-share-{number}" for number in range(SHARES)}
-    assert Counter(device["name"] for device in published) == Counter(shares | set(uuids) - {uuids[SHARED]}), (
-        "every other GPU is whole"
-    )
+    ids = {profile.name: profile.id for profile in gpu(STATIC).profiles}
+    instances = {slices.part_name(uuids[STATIC], ids[profile], start) for profile, start in INSTANCES}
+    whole = set(uuids) - {uuids[SHARED], uuids[STATIC]}
+    assert Counter(device["name"] for device in published) == Counter(whole | shares | instances)
     kinds = {device["name"]: device["attributes"]["type"]["string"] for device in published}
-    assert {name for name, kind in kinds.items() if kind == "share"} == shares
+    assert kinds == {**dict.fromkeys(whole, "gpu"), **dict.fromkeys(shares, "share"), **dict.fromkeys(instances, "mig")}
     assert not [
         key for device in published for key in device if key in ("allowMultipleAllocations", "consumesCounters")
     ]
@@ -80,24 +90,30 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
 
 
 def devices(cluster: Cluster) -> list[Object]:
-    slices = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-    return [d for piece in slices if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
+    pieces = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    return [d for piece in pieces if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
 
 
-def test_whole_gpus_are_placed_and_parts_wait_or_are_equal_shares(older: Cluster) -> None:
+def test_whole_gpus_and_instances_are_placed_and_other_parts_wait_or_are_equal_shares(
+    older: Cluster,
+) -> None:
     name = "t-older"
     older.kubectl("create", "namespace", name)
     namespace = Namespace(older, name)
     namespace.apply(
         pod("whole", gpus=4, words={names.POLICY: "nvlink"}, node=NODE),
         pod("half", gpus=1, words={names.SHARE: "0.5"}, node=NODE),
-        pod("slice", gpus=1, words={names.MIG_PROFILE: "1g.10gb"}, node=NODE),
+        pod("slice", gpus=1, words=SLICE, node=NODE),
     )
-    namespace.wait_running("whole")
+    namespace.wait_running("whole", "slice")
     assert len(namespace.devices("whole")) == 4
-    for waiting in ("half", "slice"):
+    assert namespace.annotation("slice", names.PART) == "1g.10gb@6"
+    assert namespace.annotation("slice", names.ALLOCATED) == gpu(STATIC).uuid
+    namespace.apply(pod("another", gpus=1, words=SLICE, node=NODE))
+    for waiting in ("half", "another"):
         reason = told_why(namespace, waiting)
-        assert "the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on" in reason
+        lacking = "the API server keeps no counters and no shares in slices: Kubernetes has them from 1.36 on"
+        assert reason.endswith(lacking), reason
 
     amounts = {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}
     namespace.apply(claim_template("share", names.SHARE_CLASS, amounts))
@@ -109,9 +125,9 @@ def test_whole_gpus_are_placed_and_parts_wait_or_are_equal_shares(older: Cluster
     namespace.apply(pod_of_template("more", "share", node=NODE), pod("rest", gpus=4, words=any_gpus, node=NODE))
     namespace.kubectl("wait", "--for=jsonpath={.status.conditions[0].reason}=Unschedulable", "pod/more")
     told_why(namespace, "rest")
-    namespace.apply(pod("three", gpus=3, words=any_gpus, node=NODE))
-    namespace.wait_running("three")
+    namespace.apply(pod("two", gpus=2, words=any_gpus, node=NODE))
+    namespace.wait_running("two")
     assert no_gpu_is_owned_twice(older)
-    assert len(owners(older)) == 4 + 3 + SHARES
+    assert len(owners(older)) == 4 + 2 + SHARES + 1
     older.kubectl("delete", "namespace", name, "--timeout=120s")
     eventually("every GPU is free again", lambda: not owners(older))

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.node.devices.assemble import HARDWARE
-from dradriver.node.devices.made import BOOT_ID, boot_id
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu
@@ -26,18 +24,13 @@ WORDS = {names.MIG_PROFILE: "1g.10gb"}
 @pytest.fixture
 def hardware(driver: Cluster) -> Iterator[SimulatedGpu]:
     """A GPU in MIG mode with two instances; the agent's next start finds it so, and what is published is gone."""
-    folder = deploy.state_dir(driver.nodes[NODE]) / "simulated"
-    own = folder / "boot_id"
-    found = SimulatedGpu(folder / HARDWARE, lambda _: GPU, boot=boot_id(own if own.exists() else BOOT_ID))
+    found = parts.simulated(driver.nodes[NODE], GPU)
     with parts.no_agent(driver, NODE):
-        driver.kubectl("delete", "resourceslices", "--field-selector", f"spec.nodeName={NODE}")
-        found.set_mig_mode(GPU.uuid, True)
-        for profile, start in (("3g.40gb", 0), ("1g.10gb", 6)):
-            instance = found.create_gpu_instance(GPU.uuid, PROFILES[profile], start)
-            found.create_compute_instance(GPU.uuid, instance)
+        parts.forget(driver, NODE)
+        parts.make_instances(found, GPU, ("3g.40gb", 0), ("1g.10gb", 6))
     yield found
     with parts.no_agent(driver, NODE):
-        driver.kubectl("delete", "resourceslices", "--field-selector", f"spec.nodeName={NODE}")
+        parts.forget(driver, NODE)
         for instance in found.gpu_instances(GPU.uuid):
             found.destroy_compute_instance(GPU.uuid, instance, 0)
             found.destroy_gpu_instance(GPU.uuid, instance)

@@ -169,10 +169,12 @@ class GpuCluster:
 
     def _let_go(self) -> None:
         """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
-        for claim in self.all(RESOURCE_CLAIMS):
-            kept = [name for name in claim["metadata"].get("finalizers", ()) if name != names.FINALIZER]
-            if "deletionTimestamp" in claim["metadata"] and not claim.get("status", {}).get("reservedFor"):
-                self.put(RESOURCE_CLAIMS, claim | {"metadata": claim["metadata"] | {"finalizers": kept}, "status": {}})
+        for claim in list(_where(self.store, RESOURCE_CLAIMS).objects.values()):
+            metadata, status = claim["metadata"], claim.get("status", {})
+            kept = [name for name in metadata.get("finalizers", ()) if name != names.FINALIZER]
+            protected = status or len(kept) < len(metadata.get("finalizers", ()))
+            if protected and "deletionTimestamp" in metadata and not status.get("reservedFor"):
+                self.put(RESOURCE_CLAIMS, claim | {"metadata": metadata | {"finalizers": kept}, "status": {}})
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""

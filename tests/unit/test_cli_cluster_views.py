@@ -280,3 +280,12 @@ def test_the_instances_of_a_gpu_in_mig_mode_are_shown_with_their_holders() -> No
     assert view.blocked == "in MIG mode, with 1g.10gb@6, 3g.40gb@0, 2g.20gb@4 (tainted)"
     assert [holder.words for holder in view.holders] == ["team-a/p (1g.10gb@6)"]
     assert 1 not in nodes["a"].free
+
+
+@pytest.mark.parametrize("mig", ["dynamic", "placements"])
+def test_a_gpu_that_is_always_in_mig_mode_is_not_blocked_by_it_where_instances_are_made_for_claims(mig: Any) -> None:
+    found = in_mig_mode(profiles.load("dgx-a100", seed="a").subset([0, 1]), {1: []})
+    built = slices.build(found, node="a", node_uid="u", modes={found.gpus[1].uuid: Mode(mig=mig)})
+    nodes, warnings = shown(built)
+    assert warnings == []
+    assert [view.blocked for view in nodes["a"].gpus] == ["", ""]

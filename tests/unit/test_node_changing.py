@@ -12,11 +12,12 @@ import pytest
 from dradriver.api import slices
 from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
+from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, MigWord, Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.node.publishing.changing import ASK_S, GRACE_S, MOST_ASK_S, Changing, kept_off, published
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
 
 MACHINE = profiles.load("hgx-h100", seed="a")
 FIRST = MACHINE.gpus[0].uuid
@@ -68,12 +69,12 @@ class Node:
         if self.changing.ripe:
             self.asked += 1
             taints = decide(allocated=self.allocated)
-        modes = self.changing.modes
+        modes, first = self.changing.modes, self.machine.gpus[0].uuid
         if not self.writes:
-            return modes[FIRST], FIRST in taints
+            return modes[first], first in taints
         built = slices.build(self.machine, node="a", node_uid="u", modes=modes, taints=taints, abilities=self.able)
         self.slices = [msgspec.convert(one, ResourceSlice) for one in built]
-        return modes[FIRST], FIRST in taints
+        return modes[first], first in taints
 
 
 @pytest.mark.parametrize(
@@ -354,3 +355,59 @@ def test_what_the_server_or_the_gpu_cannot_do_is_no_change(fields: dict[str, Any
 def test_a_gpu_is_not_shared_by_what_the_node_does_not_have() -> None:
     assert Node(rule(shared="mps")).decide() == (Mode(shared="mps"), False)
     assert Node(rule(shared="mps"), mps=False).decide() == (Mode(), False)
+
+
+OLD = profiles.load("dgx-a100", seed="a")
+
+
+def in_mig_mode(on: bool) -> Machine:
+    """A machine whose GPUs change their MIG mode at a reset only, and its first GPU."""
+    first = msgspec.structs.replace(OLD.gpus[0], mig=() if on else None)
+    return msgspec.structs.replace(OLD, gpus=(first, *OLD.gpus[1:]))
+
+
+@pytest.mark.parametrize("mig", ["dynamic", "placements"])
+def test_a_gpu_that_needs_a_reset_for_mig_mode_is_whole_until_it_is_on(mig: MigWord) -> None:
+    node = Node(rule(mig=mig))
+    node.machine = in_mig_mode(False)
+    first = OLD.gpus[0].uuid
+    for _ in range(2):
+        node.decide()
+        assert node.changing.modes[first] == Mode()
+        assert node.changing.mig_off == {first}
+    node.machine = in_mig_mode(True)
+    node.decide()
+    assert node.changing.mig_off == set()
+    node.decide()
+    node.now = 2 * GRACE_S
+    node.decide()
+    assert node.changing.modes[first] == Mode(mig=mig)
+
+
+def test_slices_of_a_gpu_whose_mig_mode_went_off_are_no_longer_handed_out() -> None:
+    node = Node(rule(mig="dynamic"))
+    node.machine = in_mig_mode(True)
+    first = OLD.gpus[0].uuid
+    node.decide()
+    assert node.changing.modes[first] == DYNAMIC
+    node.machine = in_mig_mode(False)
+    node.decide()
+    assert (node.changing.modes[first], set(node.changing.waiting)) == (DYNAMIC, {first})
+    node.decide()
+    node.now = 2 * GRACE_S
+    node.decide()
+    assert node.changing.modes[first] == Mode()
+
+
+def test_what_was_published_tells_that_a_gpu_is_in_mig_mode() -> None:
+    """Beside a driver that hangs from the agent's start on, that is all that is known of the machine."""
+    node = Node(rule(mig="dynamic"))
+    node.machine = in_mig_mode(True)
+    node.decide()
+    earlier = slices.read_machine(node.slices)
+    assert earlier is not None
+    node.machine = earlier
+    node.restart()
+    node.decide()
+    assert node.changing.modes[OLD.gpus[0].uuid] == DYNAMIC
+    assert not node.changing.waiting

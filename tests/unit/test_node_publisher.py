@@ -17,10 +17,12 @@ from dradriver.api.policies.model import DEFAULTS, GpuRule
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.node import metrics
 from dradriver.node.discovery.simulated import without
 from dradriver.node.publishing import changing
 from dradriver.node.publishing import publisher as module
 from dradriver.node.publishing.publisher import Publisher
+from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import NODE, Object, claim, device, eventually, machine, result, uuid
@@ -37,6 +39,7 @@ class Stage:
         self.registered = True
         self.taints: dict[str, list[Object]] = {}
         self.lacked: list[tuple[str, str]] = []
+        self.mig_off: list[str] = []
         self.publisher = Publisher(
             client,
             node=NODE,
@@ -44,11 +47,16 @@ class Stage:
             registered=lambda: self.registered,
             taints=lambda: self.taints,
             lacks=self.lacks,
+            mig_off=self.said_off,
             **more,
         )
 
     async def lacks(self, node: Node, what: str) -> None:
         self.lacked.append((node.metadata.name, what))
+
+    async def said_off(self, node: Node, message: str) -> None:
+        assert node.metadata.name == NODE
+        self.mig_off.append(message)
 
     def node(self, uid: str = "node-uid", **allocatable: str) -> None:
         self.api.put(NODES, {"metadata": {"name": NODE, "uid": uid}, "status": {"allocatable": allocatable}})
@@ -435,6 +443,25 @@ async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: 
         on.taints = {}
         on.publisher.poke()
         await on.settled(devices=8)
+
+
+async def test_that_mig_mode_must_be_turned_on_is_said_once_for_each_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(numbers=(0, 2), mig="dynamic"),))
+    async with stage(registered=False, policies=lambda: policies) as on:
+        on.machine = profiles.load("dgx-a100", seed=NODE)
+        on.register()
+        await on.settled(devices=8)
+        on.taints = {on.machine.gpus[1].uuid: [taint()]}
+        on.publisher.poke()
+        await eventually(lambda: len(tainted(on)) == 1)
+        assert [text.split()[1] for text in on.mig_off] == [on.machine.gpus[n].uuid for n in (0, 2)]
+        assert caplog.text.count("-mig 1") == 2
+        assert metrics.MIG_OFF._value.get() == 2
+        gpus = tuple(msgspec.structs.replace(gpu, mig=()) for gpu in on.machine.gpus)
+        on.machine = msgspec.structs.replace(on.machine, gpus=gpus)
+        on.publisher.poke()
+        await eventually(lambda: metrics.MIG_OFF._value.get() == 0)
+        assert len(on.mig_off) == 2
 
 
 async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, quantity, slices
+from dradriver.api import mig_devices, names, quantity, slices
 from dradriver.api.abilities import Abilities
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Device, ResourceSlice
@@ -61,6 +61,8 @@ class Changing:
         waiting: The GPUs that are to change, by uuid.
         ripe: Uuids of those that change if the API server knows no claim that has something of them: it is to be asked,
             and ``decide`` to be called once more.
+        mig_off: Uuids of the GPUs that the policies file has cut into slices, and that stay whole: MIG mode is off, and
+            comes on at a reset only.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Changing:
         self.waiting: dict[str, _Waiting] = {}
         self.ripe: set[str] = set()
         self._again = -math.inf  # when the API server may be asked again of any GPU
+        self.mig_off: set[str] = set()
 
     def decide(
         self,
@@ -119,11 +122,15 @@ class Changing:
                 asked, or does not say.
         """
         asked, self.ripe = self.ripe, set()
+        self.mig_off = set()
         decided: dict[str, Mode] = {}
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
             before = published.get(gpu.uuid) or self.modes.get(gpu.uuid)
             mode = slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
+            if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
+                self.mig_off.add(gpu.uuid)
+                mode = Mode()
             if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
             elif gpu.uuid in self.waiting or self._wait(gpu, before, mode):

@@ -68,6 +68,7 @@ class Publisher:
         taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
         adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
         lacks: Callable[[Node, str], Awaitable[None]] | None = None,
+        mig_off: Callable[[Node, str], Awaitable[None]] | None = None,
         policies: Callable[[], Policies] = lambda: DEFAULTS,
         used: Callable[[], Awaitable[Mapping[str, Collection[str]] | None]] | None = None,
         mps: bool = True,
@@ -85,6 +86,8 @@ class Publisher:
             taints: Gives the taints of GPUs by uuid.
             adopt: Is told before which taints are published, as names of devices with keys.
             lacks: Is told of each ability that the API server lacks, with the node, once.
+            mig_off: Is told of each GPU that stays whole because its MIG mode is off, with the node and what to do,
+                once until it is on.
             policies: Gives the policies in force.
             used: Gives the names of the devices of prepared claims by the GPU's uuid; None where that is not known now.
             mps: Whether this node has what starts MPS daemons.
@@ -99,6 +102,8 @@ class Publisher:
         self._taints = taints
         self._adopt = adopt
         self._lacks = lacks
+        self._mig_off = mig_off
+        self._said_off: frozenset[str] = frozenset()  # GPUs of which that was said
         self._used = used
         self._changing = Changing(policies, node=node, mps=mps, remembered=remembered)
         self._able: Abilities | None = None  # what the API server keeps; None until it was asked
@@ -239,6 +244,7 @@ class Publisher:
             changing = decide()
             if self._changing.ripe:
                 changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
+            await self._say_off(node, self._changing.mig_off)
             kept = listed(ours) if used is None else used
             taints = self._taints()
             wanted = slices.build(
@@ -305,6 +311,19 @@ class Publisher:
         for name in abilities.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
         self._able = able
+
+    async def _say_off(self, node: Node, uuids: Collection[str]) -> None:
+        """Say of each GPU that is news that its MIG mode must be turned on."""
+        metrics.MIG_OFF.set(len(uuids))
+        for uuid in sorted({*uuids} - self._said_off):
+            said = (
+                f"GPU {uuid} stays whole: the policies file has it cut into slices, but MIG mode is off, and comes on "
+                f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
+            )
+            logger.warning("%s", said)
+            if self._mig_off is not None:
+                await self._mig_off(node, said)
+        self._said_off = frozenset(uuids)
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()
