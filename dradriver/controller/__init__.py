@@ -6,6 +6,7 @@ picture     the cluster as reflectors show it, and our own writes at once
 records     what is kept of claims, nodes, slices and device classes
 pods        what is kept of pods: ours whole, of others what they take
 nodes       all nodes as arrays: whom they take, what they have left
+pools       a node's slices, read together with the machine that they describe
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
 tenants     which nodes a namespace has parts on that no other may have beside it

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
-from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
+from dradriver.controller import pools
 from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
-from dradriver.controller.records import OwnSlice, PartsOf, SliceRecord
+from dradriver.controller.pools import Pool
+from dradriver.controller.records import SliceRecord
 from dradriver.controller.tenants import Tenants
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
@@ -28,30 +29,6 @@ from dradriver.topology.machine import Machine
 logger = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = ShareRule()
-
-
-class _Pool(msgspec.Struct):
-    """One node's complete newest generation.
-
-    Attributes:
-        devices: Device name and uuid of each GPU by the machine's own number.
-        usable: Names of the devices that may be given away.
-        parts: How devices may be had in parts, by name.
-        placed: What each device is that is a MIG slice, by the GPU's device name and its own.
-        counted: Whether some of these are placements, which share counters.
-        machine: The machine.
-        offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
-        row: The node's row that the fleet has it under; None while it has not.
-    """
-
-    devices: dict[int, tuple[str, str]]
-    usable: frozenset[str]
-    parts: dict[str, PartsOf]
-    placed: dict[str, dict[str, Slice]]
-    counted: bool
-    machine: Machine
-    offered: Machine
-    row: int | None = None
 
 
 class Inventory:
@@ -70,7 +47,7 @@ class Inventory:
         self.holds = Holds()
         self._nodes = nodes
         self._slices: dict[str, dict[str, SliceRecord]] = {}
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, Pool] = {}
         self._lacks: collections.Counter[str] = collections.Counter()
         self._fleet = Fleet()
         self.nccl_version = ""
@@ -195,8 +172,8 @@ class Inventory:
         gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
         own = self.holds.holders((device[0], gpu))
         if gpu not in pool.placed:
-            return _believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
-        held = dict(_believed(pool.machine, gpu, own))
+            return pools.believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
+        held = dict(pools.believed(pool.machine, gpu, own))
         for name, one in pool.placed[gpu].items():
             for claim in self.holds.holders((device[0], name)):
                 before = held.get(claim, ())
@@ -252,41 +229,12 @@ class Inventory:
 
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
-        found = self._current(name)
-        if found:
-            machine = next((piece.machine for piece in found if piece.machine is not None), None)
-            if isinstance(machine, str):
-                logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
-            elif machine is not None:
-                devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
-                usable = frozenset().union(*(piece.usable for piece in found))
-                parts = {device: how for piece in found for device, how in piece.parts.items()}
-                own = {device: one for piece in found for device, one in piece.placed.items()}
-                placed = _placed(machine, own)
-                for device, of_gpu in placed.items():
-                    exclusive = any(own[each].exclusive for each in of_gpu)
-                    parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
-                    if not usable.isdisjoint(of_gpu):
-                        usable |= {device}
-                counted = any(one.counted for one in own.values())
-                offered = _offered(machine, placed, own)
-                self._pools[name] = _Pool(devices, usable, parts, placed, counted, machine, offered)
-        self._offer(name)
-
-    def _current(self, name: str) -> list[SliceRecord]:
-        """The pool's newest generation; the scheduler gives away nothing of an incomplete one, so neither may a pin."""
-        found = list(self._slices.get(name, {}).values())
-        if not found:
+        pieces = self._slices.get(name)
+        if not pieces:
             self._slices.pop(name, None)
-            return []
-        newest = max(piece.generation for piece in found)
-        current = sorted((p for p in found if p.generation == newest), key=lambda p: p.metadata.name)
-        if len(current) != current[0].count:
-            return []
-        if any(piece.node != name for piece in current):
-            logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
-            return []
-        return current
+        elif (pool := pools.read(name, pieces.values())) is not None:
+            self._pools[name] = pool
+        self._offer(name)
 
     def _offer(self, name: str) -> None:
         self._dirty.add(name)
@@ -329,7 +277,7 @@ class Inventory:
         del self._pools[name]
         self._nodes.offer(name, False)
 
-    def _in_parts(self, name: str, pool: _Pool) -> tuple[Offer, dict[int, list[Part]]]:
+    def _in_parts(self, name: str, pool: Pool) -> tuple[Offer, dict[int, list[Part]]]:
         """Return which GPUs of a node may be had in parts, and the parts that are on them, by the machine's numbers.
 
         On a GPU that somebody has whole, or of which nobody knows what is taken, there are none: it is not free either,
@@ -381,56 +329,3 @@ def _part(number: int, one: Amount | Slice) -> Part:
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)
-
-
-def _believed(machine: Machine, device: str, held: Mapping[Key, Taken]) -> Mapping[Key, Taken]:
-    """Return what claims hold of a GPU, all of it where a status tells of a slice that the scheduler counts otherwise.
-
-    Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
-    again and again, whatever place there is.
-    """
-    told = [
-        claim for claim, taken in held.items() if any(isinstance(one, Slice) and one.compute for one in taken or ())
-    ]
-    if not told:
-        return held
-    profiles = {p.name: p for gpu in machine.gpus if slices.device_name(gpu.uuid) == device for p in gpu.profiles}
-
-    def sound(one: Amount | Slice) -> bool:
-        profile = profiles.get(one.profile) if isinstance(one, Slice) else None
-        return (
-            isinstance(one, Slice)
-            and profile is not None
-            and one.start in profile.starts
-            and (one.size, one.compute) == (profile.size, profile.compute)
-        )
-
-    return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
-
-
-def _offered(machine: Machine, placed: Mapping[str, Mapping[str, Slice]], own: Mapping[str, OwnSlice]) -> Machine:
-    """Return the machine as MIG slices can be had of it: where instances are there already, those and no others."""
-    if all(one.counted for one in own.values()):
-        return machine
-    gpus = list(machine.gpus)
-    for position, gpu in enumerate(gpus):
-        every = placed.get(slices.device_name(gpu.uuid), {})
-        if every and not any(own[name].counted for name in every):
-            gpus[position] = with_instances(gpu, [(one.profile, one.start) for one in every.values()])
-    return msgspec.structs.replace(machine, gpus=tuple(gpus))
-
-
-def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, Slice]]:
-    """Return what those devices of a machine are that are a MIG slice each."""
-    found: dict[str, dict[str, Slice]] = {}
-    for gpu in machine.gpus if listed else ():
-        device = slices.device_name(gpu.uuid)
-        every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
-        own = {
-            name: Slice(profile.name, start, profile.size)
-            for profile, start in every
-            if (name := slices.part_name(gpu.uuid, profile.id, start)) in listed
-        }
-        if own:
-            found[device] = own
-    return found
