@@ -150,6 +150,10 @@ class Records(Generic[T]):
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
+    def foreign(self, key: str) -> bool:
+        """Return whether the entry is of a newer agent that runs beside this one, as it was seen last."""
+        return key in self._foreign
+
     def newer(self) -> dict[str, bytes]:
         """Return the text of each newer agent's file that was set aside and has no entry, by key."""
         kept = self.kept()

@@ -221,6 +221,64 @@ async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sli
     assert world.nothing()
 
 
+async def test_an_entry_of_what_was_made_that_is_damaged_is_written_anew_from_the_claims(world: Sliced) -> None:
+    asked = world.halves("c", (0, 0), (0, 4))
+    done = await world.preparer().prepare(*asked)
+    before = world.made
+    for key in before:
+        (world.folder / "state" / "made" / f"{key}.json").write_text("damaged")
+    preparer = world.preparer()
+    await preparer.recover()
+    assert (world.made, len(world.specs)) == (before, 1)
+    assert await preparer.prepare(*asked) == done
+    await preparer.unprepare("uid-c")
+    assert world.nothing()
+    assert list((world.folder / "state" / "made").iterdir()) == []
+
+
+async def test_an_entry_that_was_set_aside_and_not_yet_written_anew_still_is(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    entry = world.folder / "state" / "made" / "uid-c.0.json"
+    entry.rename(f"{entry}.corrupt-1")
+    await world.preparer().unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_of_a_claim_that_is_being_given_back_it_is_an_intent(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    with world.gpus.state(uuid(0)) as state:
+        state.users = {4711: (world.made["uid-c.0"].done or {})["mig"]}
+    with pytest.raises(ClaimError, match="cannot be undone"):
+        await world.preparer().unprepare("uid-c")
+    (world.folder / "state" / "made" / "uid-c.0.json").write_text("damaged")
+    await world.preparer().recover()
+    assert (world.made["uid-c.0"].done, world.specs) == (None, {})
+
+
+async def test_what_was_undone_already_is_not_written_anew(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    (world.folder / "state" / "made" / "uid-c.0.json").unlink()  # as a kill in the midst of unprepare leaves it
+    await world.preparer().recover()
+    assert (world.made, world.specs) == ({}, {})
+
+
+async def test_a_damaged_entry_of_no_claim_keeps_nobody_from_anything(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    for name in ("nobodys.json", "uid-d.0.json", "uid-c.7.json"):
+        (world.folder / "state" / "made" / name).write_text("damaged")
+    await world.preparer().recover()
+    await world.preparer().unprepare("uid-c")
+    assert world.nothing()
+
+
+async def test_nor_is_what_another_boot_made(world: Sliced) -> None:
+    await world.preparer().prepare(*world.halves("c", (0, 0)))
+    (world.folder / "state" / "made" / "uid-c.0.json").write_text("damaged")
+    world.boot = "boot-2"
+    await world.preparer().recover()
+    assert world.made == {}
+
+
 async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
     world.processes = {uuid(0): [4711]}
     assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))

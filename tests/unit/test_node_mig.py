@@ -474,6 +474,27 @@ async def test_what_a_killed_agent_had_of_a_static_instance_is_forgotten_and_not
     assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
 
 
+def damage(world: Sliced, key: str) -> None:
+    (world.folder / "state" / "made" / f"{key}.json").write_text("damaged")
+
+
+async def test_of_damaged_entries_an_instance_that_was_made_goes_and_an_administrators_stays(world: Sliced) -> None:
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    await world.prepare("c", at(0, "3g.40gb", 4), at(0, "1g.10gb", 0), some(1, 1, 1, "s"))
+    for key in world.made:
+        damage(world, key)
+    await world.preparer().unprepare("uid-c")
+    assert (world.placed(0), world.placed(1), world.made) == ([("3g.40gb", 4)], [], {})
+
+
+async def test_an_instance_whose_entry_is_damaged_is_known(world: Sliced, caplog: pytest.LogCaptureFixture) -> None:
+    await world.prepare("c", some(0, 1, 1, "s"))
+    damage(world, "uid-c.0")
+    await world.prepare("d", some(0, 1, 1, "t"))
+    assert len(world.placed(0)) == 2
+    assert "no claim of this node made" not in caplog.text
+
+
 async def test_two_claims_of_one_static_instance_wait_for_each_other(world: Sliced) -> None:
     world.static = {uuid(0)}
     stranger(world, 0, PROFILES["3g.40gb"], 4)

@@ -56,6 +56,9 @@ class Shared(World):
         with self.gpus.state(uuid(gpu)) as state:
             return state
 
+    def damage(self, key: str) -> None:
+        (self.folder / "state" / "made" / f"{key}.json").write_text("damaged")
+
     @property
     def made(self) -> dict[str, Made]:
         return {k: entry.value for k, entry in MadeLedger(self.folder / "state" / "made").read().items()}
@@ -197,6 +200,23 @@ async def test_a_container_cannot_reach_two_daemons(world: Shared) -> None:
     with pytest.raises(ClaimError, match=r"request gpu.*two of its devices bring /tmp/nvidia-mps"):
         await world.prepare("c", share(OWN, "25", "4Gi", "a"), share(4, "25", "4Gi", "b"))
     assert (world.state(OWN), world.state(4), world.made, world.checkpoint) == (State(), State(), {}, [])
+
+
+async def test_the_daemon_ends_after_a_share_whose_entry_is_damaged(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    world.damage("uid-a.0")
+    await world.preparer().unprepare("uid-a")
+    assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
+
+
+async def test_and_serves_as_long_as_there_is_such_a_share(world: Shared) -> None:
+    for name in ("a", "b"):
+        await world.prepare(name, share(OWN, "25", "4Gi", name))
+    world.damage("uid-a.0")
+    await world.preparer().unprepare("uid-b")
+    assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
+    await world.preparer().unprepare("uid-a")
+    assert world.state(OWN) == State()
 
 
 async def test_after_a_reboot_the_daemon_is_started_for_the_same_claim(world: Shared) -> None:

@@ -44,7 +44,9 @@ class Plan(NamedTuple):
         for number, one in by_number.items():
             own = workshop.edits(one.kind, self.gpus[number], one)
             device = devices[number]
-            devices[number] = msgspec.structs.replace(device, edits=own + device.edits, told=workshop.told(one))
+            devices[number] = msgspec.structs.replace(
+                device, edits=own + device.edits, told=workshop.told(one), wanted=one.wanted, done=one.done
+            )
         _refuse_clash(devices)
         return msgspec.structs.replace(self.claim, devices=tuple(devices))
 

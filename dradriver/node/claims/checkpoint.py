@@ -30,6 +30,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         uuid: The GPU's own identity.
         edits: What it brings to a container. What a request brings as a whole is with its first device.
         made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
+        wanted: As in that entry, which is written anew from here should it be damaged.
+        done: The same.
         part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
         told: What is said of a part beside its GPU: ``type``, of a MIG instance ``profile``, ``placement`` and its own
             ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a whole one.
@@ -43,6 +45,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     uuid: str
     edits: Edits = Edits()
     made: str = ""
+    wanted: dict[str, Any] = {}
+    done: dict[str, Any] | None = None
     part: str = ""
     told: dict[str, Any] = {}
     share_id: str | None = None

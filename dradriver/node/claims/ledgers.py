@@ -34,7 +34,7 @@ class Ledgers:
 
     def __init__(self, state_dir: Path, cdi_root: Path, *, boot: str) -> None:
         self.claims = Checkpoint(state_dir / "claims")
-        self.made = MadeLedger(state_dir / "made")
+        self.made = MadeLedger(state_dir / "made", self._made_again)
         self.cdi = CdiFolder(cdi_root)
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot
@@ -93,6 +93,30 @@ class Ledgers:
         """Return whether all that was made for the claim is there: nothing of it is after a reboot."""
         made = [self.made.get(device.made) for device in claim.devices if device.made]
         return all(one is not None and one.value.done is not None and one.value.boot == self._boot for one in made)
+
+    def _made_again(self, key: str) -> Made | None:
+        """Return what was made for a device of a prepared claim in this boot, as the claim's own entry says.
+
+        A claim whose spec is gone may be half undone: then it is an intent.
+        """
+        uid, _, number = key.rpartition(".")
+        entry = self.claims.get(uid) if uid else None
+        if entry is None or entry.value.boot != self._boot:
+            return None
+        device = next((one for one in entry.value.devices if one.made == key), None)
+        if device is None:
+            return None
+        return Made(
+            owner=uid,
+            number=int(number),
+            boot=self._boot,
+            kind=device.part,
+            device=device.device,
+            uuid=device.uuid,
+            share_id=device.share_id,
+            wanted=device.wanted,
+            done=device.done if self.cdi.read(uid) else None,
+        )
 
     def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
         """Make the claim prepared, with these files mounted, and return its entry.

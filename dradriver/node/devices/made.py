@@ -7,12 +7,16 @@ entry of another boot is dropped.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.node.records import Records
+from dradriver.node.records import Entry, Records
+
+logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # the host's, in every container
@@ -52,8 +56,37 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class MadeLedger(Records[Made]):
     """The folder of changes. The caller holds the node's lock around every method."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, again: Callable[[str], Made | None] = lambda _: None) -> None:
+        """Keep the folder, and what gives an entry, by its key, that cannot be read any more; None where nothing can.
+
+        Without it nobody would know of what is on the hardware, and it would stay there.
+        """
         super().__init__(folder, Made, version=VERSION, key=lambda made: made.key)
+        self._again = again
+
+    def read(self) -> dict[str, Entry[Made]]:
+        """Return all entries by key, in order of key, those included that can be written anew.
+
+        Raises:
+            OSError: The folder cannot be read, or a file not be written.
+        """
+        for key in self.kept():
+            self.get(key)
+        return super().read()
+
+    def get(self, key: str) -> Entry[Made] | None:
+        """Return one entry, written anew where it cannot be read; None where there is none, or nobody knows it.
+
+        Raises:
+            ClaimError: The key cannot be a file's name.
+            OSError: It cannot be read or written.
+        """
+        found = super().get(key)
+        if found is None and key in self.kept() and not self.foreign(key) and (anew := self._again(key)) is not None:
+            self.write(anew)
+            logger.warning("what was made for claim %s is known from the claim's own entry", anew.owner)
+            found = super().get(key)
+        return found
 
     def of(self, owner: str) -> list[Made]:
         """Return the changes for a claim, in the order in which they were intended.
