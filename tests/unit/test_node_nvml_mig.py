@@ -174,7 +174,6 @@ def test_profiles_are_asked_for_once_in_each_mode(sliced: Server) -> None:
     [
         {"nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 9": "0:4 4:2"},
         {"nvmlDeviceGetGpuInstancePossiblePlacements_v2 0 9": "60:8"},
-        {"nvmlDeviceGetGpuInstanceProfileInfoV 0 2": "9 3 2 40000 $(reboot)"},
     ],
 )
 def test_profiles_that_can_be_none_are_not_believed(answers: dict[str, str], sliced: Server) -> None:
@@ -182,6 +181,17 @@ def test_profiles_that_can_be_none_are_not_believed(answers: dict[str, str], sli
     reading = sliced.read()
     assert reading.machine.gpus[0].profiles == ()
     assert [text for text in said(reading) if text.startswith("GPU 0: nvmlDeviceGetGpuInstance")]
+
+
+def test_a_profile_of_a_form_that_is_not_known_costs_no_other_and_is_said_once(
+    sliced: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} 2": "9 3 2 40000 MIG 3g.40gb;$(reboot)" for gpu in range(8)}
+    sliced.table |= odd
+    gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
+    left = tuple(one for one in mig.profiles("NVIDIA H100 80GB HBM3") if one.id != 9)
+    assert [gpu.profiles for gpu in gpus] == [left] * 8
+    assert caplog.text.count("MIG profile 9 is left out") == 1
 
 
 def test_a_gpu_instance_in_pieces_is_read_told_of_and_not_handed_out(sliced: Server) -> None:

@@ -7,13 +7,17 @@ and out of it, the same for as long as the mode lasts (nvml.h, nvmlDeviceGetGpuI
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from dradriver.node.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
-from dradriver.topology.check import check_profile
+from dradriver.topology.check import check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import MigProfile
+
+logger = logging.getLogger(__name__)
 
 _MOST_PROFILES: Final = 64  # of the enumeration; there are 18
 _MOST_PLACEMENTS: Final = 64
@@ -25,6 +29,9 @@ Ask = Callable[..., Any]
 
 def read(ask: Ask, module: Any, gpu: object) -> tuple[MigProfile, ...]:
     """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
+
+    One whose name is of a form that is not known is left out, and said: a newer driver's, which asks for more than a
+    size. Numbers that cannot be make all of it nonsense.
 
     Args:
         ask: Asks the library.
@@ -65,7 +72,7 @@ def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int)
 
 
 def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None:
-    """Return a profile with its placements; None where the GPU has none for it."""
+    """Return a profile with its placements; None where the GPU has none for it, or its name is none that is known."""
     try:
         placements = listed(ask, _PLACEMENTS, module.c_nvmlGpuInstancePlacement_t, _MOST_PLACEMENTS, gpu, info.id)
     except NvmlError as error:
@@ -77,9 +84,13 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
         return None
     if len(sizes) > 1:
         raise NvmlError(_PLACEMENTS, UNKNOWN, f"profile {info.id} has placements of sizes {sorted(sizes)}")
+    name = str(info.name).removeprefix("MIG ")
+    if not is_mig_profile(name):
+        _tell(int(info.id), name)
+        return None
     profile = MigProfile(
         id=int(info.id),
-        name=str(info.name).removeprefix("MIG "),
+        name=name,
         compute=int(info.sliceCount),
         memory_mib=int(info.memorySizeMB),
         most=int(info.instanceCount),
@@ -91,3 +102,8 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
     except TopologyError as error:
         raise NvmlError(_PLACEMENTS, UNKNOWN, str(error)) from error
     return profile
+
+
+@functools.lru_cache(maxsize=_MOST_PROFILES)  # once for all GPUs, and not at every question
+def _tell(profile: int, name: str) -> None:
+    logger.warning("MIG profile %d is left out: its name, %r, is of no form that this version knows", profile, name)
