@@ -189,6 +189,26 @@ async def test_a_gpu_that_somebody_closed_is_left_so(world: Shared) -> None:
     assert (world.state(OWN).mode, world.made) == (PROHIBITED, {})
 
 
+async def test_a_mode_that_somebody_had_set_before_is_set_again_after_the_last_share(world: Shared) -> None:
+    world.gpus.set_compute_mode(uuid(OWN), EXCLUSIVE_PROCESS)
+    for name in ("a", "b"):
+        await world.prepare(name, share(OWN, "25", "4Gi", name))
+    for name in ("a", "b"):
+        await world.preparer().unprepare(f"uid-{name}")
+    assert (world.state(OWN), world.made) == (State(mode=EXCLUSIVE_PROCESS), {})
+
+
+async def test_shares_of_an_agent_that_did_not_note_the_mode_had_the_default(world: Shared) -> None:
+    for name in ("a", "b"):
+        await world.prepare(name, share(OWN, "25", "4Gi", name))
+        ledger = MadeLedger(world.folder / "state" / "made")
+        one = world.made["uid-a.0"]
+        ledger.write(msgspec.structs.replace(one, wanted={k: v for k, v in one.wanted.items() if k != "mode"}))
+    for name in ("a", "b"):
+        await world.preparer().unprepare(f"uid-{name}")
+    assert world.state(OWN) == State()
+
+
 async def test_two_shares_in_one_claim_are_two(world: Shared) -> None:
     await world.prepare("c", share(OWN, "25", "4Gi", "a", "x"), share(OWN, "25", "4Gi", "b", "y"))
     assert sorted(world.made) == ["uid-c.0", "uid-c.1"]

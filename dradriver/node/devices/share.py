@@ -97,16 +97,18 @@ class Mps:
         return Found(found.gpu, {"equal": _part(found.gpu, sharing.equal)}) if sharing.equal else found
 
     def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
-        """Decide nothing, but see that nobody else has the GPU in a mode of his own.
+        """Note the mode that the GPU had before its first share, and see that nobody closed the GPU.
 
         Raises:
-            HardwareError: Somebody has.
+            HardwareError: Somebody did.
         """
-        mode = control.compute_mode(intents[0].uuid)
-        if not beside and mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
+        mode = next((_mode(one) for one in beside if one.kind == self.name), None)
+        if mode is None:
+            mode = control.compute_mode(intents[0].uuid)
+        if mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
             said = f"GPU {intents[0].uuid} is in mode {mode}; set it back by nvidia-smi -c DEFAULT"
             raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
-        return [intent.wanted for intent in intents]
+        return [intent.wanted | {"mode": mode} for intent in intents]
 
     def make(self, control: Control, made: Made) -> dict[str, Any]:
         """Have the GPU's daemon run; a later share finds it running."""
@@ -115,11 +117,11 @@ class Mps:
         return {}
 
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
-        """After the last share end the daemon and give the GPU back to everybody."""
+        """After the last share end the daemon and set the GPU's mode back to what it was."""
         if any(one.kind == self.name for one in beside):
             return
         control.stop_mps(made.uuid)
-        control.set_compute_mode(made.uuid, modes.DEFAULT)
+        control.set_compute_mode(made.uuid, _mode(made))
 
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
         """Return how much of the GPU it is."""
@@ -136,6 +138,11 @@ class Mps:
         if "thread_percentage" in made.wanted:
             env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={made.wanted['thread_percentage']}")
         return self._edits(gpu) + Edits(mounts=mounts, env=tuple(env))
+
+
+def _mode(made: Made) -> int:
+    """Return the mode that the GPU had before its first share; agents of before did not note it."""
+    return int(made.wanted.get("mode", modes.DEFAULT))
 
 
 def _share(machine: Machine, wish: Wish, sharing: Callable[[Gpu], Sharing]) -> Found | None:
