@@ -95,11 +95,52 @@ async def test_so_may_one_whose_entry_was_damaged(world: World) -> None:
 PART = {"shareID": "a", "consumedCapacity": {"cores": "25", "memory": "4Gi"}}
 
 
-@pytest.mark.parametrize("more", [PART, {"adminAccess": True}])
-async def test_who_shares_a_gpu_or_looks_on_has_others_beside_him(world: World, more: dict[str, object]) -> None:
+def part(world: World, name: str) -> tuple[str, str, str]:
+    return world.put(claim(name, results=[result("gpu", device(0), **PART | {"shareID": name})]))
+
+
+def look_on(world: World, name: str) -> tuple[str, str, str]:
+    return world.put(claim(name, results=[result("gpu", device(0), adminAccess=True)]))
+
+
+async def test_who_looks_on_has_others_beside_him(world: World) -> None:
     world.processes = {uuid(0): [4711]}
-    await world.preparer().prepare(*world.put(claim("c", results=[result("gpu", device(0), **more)])))
+    await world.preparer().prepare(*look_on(world, "c"))
     assert now() < 1
+
+
+async def test_the_first_share_of_a_gpu_waits_for_processes_and_later_ones_have_its_own_beside_them(
+    world: World,
+) -> None:
+    await world.preparer().prepare(*look_on(world, "l"))
+    world.processes = {uuid(0): [4711]}
+    with pytest.raises(OccupiedError, match="4711"):
+        await world.preparer().prepare(*part(world, "c"))
+    assert BUDGET_S <= now() <= BUDGET_S + 2
+    world.processes = {}
+    await world.preparer().prepare(*part(world, "c"))
+    before, world.processes = now(), {uuid(0): [4711]}
+    await world.preparer().prepare(*part(world, "d"))
+    await world.preparer().prepare(*part(world, "c"))
+    assert now() < before + 1
+
+
+async def test_processes_may_be_those_of_a_share_whose_entry_is_damaged(world: World) -> None:
+    await world.preparer().prepare(*part(world, "c"))
+    (world.folder / "state" / "claims" / "uid-c.json").write_text("damaged")
+    world.processes = {uuid(0): [4711]}
+    await world.preparer().prepare(*part(world, "d"))
+    assert now() < 1
+
+
+async def test_a_driver_that_hangs_is_waited_for_by_the_first_share_alone(world: World) -> None:
+    world.processes = TimeoutError()
+    with pytest.raises(NotYetError, match="the driver does not answer"):
+        await world.preparer().prepare(*part(world, "c"))
+    world.processes = {}
+    await world.preparer().prepare(*part(world, "c"))
+    world.processes = TimeoutError()
+    await world.preparer().prepare(*part(world, "d"))
 
 
 async def test_who_has_all_of_a_gpu_that_may_be_shared_has_nobody_beside_him(world: World) -> None:

@@ -19,7 +19,7 @@ from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu, State
 from dradriver.node.edits import DeviceNode, Edits, Mount
-from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
+from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, OccupiedError
 from dradriver.node.mps.files import MpsFolder, Server
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
@@ -207,6 +207,25 @@ async def test_shares_of_an_agent_that_did_not_note_the_mode_had_the_default(wor
     for name in ("a", "b"):
         await world.preparer().unprepare(f"uid-{name}")
     assert world.state(OWN) == State()
+
+
+async def test_the_first_share_waits_for_processes_that_no_claim_explains(world: Shared) -> None:
+    world.processes = {uuid(OWN): [4711]}
+    with pytest.raises(OccupiedError, match="4711"):
+        await world.prepare("a", share(OWN, "25", "4Gi", "a"), share(OWN, "25", "4Gi", "b", "other"))
+    assert (world.state(OWN), world.made) == (State(), {})
+    world.processes = {}
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    world.processes = {uuid(OWN): [4711]}
+    await world.prepare("b", share(OWN, "25", "4Gi", "b"))
+
+
+async def test_the_server_of_shares_that_a_killed_agent_left_is_nobodys_process(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    (world.folder / "state" / "claims" / "uid-a.json").unlink()
+    world.processes = {uuid(OWN): [4711]}
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    assert world.checkpoint == ["uid-a.json"]
 
 
 async def test_two_shares_in_one_claim_are_two(world: Shared) -> None:

@@ -152,6 +152,20 @@ class Ledgers:
         entries = self.claims.read().keys() | self.claims.kept()
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
+    def held(self) -> set[str] | None:
+        """Return the uuids of the GPUs that are somebody's, or whose hardware was changed for a claim.
+
+        None where nobody knows, because a claim cannot be read. Who looks on has nothing of a GPU.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        claims = [entry.value for entry in self.claims.read().values()]
+        if self.claims.kept():
+            return None
+        made = {entry.value.uuid for entry in self.made.read().values()}
+        return made | {device.uuid for claim in claims for device in claim.devices if not device.admin}
+
     def refuse_taken(self, planned: PreparedClaim) -> None:
         """Return if no other claim holds a device of this one.
 

@@ -4,27 +4,32 @@ The kubelet unprepares a claim when its containers are gone, which they are not 
 that left its container's control group, or whose container the runtime forgot, is nobody's, and so is one that never
 was of a claim: somebody's at a terminal, or of a pod that a device plugin gave the GPU.
 
-A GPU that is shared has others' processes rightly, as has one in MIG mode, whose instances are made and given back on
-their own: both are left to what makes them. Nor does a process count that has a GPU open without computing on it, as
-monitoring and persistence daemons have (nvml.h, nvmlDeviceGetComputeRunningProcesses: with a compute context).
+A GPU that is shared has others' processes rightly once somebody has a share of it, as has one in MIG mode, whose
+instances are made and given back on their own, and are left to what makes them. Nor does a process count that has a GPU
+open without computing on it, as monitoring and persistence daemons have (nvml.h, nvmlDeviceGetComputeRunningProcesses:
+with a compute context).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
-from dradriver.node.errors import NotYetError
+from dradriver.node.claims.ledgers import Ledgers
+from dradriver.node.claims.lock import locked
+from dradriver.node.errors import NotYetError, OccupiedError
 
 logger = logging.getLogger(__name__)
 
 # Gives the pids that compute on each of some GPUs, given by uuid; one that it does not name is not there.
 Processes = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[int]]]]
 
+_LEAST_ASK_S: Final = 1.0
 _MOST_PIDS: Final = 8
 
 
@@ -33,8 +38,8 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
     return {}
 
 
-async def occupied(processes: Processes, planned: Plan, *, until: float) -> str | None:
-    """Return which processes are on a GPU that the claim shall have for itself; None where there are none.
+async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
+    """Return if no process is on a GPU that the claim shall have for itself, or the first share of.
 
     A driver that refuses to tell holds nothing up, since it may never tell. One that does not answer does: a container
     would hang with it.
@@ -42,16 +47,40 @@ async def occupied(processes: Processes, planned: Plan, *, until: float) -> str 
     Args:
         processes: Says what is on GPUs.
         planned: What will be prepared.
-        until: How long the driver may take, by the event loop's clock.
+        ledgers: What is prepared.
+        lock: That of the ledgers.
+        until: How long the driver may take, by the event loop's clock; it has a second at least.
 
     Raises:
+        DeviceBusyError: Some are, and another claim still holds it.
+        OccupiedError: Some are.
         NotYetError: The driver does not answer.
+        OSError: A file cannot be read.
     """
-    own = [
-        gpu.uuid
-        for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True)
-        if not (device.admin or device.made or device.part or gpu.mig is not None)
-    ]
+    async with locked(lock):
+        held = ledgers.held()
+    least = asyncio.get_running_loop().time() + _LEAST_ASK_S
+    said = await _occupied(processes, _own(planned, held), until=max(until, least))
+    if said is not None:
+        async with locked(lock):
+            ledgers.refuse_taken(planned.claim)  # then they are its, rightly
+            known = planned.claim.uid not in ledgers.claims.kept()  # else they may be this claim's own
+        if known:
+            raise OccupiedError(said)
+
+
+def _own(planned: Plan, held: Collection[str] | None) -> list[str]:
+    """Return the uuids of the GPUs on which nobody may be yet, each once, as far as it is known which are held."""
+    own: dict[str, None] = {}
+    for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True):
+        first = device.told.get("type") == "share" and held is not None and gpu.uuid not in held
+        if not device.admin and gpu.mig is None and (first or not (device.made or device.part)):
+            own[gpu.uuid] = None
+    return list(own)
+
+
+async def _occupied(processes: Processes, own: Sequence[str], *, until: float) -> str | None:
+    """Return which processes are on these GPUs; None where there are none."""
     if not own:
         return None
     try:

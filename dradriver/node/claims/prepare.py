@@ -30,7 +30,7 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.occupied import Processes
 from dradriver.node.claims.telling import Teller
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.errors import ClaimError, NotYetError, OccupiedError
+from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.records import Entry, Stamp
 from dradriver.topology.machine import Machine
 
@@ -40,7 +40,6 @@ BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and an error costs th
 RETRY_S: Final = 1.0
 GET_S: Final = 10.0
 _LEAST_GET_S: Final = 1.0
-_LEAST_ASK_S: Final = 1.0
 _LEAST_MAKE_S: Final = 3.0
 _DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
 GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
@@ -278,7 +277,7 @@ class Preparer:
         try:
             if entry is not None:  # allocated anew since
                 await self._give_back(uid, held)
-            await self._refuse_occupied(planned, until=until)
+            await occupied.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
             if planned.intents:
                 done = await self._made(planned, held, until=until)
             else:
@@ -309,24 +308,6 @@ class Preparer:
         if sure:
             self._sure[uid] = entry.stamp
         return entry, sure
-
-    async def _refuse_occupied(self, planned: Plan, *, until: float) -> None:
-        """Return if no process is on a GPU that the claim shall have for itself.
-
-        Raises:
-            DeviceBusyError: Some are, and another claim still holds it.
-            OccupiedError: Some are.
-            NotYetError: The driver does not answer.
-            OSError: A file cannot be read.
-        """
-        least = asyncio.get_running_loop().time() + _LEAST_ASK_S
-        said = await occupied.occupied(self._processes, planned, until=max(until, least))
-        if said is not None:
-            async with locked(self._lock):
-                self._ledgers.refuse_taken(planned.claim)  # then they are its, rightly
-                known = planned.claim.uid not in self._ledgers.claims.kept()  # else they may be this claim's own
-            if known:
-                raise OccupiedError(said)
 
     async def _made(self, planned: Plan, held: int, *, until: float) -> Entry[PreparedClaim]:
         try:
