@@ -271,6 +271,15 @@ async def test_a_damaged_entry_of_no_claim_keeps_nobody_from_anything(world: Sli
     assert world.nothing()
 
 
+async def test_nor_is_an_entry_that_a_newer_agent_beside_this_one_just_wrote(world: Sliced) -> None:
+    preparer = world.preparer()
+    await preparer.prepare(*world.halves("c", (0, 0)))
+    entry = world.folder / "state" / "made" / "uid-c.0.json"
+    entry.write_text(newer := entry.read_text().replace('"version":1', '"version":2'))
+    await preparer.recover()
+    assert [path.read_text() for path in entry.parent.iterdir()] == [newer]
+
+
 async def test_nor_is_what_another_boot_made(world: Sliced) -> None:
     await world.preparer().prepare(*world.halves("c", (0, 0)))
     (world.folder / "state" / "made" / "uid-c.0.json").write_text("damaged")
@@ -307,6 +316,9 @@ async def test_a_part_in_use_stays_prepared_until_it_is_not(world: Sliced) -> No
     with pytest.raises(ClaimError, match=r"cannot be undone: .*In use by another client"):
         await preparer.unprepare("uid-c")
     assert (world.instances, world.checkpoint) == ({0: [0]}, ["uid-c.json"])
+    assert (world.specs, world.made["uid-c.0"].done) == ({}, None)  # no container is started with what is half undone
+    await world.preparer().recover()
+    assert world.specs == {}
     with pytest.raises(DeviceBusyError):
         await patient(world).prepare(*world.halves("other", (0, 0)))
     with world.gpus.state(uuid(0)) as state:

@@ -17,7 +17,7 @@ from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.devices import assemble
 from dradriver.node.devices.capabilities import SimulatedCapabilities
-from dradriver.node.devices.control import IN_USE
+from dradriver.node.devices.control import IN_USE, Placed
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
@@ -342,6 +342,40 @@ async def test_one_with_somebody_elses_process_is_not_handed_out(world: Sliced) 
     with pytest.raises(DeviceBusyError, match="a process that no claim explains"):
         await world.prepare("c", at(0, "3g.40gb", 4))
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
+
+
+async def test_one_in_pieces_is_not_handed_out(world: Sliced) -> None:
+    stranger(world, 0, PROFILES["3g.40gb"], 4)
+    with world.gpus.state(uuid(0)) as state:
+        state.instances[1].devices[1] = "MIG-another"
+    with pytest.raises(ClaimError, match="has not one compute instance"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
+
+
+class Silent(SimulatedGpu):
+    """Hardware that does not tell its instances, for a reason that is not MIG mode."""
+
+    silent = True
+
+    def gpu_instances(self, gpu: str) -> dict[int, Placed]:
+        if self.silent:
+            raise HardwareError("nvmlDeviceGetGpuInstances", 999, "Unknown Error")
+        return super().gpu_instances(gpu)
+
+
+async def test_a_gpu_that_does_not_tell_its_instances_is_not_taken_for_one_without(world: Sliced) -> None:
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    control = Silent(world.folder / "hardware.json", world.gpu)
+    world.workshop = world.kinds(control)
+    with pytest.raises(ClaimError, match=r"cannot be undone: .*Unknown Error"):
+        await world.preparer().unprepare("uid-c")
+    with pytest.raises(HardwareError, match="Unknown Error"):
+        await world.prepare("d", some(1, 1, 1, "s"))
+    assert (world.placed(0), list(world.made)) == ([("3g.40gb", 4)], ["uid-c.0"])
+    control.silent = False
+    await world.preparer().unprepare("uid-c")
+    assert (world.placed(0), world.made) == ([], {})
 
 
 @pytest.mark.parametrize("how", [at(0, "2g.20gb", 4), some(0, 4, 4, "s")])
