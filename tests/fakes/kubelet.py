@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc.aio
 
@@ -19,6 +19,7 @@ from dradriver.node.protos.pluginregistration import pluginregistration_pb2 as r
 from dradriver.node.protos.pluginregistration import pluginregistration_pb2_grpc as registration_pb2_grpc
 
 Claim = tuple[str, str, str]  # namespace, name, uid
+HANGS_UP_S: Final = 0.1  # a real one within a second
 TIMEOUT_S = 45.0
 
 
@@ -54,9 +55,9 @@ class FakeKubelet:
                     found[path] = (path.stat().st_ino, path.stat().st_ctime_ns)  # inodes are used again
             for path in known.keys() - found.keys():
                 gone = self.seen.pop(path, None)
-                if gone is not None:  # it hangs up, whatever is under way
+                if gone is not None:  # it hangs up, whatever is under way; what was answered is on its way still
                     for call in self._calls.pop(gone.endpoint, ()):
-                        call.cancel()
+                        asyncio.get_running_loop().call_later(HANGS_UP_S, call.cancel)
             for path, identity in found.items():
                 if known.get(path) != identity:
                     with contextlib.suppress(grpc.aio.AioRpcError):  # a dead one: it is dialled again

@@ -66,9 +66,9 @@ class Node:
         return ready.trouble
 
     def kill(self, gpu: str) -> None:
-        os.kill(self.pid(gpu), signal.SIGKILL)
-        daemon = self.of(gpu)
-        while daemon.alive():
+        pid = self.pid(gpu)
+        os.kill(pid, signal.SIGKILL)
+        while alive(pid):
             os.sched_yield()
 
 
