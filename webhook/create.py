@@ -35,7 +35,6 @@ _ONE_BY_ONE: Final = (
     f"{', '.join(key.removeprefix(names.PREFIX) for key in names.OF_GANGS)}: noted only; for now the pods of a job are "
     f"placed one by one"
 )
-_TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
 _GATE: Final = view.Named(names.GATE)
 
 
@@ -157,7 +156,7 @@ def _is_copy(pod: view.Pod) -> bool:
         and entry is not None
         and (
             _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
-            or _TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+            or ladder.TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
         )
     )
 

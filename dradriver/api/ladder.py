@@ -90,6 +90,10 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     return {"devices": devices}
 
 
+TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
+"""What ``template_name`` returns; an admission policy keeps others from such names."""
+
+
 def template_name(note: str) -> str:
     """Return the name of the template that makes the claims of pods with this note: equal notes share one."""
     return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()

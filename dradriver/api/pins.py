@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Choice, Part, PartChoice, SharePart
+from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, config, names, quantity, slices
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -99,10 +99,12 @@ class Pin(msgspec.Struct, frozen=True):
     Attributes:
         choice: The choice, by the machine's numbers of that time.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
+        placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
     """
 
     choice: Choice | PartChoice
     uuids: dict[str, tuple[str, ...]]
+    placed: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> frozenset[Device]:
@@ -152,6 +154,7 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
         counts = [len(each) for each in uuids.values()]
         if len(told.order) != len(asked) or [one.count for one in asked.values()] != counts:
             return None
+        placed: frozenset[str] = frozenset()
         if isinstance(choice, Choice):
             right = counts == [len(part) for part in choice.containers]
         else:
@@ -159,9 +162,12 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
             right = all(len(each) == 1 for each in uuids.values()) and all(
                 _asks_for(part, asked[name], told.mig.get(name), uuids[name][0], ledger) for name, part in parts.items()
             )
+            placed = frozenset(
+                uuids[name][0] for name, part in parts.items() if isinstance(part, MigPart) and name not in told.mig
+            )
     except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
-    return Pin(choice=choice, uuids=uuids) if right else None
+    return Pin(choice=choice, uuids=uuids, placed=placed) if right else None
 
 
 def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, ledger: Ledger) -> bool:

@@ -296,9 +296,14 @@ def completed(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
         claim: The claim as ``claims.pinned`` builds it of the template's request; what it says stands.
         asked: What was read of the template.
     """
-    metadata, spec = claim["metadata"], claim["spec"]["devices"]
+    spec = claim["spec"]["devices"]
     requests = [one | {"exactly": asked.devices.get(one["name"], {}) | one["exactly"]} for one in spec["requests"]]
-    return claim | {
-        "metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()},
+    return marked(claim, asked) | {
         "spec": {"devices": {"requests": requests, "config": [*asked.others, *spec["config"]]}},
     }
+
+
+def marked(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """Return a claim with its template's labels and annotations beside its own, which stand."""
+    metadata = claim["metadata"]
+    return claim | {"metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()}}

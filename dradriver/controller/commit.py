@@ -207,7 +207,8 @@ class Writer:
         """
         assert wish.alone is not None, "the pod says so"
         if not has_claim:
-            await self._make(wish, claims.handed_over(pod, wish.alone))
+            body = claims.handed_over(pod, wish.alone)
+            await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
             self._check_pause()
         await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 

@@ -55,7 +55,7 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
     """Return the placement that a gated pod's claim was made for, or None where it is not right any more.
 
     A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is right if its GPUs
-    are what the pod would get on that node now: the pod may have been changed since.
+    are what the pod would get on that node now, as the devices that they are now: either may have been changed since.
     """
     node, row = pin.choice.node, picture.nodes.find(pin.choice.node)
     if row is None:
@@ -71,7 +71,8 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
             others = _rank(picture, wish, fit)
         except NoPlaceError:
             return None
-    if mine.uuids != pin.uuids or mine.taken != pin.taken:
+    chosen = {uuid for each in mine.uuids.values() for uuid in each}
+    if mine.uuids != pin.uuids or mine.taken != pin.taken or mine.placed & chosen != pin.placed:
         return None
     hostnames = _hostnames(picture, [node, *(c.node for c in others if c.node != node)])
     return Placement(

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names, pins, quantity, templates, values
+from dradriver.api import ladder, names, pins, quantity, templates, values
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -269,7 +269,10 @@ def read_template(data: msgspec.Raw) -> Template:
     """
     found: _RawTemplate = codec.decode(data, _RawTemplate)
     spec = bytes(found.spec)
-    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    static = (
+        found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+        and ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is not None  # a copy's author wants to keep it
+    )
     return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"", static)
 
 

@@ -121,7 +121,12 @@ class Statics:
     async def collect(self) -> None:
         """Delete the templates that no living pod has named for the grace period."""
         now = asyncio.get_running_loop().time()
-        unused = [key for key, made in self._templates.items() if made.static and key not in self._users]
+        unused = [
+            key
+            for key, made in self._templates.items()
+            # One that is being deleted may stay for long: anybody can give it a finalizer.
+            if made.static and key not in self._users and made.metadata.deletion_timestamp is None
+        ]
         self._unused = {key: self._unused.get(key, now) for key in unused}
         for key, since in list(self._unused.items()):
             if now - since < self._grace_s or key in self._users or key not in self._templates:

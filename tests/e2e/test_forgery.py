@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import ladder, names
 from tests.e2e.kubectl import Namespace, pod
 
 UNMARKED: dict[str, Any] = {
@@ -74,6 +74,27 @@ def test_nobody_else_changes_a_marked_claim(namespace: Namespace, editor: str) -
     for key in ("labels", "annotations", "ownerReferences"):
         assert after[key] == before[key]
     namespace.kubectl(editor, "label", "resourceclaim", claim, "mine=yes")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"name": "copy", "labels": {names.LABEL: names.LABEL_STATIC}}, {"name": ladder.template_name("a note")}],
+    ids=["label", "name"],
+)
+def test_nobody_else_makes_a_template_of_pods_without_a_choice(
+    namespace: Namespace, editor: str, metadata: dict[str, Any]
+) -> None:
+    plain = UNMARKED | {"kind": "ResourceClaimTemplate", "spec": {"spec": UNMARKED["spec"]}}
+    forged = json.dumps(plain | {"metadata": metadata})
+    made = namespace.kubectl(editor, "create", "-f", "-", stdin=forged, check=False)
+    assert "Forbidden" in made.stderr
+    assert "only the controller of gpu.topology creates templates" in made.stderr
+
+    namespace.kubectl(editor, "create", "-f", "-", stdin=json.dumps(plain))
+    marked = namespace.kubectl(
+        editor, "label", "resourceclaimtemplate", "decoy", f"{names.LABEL}={names.LABEL_STATIC}", check=False
+    )
+    assert "Forbidden" in marked.stderr
 
 
 def test_a_pod_can_leave_its_claim_behind(namespace: Namespace) -> None:

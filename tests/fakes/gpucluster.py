@@ -214,13 +214,17 @@ class GpuCluster:
         self.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {"extendedResourceName": extended}})
 
     def publish(self, node: str, machine: Machine) -> None:
-        """Publish a node's pool, a generation higher than before."""
+        """Publish a node's pool, a generation higher than before; what that one had and this has not goes."""
         before = self.find(RESOURCE_SLICES, slices.slice_name(0, node))
         generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
         modes = {gpu.uuid: self.modes.get(node, Mode()) for gpu in machine.gpus}
         for built in slices.build(machine, node=node, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = generation
             self.put(RESOURCE_SLICES, built)
+        for piece in self.all(RESOURCE_SLICES):
+            pool = piece["spec"]["pool"]
+            if piece["spec"]["nodeName"] == node and pool["generation"] < generation:
+                self.remove(RESOURCE_SLICES, piece["metadata"]["name"])
 
     def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:
         """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import limits, names
+from dradriver.api import ladder, limits, names
 from dradriver.controller.main import LEASE
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 from webhook.admission import Admission
 
@@ -189,6 +190,34 @@ def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controlle
     assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
     binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-claims"]["spec"]
     assert binding == {"policyName": "gpu-topology-claims", "validationActions": ["Deny"]}
+
+
+def test_nobody_else_makes_a_template_that_pods_without_a_choice_would_take() -> None:
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-templates"]["spec"]
+    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
+    (by,) = (condition["expression"] for condition in policy["matchConditions"])
+    assert by == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaimtemplates"])
+    create, update = (validation["expression"] for validation in policy["validations"])
+    assert f"'{names.LABEL}' in " in create
+    (pattern,) = re.findall(r'matches\("(.*)"\)', create)
+    assert re.search(pattern, ladder.template_name("a note"))
+    assert [
+        name for name in ("gpus-quad", "gpus-abcdefghij", "my-gpus-abcdefghijklmnop") if re.search(pattern, name)
+    ] == []
+    assert f"['{names.LABEL}']" in update
+    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-templates"]["spec"]
+    assert binding == {"policyName": "gpu-topology-templates", "validationActions": ["Deny"]}
+
+
+def test_only_a_claim_with_a_choice_is_beyond_the_bounds() -> None:
+    """One that is handed over is for the scheduler to search, and a template's label says nothing of its claims."""
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-parts"]["spec"]
+    (placed,) = (one["expression"] for one in policy["variables"] if one["name"] == "placed")
+    assert f'request.resource.resource == "{RESOURCE_CLAIMS.plural}" && ' in placed
+    assert placed.endswith(f'.?labels["{names.LABEL}"].orValue("") == "{names.LABEL_PLACED}"')
 
 
 @pytest.mark.parametrize("kubernetes", KUBERNETES)

@@ -15,7 +15,15 @@ from dradriver.allocator.request import Amount
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.main import main
-from dradriver.kube.resources import EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import (
+    EVENTS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from tests.fakes.admission import NVLINK, admit, defaulted, pod, stored
 from tests.fakes.commands import CommandLine, command_line
 from tests.fakes.gpucluster import GpuCluster
 
@@ -232,6 +240,42 @@ async def test_a_pod_that_is_not_ours_is_told_what_it_lacks(cluster: GpuCluster,
     assert "which the webhook writes: it did not see this pod" in (await shell.data("explain missed"))["lacks"][0]
     pod("template", {}, resourceClaims=[{"name": "g", "resourceClaimTemplateName": "t"}])
     assert "the scheduler alone chooses" in (await shell.data("explain template"))["lacks"][-1]
+
+
+async def test_what_a_template_asks_for_is_what_is_explained(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    claims = [{"name": "g", "resourceClaimName": "gpus-next"}]
+    cluster.pod("next", 1, wishes={"policy": "nvlink", "template": "g/quad"}, resourceClaims=claims)
+    found = await shell.data("explain next")
+    assert "ResourceClaimTemplate 'quad', which is not there" in found["reason"]
+    request = {"name": "gpus", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": 4}}
+    template = {
+        "metadata": {"name": "quad", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, template)
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == cluster.note("next", "reason")
+    assert found["wish"] == "what ResourceClaimTemplate quad asks for with nvlink"
+    assert found["turn"]["position"] == 1
+
+
+async def test_a_pod_that_is_the_schedulers_has_no_promise(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    cluster.pod("next", 4, wishes={"policy": "nvlink", "when-full": "hand-over"})
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert "handed over to the scheduler, and nothing is promised to it" in found["reason"]
+
+
+async def test_a_static_pod_is_not_sent_to_the_webhook_again(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.put(PODS, stored(admit(defaulted(pod(4, annotations=NVLINK | {names.PLACEMENT: "static"}))).admitted))
+    (said,) = (await shell.data("explain train -n team"))["lacks"]
+    assert "leaves it to the scheduler" in said
 
 
 async def test_a_damaged_note_is_a_reason(cluster: GpuCluster, shell: CommandLine) -> None:

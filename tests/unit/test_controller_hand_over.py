@@ -193,13 +193,18 @@ async def test_by_a_template_it_is_the_templates_claim() -> None:
     requests = [{"name": "g", "exactly": {"deviceClassName": "gpu.topology", "count": 2}}]
     constraints = [{"requests": ["g"], "matchAttribute": "gpu.topology/nvlinkGroup2"}]
     spec = {"devices": {"requests": requests, "constraints": constraints}}
-    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}})
+    forged = {"team": "a", names.LABEL: names.LABEL_PLACED}
+    template = {"spec": spec, "metadata": {"labels": forged, "annotations": {names.HANDED_OVER: "", "note": "b"}}}
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": template})
     claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
     cluster.pod("p", 1, wishes={"template": "gpus/t"} | HAND_OVER, resourceClaims=claims)
     await cluster.settle()
     claim = cluster.claim("p")
     assert claim is not None
     assert claim["spec"] == spec
+    assert claim["metadata"]["labels"] == {"team": "a", names.LABEL: names.LABEL_HANDED_OVER}
+    assert claim["metadata"]["annotations"]["note"] == "b"
+    assert claim["metadata"]["annotations"][names.HANDED_OVER], "what tells it from a pinned claim is the controller's"
 
 
 async def test_a_pod_that_had_its_place_is_not_handed_over() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api import names
+from dradriver.api.policies.model import MigWord
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 
@@ -72,6 +74,28 @@ async def test_a_claim_left_by_a_conflict_is_replaced_when_the_wish_changed() ->
     await cluster.settle()
     assert cluster.claim("p") is None
     assert "nvlink" in (cluster.note("p", "reason") or "")
+
+
+@pytest.mark.parametrize(("before", "after"), [("dynamic", "placements"), ("placements", "dynamic")])
+async def test_a_claim_left_by_a_crash_is_replaced_when_its_slice_is_another_device_by_now(
+    before: MigWord, after: MigWord
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=Mode(mig=before))
+    cluster.pod("p", ("1g.10gb",))
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    left = cluster.claim("p")
+    cluster.node("a", "hgx-h100", mode=Mode(mig=after))
+    cluster.restart()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert left is not None
+    assert claim is not None
+    assert left["metadata"]["uid"] != claim["metadata"]["uid"]
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
 
 
 async def test_a_claim_of_somebody_else_is_never_touched() -> None:

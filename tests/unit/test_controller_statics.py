@@ -157,6 +157,33 @@ async def test_what_no_pod_names_goes_and_others_templates_stay() -> None:
     assert kept == {"own", template_of(cluster.pod("c", 2))}
 
 
+async def test_a_copy_of_our_template_is_its_authors() -> None:
+    """``kubectl get -o yaml``, another name, ``kubectl apply``: the label comes along."""
+    cluster = Cluster()
+    cluster.pod("a")
+    await cluster.make()
+    (made,) = cluster.templates()
+    copied = {"metadata": {"name": "quad", "labels": made["metadata"]["labels"]}, "spec": made["spec"]}
+    await cluster.client.create(RESOURCE_CLAIM_TEMPLATES, copied, namespace="team")
+    cluster.deliver()
+    cluster.gone("a")
+    await cluster.statics.collect()
+    assert [t["metadata"]["name"] for t in cluster.templates()] == ["quad"]
+
+
+async def test_one_that_a_finalizer_keeps_is_deleted_once() -> None:
+    cluster = Cluster()
+    cluster.pod("a")
+    await cluster.make()
+    (made,) = cluster.templates()
+    made["metadata"] |= {"finalizers": ["example.com/slow"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    cluster.deliver()
+    cluster.gone("a")
+    before = list(cluster.client.writes)
+    await cluster.statics.collect()
+    assert cluster.client.writes == before
+
+
 async def test_a_finished_pod_needs_its_template_no_more() -> None:
     cluster = Cluster()
     made = cluster.pod("a")

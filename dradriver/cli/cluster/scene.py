@@ -25,7 +25,15 @@ from dradriver.controller.picture import Picture
 from dradriver.kube import codec
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from dradriver.kube.store import Change
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -83,6 +91,13 @@ class Scene:
             for one in ours:
                 picture.pod_changed(_seen(one))
             _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    async def read_templates(self, namespace: str) -> bool:
+        """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
+        before = len(self.unread)
+        for one in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
+            self.picture.template_changed(_seen(one))
+        return len(self.unread) == before
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""

@@ -5,6 +5,7 @@ Nothing here loads numpy.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -28,6 +29,10 @@ _WEBHOOK: Final = (
     f"the label {names.LABEL}, which the webhook writes: it did not see this pod. Look whether it runs (kubectl get "
     "mutatingwebhookconfigurations) and whether this namespace is left out of it, then create the pod anew"
 )
+_STATIC: Final = (
+    f"a choice of ours: {names.PLACEMENT}: static leaves it to the scheduler, which takes what fits the template of "
+    "its claim; what it waits for stands in its Events (kubectl describe pod)"
+)
 
 
 def subject(pod: Pod) -> Subject:
@@ -37,7 +42,7 @@ def subject(pod: Pod) -> Subject:
         namespace=plain(pod.metadata.namespace),
         pod=plain(pod.metadata.name),
         state=_state(pod),
-        wish=plain(noted if isinstance(noted, str) else wish(noted)),
+        wish=plain(noted if isinstance(noted, str) else _by_template(pod, wish(noted))),
         request=None if isinstance(noted, str) else msgspec.to_builtins(noted.request),
         created=plain(pod.metadata.creation_timestamp or ""),
         node=plain(pod.spec.node_name),
@@ -65,6 +70,14 @@ def wish(noted: Resolved) -> str:
     return "; ".join([said, *more])
 
 
+def _by_template(pod: Pod, said: str) -> str:
+    """Return a wish of a number of GPUs with the template in its place that says it, where one does."""
+    if pod.template is None:
+        return said
+    _, name = pod.template
+    return re.sub(r"^\d+ GPUs?", lambda _: f"what ResourceClaimTemplate {name} asks for", said)
+
+
 def _noted(pod: Pod) -> Resolved | str:
     """Return the note, or why there is none to read; nothing of a pod that is not ours."""
     if not pod.placed:
@@ -89,6 +102,8 @@ def _state(pod: Pod) -> str:
 def _lacks(pod: Pod) -> list[str]:
     if pod.placed:
         return []
+    if pod.metadata.labels.get(names.LABEL) == names.LABEL_STATIC:
+        return [_STATIC]
     words = any(is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
     lacking = [_WEBHOOK if words else _WORDS]
     containers = (*pod.spec.init_containers, *pod.spec.containers)

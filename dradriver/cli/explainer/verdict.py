@@ -84,7 +84,9 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
 
 async def _judged(scene: Scene, pod: Pod) -> Verdict:
     scene.put(pod)
-    entry = Entry((pod.metadata.namespace, pod.metadata.name), pod)
+    if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
+        return Verdict()
+    entry = Entry((pod.metadata.namespace, pod.metadata.name), pod, scene.picture.template_of(pod))
     try:
         wish = entry.wish
     except WordError as error:
@@ -107,11 +109,15 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
         case Wait():
-            return await _having(scene, pod, wish, pin, step.reason or _waits(pod))
+            alone = claim is not None and bool(claim.handed_over)
+            return await _having(scene, pod, wish, pin, step.reason or _waits(pod, alone=alone))
 
 
-def _waits(pod: Pod) -> str:
+def _waits(pod: Pod, *, alone: bool) -> str:
     said = refusal(pod)
+    if alone:
+        more = "it has yet to bind it" if said is None else f"it finds no room for it: {said}"
+        return f"it was handed over to the scheduler, and nothing is promised to it; {more}"
     if said is None:
         return "its GPUs are promised to it; the scheduler has yet to bind it"
     return f"its GPUs are promised to it, and the scheduler finds no room for it: {said}"
@@ -251,7 +257,7 @@ def _turn(scene: Scene, entry: Entry) -> Turn:
     """Return a pod's position by the controller's own order: the oldest first."""
     waiting = []
     for key, pod in scene.picture.pods.items():
-        other = Entry(key, pod)
+        other = Entry(key, pod, scene.picture.template_of(pod))
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
         if isinstance(review(other, scene.picture, 0.0), WantsPlace):
