@@ -22,7 +22,8 @@ from dradriver.kube.resources import Resource
 from tests import needs
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
-from tests.contract.built import BUILDERS, NAMESPACE, Object
+from tests.contract.admitted import NAMESPACE
+from tests.contract.built import BUILDERS, Object
 from tests.contract.conftest import _ready
 from tests.deploy import NAMESPACE as OURS
 from tests.resources import NAMESPACES
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 
 # What servers before 1.36 drop without a word; the node agent finds it out and publishes nothing that needs it.
 LOST_BEFORE: Final = (1, 36)
-LOST: Final = (*(field for fields in FIELDS.values() for field in fields), "exactly.capacity")
+LOST: Final = (*(field for fields in FIELDS.values() for field in fields), "exactly.capacity", "exactly.tolerations")
 
 
 @pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
