@@ -14,7 +14,7 @@ import msgspec
 from dradriver.allocator.request import Amount, Choice, Level, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, names, slices
 from dradriver.api.abilities import ALL, Abilities, probes
-from dradriver.api.ledger import OURS
+from dradriver.api.ledger import LEDGERS
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import ApiError, Client
@@ -22,14 +22,13 @@ from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.leader import LeaderElector
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigDevice
-from tests.fakes import chart
-from tests.fakes.admission import admit
-from tests.fakes.reviews import Review, corpus
+from tests.contract import admitted
+from tests.contract.admitted import NAMESPACE, UUIDS
+from tests.fakes import chart, nvidia
 
 Object = dict[str, Any]
 
 UID: Final = "00000000-0000-0000-0000-000000000001"
-NAMESPACE: Final = "team"
 MODES: Final = (
     Mode(shared="mps", memory_overcommit=1.5, exclusive_to="namespace"),
     Mode(shared="time-slicing"),
@@ -76,6 +75,20 @@ def _instances(_: str) -> list[Object]:
     return [one for name in _CUT_UP for one in _slices(in_mig_mode(profiles.load(name, seed="n")))]
 
 
+def _machines_alone(_: str) -> list[Object]:
+    """What the node agent publishes beside NVIDIA's driver."""
+    machines = [profiles.load(name, seed="n") for name in profiles.names()]
+    return [one for machine in machines for one in slices.machine_alone(machine, node="n", node_uid=UID)]
+
+
+def _nvidias(_: str) -> list[Object]:
+    """Slices as the fake of NVIDIA's driver has them: what the add-on is tested with could be true."""
+    machine = profiles.load("hgx-h100", seed="n")
+    first, second, *_rest = machine.gpus
+    mixed = [nvidia.mig(first, 0), nvidia.mig(first, 0, start=1), nvidia.vfio(second, 1)]
+    return [nvidia.slices("n", nvidia.whole(machine)), nvidia.slices("m", mixed)]
+
+
 _OWNER: Final = Pod(
     metadata=Metadata(name="p", namespace=NAMESPACE, uid=UID),
     spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="gpus-1")]),
@@ -84,42 +97,23 @@ _WHOLE: Final = Choice(
     gpus=(0, 1, 2), containers=((0, 1), (2,)), ring=(0, 1, 2), busbw_gbps=80, bandwidth_gbps=50, level=Level.NVLINK,
     score=100, node="n",
 )  # fmt: skip
-_UUIDS: Final = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
 _SHARE: Final = SharePart(gpu=0, amount=Amount(25, 20480))
 _SLICE: Final = MigPart(gpu=1, profile="3g.40gb", start=4, size=4)
 
 
 def _whole_claims(_: str) -> list[Object]:
-    uuids = {"main": _UUIDS[:2], "other": _UUIDS[2:3]}
+    uuids = {"main": UUIDS[:2], "other": UUIDS[2:3]}
     return [
         claims.pinned(_OWNER, _WHOLE, uuids=uuids, keep_env=["NCCL_TOPO_FILE"], nccl=nccl, ledger=ledger)
         for nccl in ("auto", "file", "off")
-        for ledger in (OURS,)
+        for ledger in LEDGERS.values()
     ]
 
 
 def _part_claims(*parts: Part, placed: Sequence[str] = ()) -> list[Object]:
-    uuids = {f"r{number}": [_UUIDS[part.gpu]] for number, part in enumerate(parts)}
+    uuids = {f"r{number}": [UUIDS[part.gpu]] for number, part in enumerate(parts)}
     choice = PartChoice(containers=(parts,), node="n")
     return [claims.pinned(_OWNER, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)]
-
-
-def _pods(_: str) -> list[Object]:
-    """What the webhook makes of the pods that it is tested with, where it admits them."""
-    made: list[Object] = []
-    for each in corpus():
-        if each.kind == "Pod" and each.old is None:
-            verdict = admit(each.new, path=each.path)
-            if verdict.allowed and verdict.patch:
-                made.append(_named(each, verdict.admitted, len(made)))
-    return made
-
-
-def _named(given: Review, pod: Object, number: int) -> Object:
-    metadata = pod["metadata"] | {"name": f"p{number}", "namespace": NAMESPACE}
-    for gone in ("uid", "resourceVersion", "creationTimestamp"):
-        metadata.pop(gone, None)
-    return {"apiVersion": "v1", "kind": given.kind, "metadata": metadata, "spec": pod["spec"]}
 
 
 class _Written:
@@ -167,18 +161,32 @@ def _chart(version: str, *settings: str) -> list[Object]:
     return list(chart.objects(*settings, kubernetes=version).values())
 
 
+def _extended(version: str) -> list[Object]:
+    """The chart with an extended resource's name, which it refuses before Kubernetes 1.36."""
+    able = tuple(map(int, version.split(".")[:2])) >= (1, 36)
+    return _chart(version, *(("deviceClass.extendedResourceName=nvidia.com/gpu",) if able else ()))
+
+
 BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     "slices of whole GPUs": _whole,
     "slices with taints": _tainted,
     "slices of instances": _instances,
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]
+    "slices of a machine alone": _machines_alone,
+    "slices of NVIDIA's driver": _nvidias,
     "probes": lambda _: probes("n", UID),
     "claims of whole GPUs": _whole_claims,
     "claims of shares": lambda _: _part_claims(_SHARE, _SHARE),
     "claims of slices": lambda _: _part_claims(_SLICE),
-    "claims of slices that are devices": lambda _: _part_claims(_SLICE, placed=_UUIDS[1:2]),
-    "pods": _pods,
+    "claims of slices that are devices": lambda _: _part_claims(_SLICE, placed=UUIDS[1:2]),
+    "claims by templates": admitted.by_templates,
+    "claims handed over": admitted.handed_over,
+    "templates of static pods": admitted.static_templates,
+    "pods": admitted.pods,
+    "pods translated": admitted.translated,
+    "workloads": admitted.workloads,
     "events": _events,
     "leases": _leases,
     **{f"chart, {name}": lambda v, s=some: _chart(v, *s) for name, some in chart.VARIANTS.items()},  # type: ignore[misc]
+    "chart, extended resource": _extended,
 }

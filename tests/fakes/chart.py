@@ -27,6 +27,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "networkPolicy.enabled=false",
     ),
     "addon": ("ledger=gpu.nvidia.com",),
+    "translate": ("webhook.translate=all",),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (
         "node.priorityClassName=",

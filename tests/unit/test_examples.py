@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import msgspec
 import pytest
 import yaml
 
 from dradriver.api import names
 from dradriver.api.annotations import has_wish
+from dradriver.api.objects import Metadata, Pod
 from dradriver.api.parts import count
 from dradriver.api.policies.read import read
+from dradriver.api.templates import Template
+from dradriver.controller.entries import read_wish
 from dradriver.topology.profiles import schema
 from tests.fakes.admission import admit, viewed
 from tests.paths import REPO
@@ -60,6 +65,25 @@ def check(document: dict[str, Any]) -> None:
         verdict = admit(pod)
         assert verdict.warnings == []
         assert verdict.admitted["metadata"]["labels"][names.LABEL] in (names.LABEL_PLACED, names.LABEL_STATIC)
+    if document["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+        verdict = admit(document, path="/validate-claims", kind=document["kind"])
+        assert (verdict.allowed, verdict.warnings) == (True, []), verdict.message
+
+
+def check_together(documents: list[dict[str, Any]]) -> None:
+    """Pods with words whose GPUs stand in a template beside them: what it asks for can be placed."""
+    kept = {
+        one["metadata"]["name"]: Template(
+            metadata=Metadata(name=one["metadata"]["name"]), spec=json.dumps(one["spec"]).encode()
+        )
+        for one in documents
+        if one.get("kind") == "ResourceClaimTemplate"
+    }
+    for document in documents:
+        if document.get("kind") == "Pod" and has_wish(document["metadata"].get("annotations", {})):
+            pod = msgspec.convert(admit(document).admitted, Pod)
+            if pod.template is not None:
+                assert read_wish(pod, kept[pod.template[1]]).requests
 
 
 def gpus(document: dict[str, Any]) -> int:
@@ -80,6 +104,7 @@ def test_example(path: Path) -> None:
     assert text.startswith("# ")
     assert "Expect: " in text
     assert objects(text)
+    check_together(objects(text))
     for document in objects(text):
         check(document)
         if pod := pod_of(document):
@@ -89,6 +114,7 @@ def test_example(path: Path) -> None:
 
 @pytest.mark.parametrize("text", list(blocks()))
 def test_block_of_a_document(text: str) -> None:
+    check_together(objects(text))
     for document in objects(text):
         if "kind" in document:
             check(document)

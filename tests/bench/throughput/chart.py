@@ -48,8 +48,8 @@ class Chart:
         return next(int(word.partition("=")[2]) for word in self.arguments[part] if word.startswith(f"{option}="))
 
 
-async def render(helm: Path, tree: Path, home: Path) -> Chart:
-    """Return the chart of a checkout with its own defaults.
+async def render(helm: Path, tree: Path, home: Path, *settings: str) -> Chart:
+    """Return the chart of a checkout with its own defaults but these settings.
 
     Raises:
         ClusterError: Helm refuses it.
@@ -57,6 +57,7 @@ async def render(helm: Path, tree: Path, home: Path) -> Chart:
     command = [helm, "template", RELEASE, tree / "helm/gpu-topology-dra", "--namespace", NAMESPACE]
     # Nothing of the nodes' part is installed but its policies; a machine must be named.
     command += ["--set", "discovery=simulated", "--set", "simulated.default=dgx-h100", "--kube-version", "1.36.0"]
+    command += [word for setting in settings for word in ("--set", setting)]
     homes = {f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
     return Chart(await _run(*map(str, command), environment=homes))
 

@@ -1,0 +1,118 @@
+"""Every name that stands in a Kubernetes object is documented, in one table, with values that the code takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from dradriver.allocator.policies import POLICIES
+from dradriver.api import names, values
+from dradriver.api.annotations import check_words
+from dradriver.api.policies.model import WORKLOADS
+from tests.contract.built import BUILDERS
+from tests.paths import REPO
+
+DOMAIN = "resource.kubernetes.io/"
+CHOICES = {
+    names.POLICY: POLICIES,
+    names.WORKLOAD: WORKLOADS,
+    names.REQUIRED: values.CONSTRAINTS,
+    names.REQUIRE_NVLINK: values.FLAGS,
+    names.PREFER_SAME_NUMA: values.FLAGS,
+    names.STRATEGY: values.STRATEGIES,
+    names.MULTI_NODE_POLICY: values.STRATEGIES,
+    names.NCCL: values.NCCL,
+    names.PLACEMENT: values.PLACEMENTS,
+    names.WHEN_FULL: values.WHEN_FULL,
+}
+# Of these one value is an example of a form, not all that there are.
+FORMS = {
+    names.MIN_BANDWIDTH, names.PRODUCT, names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA,
+    names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE, names.MIN_NETWORK_BANDWIDTH, names.GANG,
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A row of a table: the keys of its first cell, and what stands as code in the second."""
+
+    keys: list[str]
+    values: list[str]
+
+
+def rows(document: str, heading: str) -> Iterator[Row]:
+    """Yield the rows of all tables below a heading; a row without a first cell goes on with the one above it."""
+    text = (REPO / document).read_text("utf-8")
+    body = re.split(rf"(?m)^## {re.escape(heading)}$", text)[1].partition("\n## ")[0]
+    above: list[str] = []
+    for line in body.splitlines():
+        if not line.startswith("|") or set(line) <= set("|- "):
+            continue
+        first, second, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        keys = re.findall(r"`([^`]+)`", first)
+        found = re.findall(r"`([^`]+)`", re.sub(r"\[[^]]*\]\([^)]*\)", "", second))
+        if keys or not first:
+            above = keys or above
+            yield Row(above, found)
+
+
+def words(heading: str, document: str = "README.md") -> list[Row]:
+    return [
+        Row([key if "/" in key else names.PREFIX + key for key in row.keys], row.values)
+        for row in rows(document, heading)
+    ]
+
+
+SAID = words("What a pod can say")
+GANGS = words("Words about several pods", "docs/manifests.md")
+
+
+def test_every_annotation_of_a_pod_stands_in_one_row_of_the_readme() -> None:
+    told = [key for row in SAID for key in row.keys]
+    once = list(dict.fromkeys(told))
+    assert sorted(once) == sorted({*names.WISHES, *names.OF_GANGS, *names.RESULTS})
+    assert [key for key in once if told.count(key) > 1] == [names.POLICY], "which has three rows"
+    assert sorted(key for row in GANGS for key in row.keys) == sorted(names.OF_GANGS)
+
+
+@pytest.mark.parametrize("key", CHOICES)
+def test_values_to_choose_from_are_all_told(key: str) -> None:
+    told = {value for row in (*SAID, *GANGS) if row.keys == [key] for value in row.values}
+    assert told == set(CHOICES[key])
+
+
+@pytest.mark.parametrize("key", sorted({*FORMS, *CHOICES}))
+def test_values_that_are_told_are_taken(key: str) -> None:
+    found = [row for row in (*SAID, *GANGS) if key in row.keys and row.values]
+    assert found
+    for row in found:
+        together = len(row.keys) > 1
+        assert not together or len(row.values) == len(row.keys), f"a value for each of {row.keys}"
+        for value in [row.values[row.keys.index(key)]] if together else row.values:
+            check_words({key: value})
+
+
+def test_names_on_other_objects_are_told_in_architecture() -> None:
+    text = (REPO / "ARCHITECTURE.md").read_text("utf-8").partition("## Names that must not change")[2]
+    told = re.findall(r"`(gpu\.topology/[^`]+)`", text.partition("\n## ")[0])
+    own = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(names.PREFIX)}
+    others = own - {*names.WISHES, *names.OF_GANGS, *names.RESULTS, *names.NOTES, names.PREFIX}
+    others.remove(names.CONFIG_API_VERSION)
+    assert sorted(told) == sorted({*others, names.GATE, names.PREFIX + "translate"})
+    readme = (REPO / "README.md").read_text("utf-8")
+    assert all(f"`{key}`" in readme or f"`{key.removeprefix(names.PREFIX)}`" in readme for key in names.NOTES)
+
+
+def test_every_attribute_and_capacity_of_a_device_is_told() -> None:
+    told = [key.removeprefix(DOMAIN) for row in rows("docs/claims.md", "What devices say") for key in row.keys]
+    published = [
+        device
+        for what, build in BUILDERS.items()
+        if what.startswith("slices") and "NVIDIA" not in what
+        for piece in build("1.36.3")
+        for device in piece["spec"].get("devices", ())
+    ]
+    found = {key for device in published for key in (*device["attributes"], *device.get("capacity", ()))}
+    assert sorted(told) == sorted(key.removeprefix(DOMAIN) for key in found)
