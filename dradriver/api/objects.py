@@ -243,6 +243,11 @@ class Device(_Object, frozen=True):
     capacity: dict[str, dict[str, Any]] = {}
     consumes_counters: list[Any] = []
 
+    @property
+    def blocked(self) -> bool:
+        """Whether a taint keeps new claims off it."""
+        return any(taint.blocks for taint in self.taints)
+
 
 class SliceSpec(_Object, frozen=True):
     """A slice's content."""

@@ -43,7 +43,10 @@ class Pool(msgspec.Struct):
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""
-    found = _current(name, pieces)
+    found = newest(pieces)
+    if any(piece.node != name for piece in found):
+        logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
+        return None
     machine = next((piece.machine for piece in found if piece.machine is not None), None)
     if isinstance(machine, str):
         logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
@@ -63,16 +66,14 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     return Pool(devices, usable, parts, placed, counted, machine, _offered(machine, placed, own))
 
 
-def _current(name: str, pieces: Collection[SliceRecord]) -> list[SliceRecord]:
-    """The pool's newest generation; the scheduler gives away nothing of an incomplete one, so neither may a pin."""
-    newest = max(piece.generation for piece in pieces)
-    current = sorted((p for p in pieces if p.generation == newest), key=lambda p: p.metadata.name)
-    if len(current) != current[0].count:
-        return []
-    if any(piece.node != name for piece in current):
-        logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
-        return []
-    return current
+def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
+    """Return a pool's newest generation in the order of its slices' names; none where it is not complete.
+
+    The scheduler gives away nothing of an incomplete one, so neither may a pin.
+    """
+    generation = max((piece.generation for piece in pieces), default=0)
+    current = sorted((p for p in pieces if p.generation == generation), key=lambda p: p.metadata.name)
+    return current if current and len(current) == current[0].count else []
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Taken]) -> Mapping[Key, Taken]:

@@ -185,7 +185,7 @@ def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
         node=piece.spec.node_name,
         generation=piece.spec.pool.generation,
         count=piece.spec.pool.resource_slice_count,
-        usable=frozenset(d.name for d in piece.spec.devices if not any(taint.blocks for taint in d.taints)),
+        usable=frozenset(d.name for d in piece.spec.devices if not d.blocked),
         parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
         placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
@@ -204,7 +204,7 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
         kind, uuid, parent = (_text(device, each) for each in ("type", ledger.uuid_attribute, "parentUUID"))
         if kind == "gpu" and uuid:
             gpus[device.name] = uuid
-            if not device.allow_multiple_allocations and not any(taint.blocks for taint in device.taints):
+            if not device.allow_multiple_allocations and not device.blocked:
                 usable.add(device.name)
         elif parent:
             gpus[device.name] = parent

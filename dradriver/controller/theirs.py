@@ -8,12 +8,13 @@ its pod may run, and the one that has the name now, which the scheduler gives to
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from dradriver.api import slices
 from dradriver.api.pins import Device, Key, Taken
+from dradriver.controller.pools import newest
 from dradriver.controller.records import ClaimRecord, SliceRecord
 from dradriver.topology.machine import Machine
 
@@ -113,7 +114,7 @@ class Theirs:
             self._users.get(pool, set()).discard(key)
 
     def _join(self, name: str, pool: _Pool) -> None:
-        machines, theirs = _newest(pool.machine.values()), _newest(pool.devices.values())
+        machines, theirs = newest(pool.machine.values()), newest(pool.devices.values())
         machine = next((piece.machine for piece in machines if piece.machine is not None), None)
         addresses = {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci} if isinstance(machine, Machine) else {}
         if theirs:
@@ -135,11 +136,3 @@ class Theirs:
             usable=frozenset(pool.names[device] for piece in theirs for device in piece.usable),
             machine=machine,
         )
-
-
-def _newest(found: Iterable[SliceRecord]) -> list[SliceRecord]:
-    """Return a pool's newest generation in the order of its slices' names; none where it is not whole."""
-    known = list(found)
-    newest = max((piece.generation for piece in known), default=0)
-    current = sorted((p for p in known if p.generation == newest), key=lambda p: p.metadata.name)
-    return current if current and len(current) == current[0].count else []

@@ -26,18 +26,15 @@ from dradriver.node import files
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
-from dradriver.node.devices import assemble
-from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.made import Made, MadeLedger
-from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.edits import Edits
 from dradriver.node.errors import DeviceBusyError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
-from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated, overlap, parts
-from tests.fakes.node import NODE, edits, machine, typed, uuid
+from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated, overlap, parts, workshop
+from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
 from tests.paths import REPO
 
@@ -270,17 +267,7 @@ class Node:
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
             machine=lambda: sliceable(machine()),
-            workshop=assemble.of(
-                edits,
-                self.gpus,
-                SimulatedCapabilities(),
-                parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-                common=Edits,
-                mps=MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"),
-                made=lambda gpu: gpu != uuid(STATIC),
-                sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
-                thread=Inline("inline"),
-            ),
+            workshop=workshop(self.gpus, MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"), Inline("inline")),
             boot=f"boot-{self.boots}",
             budget_s=0.0,
         )

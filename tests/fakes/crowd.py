@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dradriver.api import names
+from dradriver.node.devices import assemble
+from dradriver.node.devices.capabilities import SimulatedCapabilities
+from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from tests.fakes.node import claim, device, parameters, result, uuid
+from dradriver.node.devices.workshop import Workshop
+from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.mps.files import MpsFolder
+from dradriver.node.threads import Thread
+from tests.fakes.node import claim, device, edits, parameters, result, uuid
 from tests.fakes.parts import PROFILES
 
 
@@ -62,6 +69,21 @@ CLAIMS: dict[str, tuple[int | Part, ...]] = {
     "q": (Part(STATIC, (4, 5, 6, 7), "-9-4"),),
     "r": (Part(STATIC, (0, 1), "-14-0"), Part(STATIC, (4, 5, 6, 7), "-9-4")),
 }
+
+
+def workshop(gpus: SimulatedGpu, mps: MpsFolder, thread: Thread) -> Workshop:
+    """What makes these claims' parts."""
+    return assemble.of(
+        edits,
+        gpus,
+        SimulatedCapabilities(),
+        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+        common=Edits,
+        mps=mps,
+        made=lambda gpu: gpu != uuid(STATIC),
+        sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
+        thread=thread,
+    )
 
 
 def administer(gpus: SimulatedGpu) -> None:

@@ -25,17 +25,13 @@ from dradriver.kube.errors import ApiError
 from dradriver.node.claims.occupied import nobody
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import Reconciler
-from dradriver.node.devices import assemble
-from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import DEFAULT
 from dradriver.node.devices.made import MadeLedger
-from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
-from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated
-from tests.fakes.node import NODE, edits, machine, typed, uuid
+from tests.fakes.crowd import CLAIMS, MIG, MPS, administer, administered, allocated, workshop
+from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
 from tests.simulator.loop import VirtualLoop
 
@@ -119,17 +115,7 @@ class Agent:
             cdi_root=node.folder / "cdi",
             get_claim=node.get_claim,
             machine=lambda: sliceable(machine()),
-            workshop=assemble.of(
-                edits,
-                node.gpus,
-                SimulatedCapabilities(),
-                parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-                common=Edits,
-                mps=MpsFolder(node.folder / "mps", boot="boot"),
-                made=lambda gpu: gpu != uuid(STATIC),
-                sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),
-                thread=self.driver,
-            ),
+            workshop=workshop(node.gpus, MpsFolder(node.folder / "mps", boot="boot"), self.driver),
             boot="boot",
         )
         self.reconciler = Reconciler(self.preparer, node.get_claim, node=NODE, processes=nobody)

@@ -174,7 +174,7 @@ def _slice(device: SliceDevice) -> str:
 
 def _blocked(gpu: Gpu, device: SliceDevice | None, parts: Iterable[SliceDevice]) -> str:
     if gpu.mig or (gpu.mig is not None and device is None):
-        there = ", ".join(_slice(one) + " (tainted)" * any(taint.blocks for taint in one.taints) for one in parts)
+        there = ", ".join(_slice(one) + " (tainted)" * one.blocked for one in parts)
         return f"in MIG mode, with {there}" if there else "in MIG mode"
     if device is None:
         return "not in the node's slices"
