@@ -15,7 +15,7 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
 from dradriver.kube.policies import PoliciesFile
-from webhook import beside, create, patch, review, translate, update, validate, view, wanted, workloads
+from webhook import create, patch, review, translate, update, validate, view, wanted, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}
 Answer = tuple[bytes, str]
 """The body, and the result for the metric."""
 
-_Create = Callable[[view.Pod, Policies], tuple[wanted.Wanted | None, list[str]]]
+_Create = Callable[[view.Pod, Policies, Ledger], tuple[wanted.Wanted | None, list[str]]]
 
 
 class Admission:
@@ -100,12 +100,10 @@ class Admission:
         try:
             if request.operation == "CREATE":
                 pod = view.read(request.object)
-                want, warnings = created(pod, policies)
-                if want is not None and self._ledger is not OURS:
-                    warnings += beside.check(want, self._ledger)
+                want, warnings = created(pod, policies, self._ledger)
             elif request.operation == "UPDATE":
                 pod = view.read(request.object)
-                want, warnings = update.update(pod, view.read(request.old_object), policies)
+                want, warnings = update.update(pod, view.read(request.old_object), policies, self._ledger)
             else:
                 return review.allow(request), "allowed"
             made = None if want is None else patch.write(pod, want)

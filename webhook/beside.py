@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names, resolved
+from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import Ledger
-from webhook import wanted
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.resolved import Resolved
 
 
-def check(want: wanted.Wanted, ledger: Ledger) -> list[str]:
-    """Return warnings for a pod that is created.
+def check(found: Resolved, ledger: Ledger) -> list[str]:
+    """Return warnings about what a pod asks for where a ledger's devices are handed out.
 
     Raises:
-        WordError: It wants a part of a GPU, or what only attributes of this driver's devices can say.
+        WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
     """
-    found = resolved.read(want.written)
+    if ledger is OURS:
+        return []
     if not isinstance(found.request, Whole):
         raise WordError(
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "

@@ -19,10 +19,11 @@ import msgspec
 
 from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import advice, alone, bounds, containers, references, view, wanted
+from webhook import advice, alone, beside, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
 SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
@@ -49,13 +50,19 @@ def marked(pod: view.Pod) -> bool:
 
 
 def create(
-    pod: view.Pod, policies: Policies, *, by_limits: bool = False, new_name: Callable[[], str] = claim_name
+    pod: view.Pod,
+    policies: Policies,
+    ledger: Ledger = OURS,
+    *,
+    by_limits: bool = False,
+    new_name: Callable[[], str] = claim_name,
 ) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
 
     Args:
         pod: The pod as sent.
         policies: Those in force.
+        ledger: Whose devices are handed out.
         by_limits: Whether it is for us without a word of ours, see ``translate``.
         new_name: Gives the claim its name.
 
@@ -80,6 +87,7 @@ def create(
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
+    warnings += beside.check(found, ledger)
     if found.gang is not msgspec.UNSET:
         warnings.append(_ONE_BY_ONE)
     sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.api import messages
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from webhook import bounds, containers, create, view, wanted
 
@@ -19,7 +20,7 @@ _ON_A_NODE: Final = (
 )
 
 
-def translate(pod: view.Pod, policies: Policies) -> tuple[wanted.Wanted | None, list[str]]:
+def translate(pod: view.Pod, policies: Policies, ledger: Ledger = OURS) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it stays as it is.
 
     A pod on a node that its author chose stays, with a warning: the kubelet announces its static pods like that, and
@@ -28,6 +29,7 @@ def translate(pod: view.Pod, policies: Policies) -> tuple[wanted.Wanted | None, 
     Args:
         pod: The pod as sent.
         policies: Those in force.
+        ledger: Whose devices are handed out.
 
     Raises:
         WordError: A limit that is none or cannot be had, or whatever ``create`` refuses.
@@ -38,4 +40,4 @@ def translate(pod: view.Pod, policies: Policies) -> tuple[wanted.Wanted | None, 
             return None, []
         if pod.spec.node_name:
             return None, [f"spec.nodeName: {messages.shown(pod.spec.node_name)}: {_ON_A_NODE}"]
-    return create.create(pod, policies, by_limits=True)
+    return create.create(pod, policies, ledger, by_limits=True)

@@ -8,15 +8,18 @@ before, and stays as it is, holds up nothing: an object that an older release le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import affinity, limits, names, resolved, values
-from dradriver.api.annotations import check_words, parse
+from dradriver.api.annotations import check_words
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
-from webhook import alone, bounds, containers, create, references, view, wanted
+from dradriver.api.resolved import Resolved
+from webhook import alone, beside, bounds, containers, create, references, view, wanted
 from webhook.containers import Asks
 
 _KEPT: Final = (
@@ -31,7 +34,9 @@ _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG sl
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
-def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wanted | None, list[str]]:
+def update(
+    pod: view.Pod, live: view.Pod, policies: Policies, ledger: Ledger = OURS
+) -> tuple[wanted.Wanted | None, list[str]]:
     """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
 
     Raises:
@@ -43,7 +48,7 @@ def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wa
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
         return None, _read_too_late(pod.words, live.words, policies)
     bounds.check(pod, live)
-    note, warnings = _note(pod, live, policies)
+    note, warnings = _note(pod, live, policies, ledger)
     required, more = _affinity(pod, live)
     spec, was = pod.spec, live.spec
     return (
@@ -62,7 +67,7 @@ def update(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[wanted.Wa
     )
 
 
-def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None, list[str]]:
+def _note(pod: view.Pod, live: view.Pod, policies: Policies, ledger: Ledger) -> tuple[str | None, list[str]]:
     """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
     Raises:
@@ -76,23 +81,39 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
     if asks is None or not (live.gated or same):
         found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found
+    read = functools.partial(
+        _read, asks=asks, product=product, policies=policies, ledger=ledger, by_template=live.template is not None
+    )
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
         if pod.words.get(names.CLAIM) != live.words.get(names.CLAIM):
             raise WordError(_OTHER_CLAIM)
-        new = resolved.resolve(pod.words, asks, policies, product=product)
-        if alone.is_static(new):
-            raise WordError(_OTHER_PLACEMENT)
-        (alone if live.template is None else references).check(new)
+        new, warnings = read(pod.words)
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
-        return resolved.write(new), []
+        return resolved.write(new), warnings
     except WordError as error:
         if same:
             return note, []  # of an earlier release, and beyond repair
-        _refuse_what_is_new(error, pod.words, live.words, asks, policies)
+        _refuse_what_is_new(error, pod.words, live.words, policies, read)
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
+
+
+def _read(
+    words: Mapping[str, str], *, asks: Asks, product: str, policies: Policies, ledger: Ledger, by_template: bool
+) -> tuple[Resolved, list[str]]:
+    """Return what words of a pod that waits for the controller come to, and warnings.
+
+    Raises:
+        WordError: They are bad, or for no such pod.
+    """
+    found = resolved.resolve(words, asks, policies, product=product)
+    warnings = beside.check(found, ledger)
+    if alone.is_static(found):
+        raise WordError(_OTHER_PLACEMENT)
+    (references if by_template else alone).check(found)
+    return found, warnings
 
 
 def _has_parts(asks: Asks) -> bool:
@@ -122,20 +143,31 @@ def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: 
     try:
         check_words(words, policies)
     except WordError as error:
-        _refuse_what_is_new(error, words, were, None, policies)
+        _refuse_what_is_new(error, words, were, policies, lambda words: check_words(words, policies))
     return [_TOO_LATE]
 
 
 def _refuse_what_is_new(
-    error: WordError, words: Mapping[str, str], were: Mapping[str, str], asks: Asks | None, policies: Policies
+    error: WordError,
+    words: Mapping[str, str],
+    were: Mapping[str, str],
+    policies: Policies,
+    read: Callable[[Mapping[str, str]], object],
 ) -> None:
     """Return if the words were wrong before, and those that were added or changed are right by themselves.
+
+    Args:
+        error: What is wrong.
+        words: The words as sent.
+        were: The words as they were.
+        policies: Those in force.
+        read: Reads all words; raises what is wrong.
 
     Raises:
         WordError: What is wrong is new.
     """
     try:
-        check_words(were, policies) if asks is None else parse(were, asks, policies)
+        read(were)
     except WordError:
         check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
+import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, resolved
 from dradriver.api.ledger import NVIDIA
 from tests.fakes.admission import admit, defaulted, pod, stored
 
@@ -46,6 +49,37 @@ def test_a_pod_of_before_the_change_stays_changeable() -> None:
     live = stored(admit(defaulted(pod(1, annotations={names.SHARE: "0.5"}))).admitted)
     changed = live | {"metadata": live["metadata"] | {"labels": live["metadata"].get("labels", {}) | {"a": "b"}}}
     assert admit(changed, old=live, ledger=NVIDIA).allowed
+
+
+LATER = (
+    {names.PLACEMENT: "static"},
+    {names.WHEN_FULL: "hand-over"},
+    {names.POLICY: "nvlink", names.WHEN_FULL: "hand-over"},
+)
+
+
+@pytest.mark.parametrize("words", LATER, ids=str)
+def test_a_word_that_a_pod_cannot_be_created_with_is_refused_with_the_same_message_later(words: dict[str, str]) -> None:
+    live = stored(admit(defaulted(pod(2, annotations={names.STRATEGY: "pack"})), ledger=NVIDIA).admitted)
+    changed = copy.deepcopy(live)
+    changed["metadata"]["annotations"] |= words
+    assert names.PLACEMENT in words or admit(changed, old=live).allowed
+    verdict = admit(changed, old=live, ledger=NVIDIA)
+    assert not verdict.allowed
+    created = admit(defaulted(pod(2, annotations={names.STRATEGY: "pack"} | words)), ledger=NVIDIA)
+    assert verdict.message == created.message
+
+
+def test_a_word_of_before_the_change_of_drivers_holds_up_no_other() -> None:
+    live = stored(admit(defaulted(pod(2, annotations={names.WHEN_FULL: "hand-over"}))).admitted)
+    changed = copy.deepcopy(live)
+    changed["metadata"]["annotations"] |= {names.POLICY: "nvlink"}
+    verdict = admit(changed, old=live, ledger=NVIDIA)
+    assert verdict.allowed
+    assert "does nothing: gpu.topology/when-full: hand-over: in this cluster" in verdict.warnings[0]
+    del changed["metadata"]["annotations"][names.WHEN_FULL]
+    verdict = admit(changed, old=live, ledger=NVIDIA)
+    assert resolved.read(verdict.admitted["metadata"]["annotations"]).when_full is msgspec.UNSET
 
 
 @pytest.mark.parametrize(("told", "warned"), [("file", True), ("env", True), ("off", False), ("auto", False)])
