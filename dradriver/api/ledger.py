@@ -19,12 +19,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         device_class: The DeviceClass that whole GPUs are asked for by.
         attribute_domain: The domain of the attribute that names a GPU.
         uuid_attribute: That attribute, without its domain.
+        config_kind: The kind of the driver's own configuration that is for whole GPUs.
     """
 
     driver: str
     device_class: str
     attribute_domain: str
     uuid_attribute: str
+    config_kind: str
 
 
 OURS: Final = Ledger(
@@ -32,6 +34,7 @@ OURS: Final = Ledger(
     device_class=names.DEVICE_CLASS,
     attribute_domain=names.ATTRIBUTE_DOMAIN,
     uuid_attribute="uuid",
+    config_kind=names.CONFIG_KIND,
 )
 
 NVIDIA: Final = Ledger(
@@ -39,6 +42,7 @@ NVIDIA: Final = Ledger(
     device_class="gpu.nvidia.com",
     attribute_domain="gpu.nvidia.com",
     uuid_attribute="uuid",
+    config_kind="GpuConfig",
 )
 """NVIDIA's own DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go).
 

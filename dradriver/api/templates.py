@@ -1,8 +1,8 @@
 """A ResourceClaimTemplate of a pod whose GPUs the controller chooses: what it asks for, and the claim made from it.
 
-The scheduler reads all that the API allows; the controller places what it can say in advance to fit: requests of this
-driver's classes, by count or amount. What it cannot promise is refused with the cure: a pod that is lifted with a claim
-that no node can fill would wait for ever.
+The scheduler reads all that the API allows; the controller places what it can say in advance to fit: requests of the
+classes of the driver whose devices are handed out, by count or amount. What it cannot promise is refused with the cure:
+a pod that is lifted with a claim that no node can fill would wait for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
 from dradriver.api import config, names, quantity, values
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata
 from dradriver.api.parts import COMMON
@@ -32,7 +33,8 @@ _ALIKE: Final = {  # what constraints of claims say by attributes, in words
     for name in ("nvlinkDomain", "nvlinkGroup2", "nvlinkGroup4", "nvlinkGroup8")
 }
 _EQUALS: Final = re.compile(
-    rf'\s*device\.attributes\["{re.escape(names.ATTRIBUTE_DOMAIN)}"\]\.(productName|architecture) == "([^"\\]*)"\s*'
+    r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|architecture)"""
+    r"""\s*==\s*(["'])(?P<value>[^"'\\]*)\4\s*"""
 )
 _MIB: Final = 1 << 20
 
@@ -98,23 +100,24 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
-def read(template: Template, words: Whole) -> Asked:
+def read(template: Template, words: Whole, ledger: Ledger = OURS) -> Asked:
     """Return what a pod gets by a template.
 
     Args:
         template: The template.
         words: What the pod's words say of a set of GPUs, whatever it is of.
+        ledger: Whose devices are handed out: of another driver's there are whole GPUs only.
 
     Raises:
         WordError: It asks for what cannot be placed; the message names the template and says what to write instead.
     """
     try:
-        return _read(template, words)
+        return _read(template, words, ledger)
     except WordError as error:
         raise WordError(f"ResourceClaimTemplate {template.metadata.name}: {error}") from None
 
 
-def _read(template: Template, words: Whole) -> Asked:
+def _read(template: Template, words: Whole, ledger: Ledger) -> Asked:
     if not template.spec:
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
@@ -124,14 +127,14 @@ def _read(template: Template, words: Whole) -> Asked:
     devices = spec.spec.devices
     asked: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
-        asked[str(request.get("name", ""))] = _exactly(request)
+        asked[str(request.get("name", ""))] = _exactly(request, ledger)
     if not asked:
-        raise WordError(f"it asks for no device; write a request of the class {names.DEVICE_CLASS}")
-    told, others = _configured(devices.config or (), asked)
-    fields = _selected(words, asked)
+        raise WordError(f"it asks for no device; write a request of the class {ledger.device_class}")
+    told, others = _configured(devices.config or (), asked, ledger)
+    fields = _selected(words, asked, ledger)
     required = _alike(devices.constraints or (), asked)
     return Asked(
-        request=_request(words, asked, told, fields, required),
+        request=_request(words, asked, told, fields, required, ledger),
         requests=tuple(asked),
         metadata={"labels": spec.metadata.labels or {}, "annotations": spec.metadata.annotations or {}},
         devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
@@ -142,7 +145,7 @@ def _read(template: Template, words: Whole) -> Asked:
     )
 
 
-def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
+def _exactly(request: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
     where = f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(
@@ -152,9 +155,10 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     one = request.get("exactly")
     if not isinstance(one, dict):
         raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
-    if one.get("deviceClassName") not in _CLASSES:
+    classes = _CLASSES if ledger is OURS else (ledger.device_class,)
+    if one.get("deviceClassName") not in classes:
         raise WordError(
-            f"{where}: class {shown(str(one.get('deviceClassName', '')))} is none of {', '.join(_CLASSES)}; have a "
+            f"{where}: class {shown(str(one.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
             f"template of its own for other devices, or remove the pod's {names.PREFIX} annotations"
         )
     if strange := sorted(set(one) - set(_KNOWN)):
@@ -166,19 +170,23 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     count = one.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = one["deviceClassName"] != names.DEVICE_CLASS
+    part = one["deviceClassName"] != ledger.device_class
     if part and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
     if not part and one.get("capacity"):
-        raise WordError(f"{where}: capacity asks for a part of a GPU; write the class {names.SHARE_CLASS}, or none")
+        cure = f"write the class {names.SHARE_CLASS}, or none" if ledger is OURS else f"write {names.MIN_MEMORY}"
+        raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
     return one
 
 
 def _configured(
-    entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object]
+    entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object], ledger: Ledger
 ) -> tuple[config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
     """Return the configuration for this driver, and all entries for others."""
     others = tuple(one for one in entries if (one.get("opaque") or {}).get("driver") != names.DRIVER)
+    for one in others:
+        if one.get("opaque") and one["opaque"].get("driver") == ledger.driver:
+            _check_theirs(one["opaque"].get("parameters"), ledger)
     own = [one for one in entries if one not in others]
     if not own:
         return None, others
@@ -190,7 +198,20 @@ def _configured(
     return told, others
 
 
-def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _check_theirs(parameters: Any, ledger: Ledger) -> None:
+    """Return if a driver prepares a whole GPU by this configuration of its own, as far as its kind says.
+
+    How a claim's own users share its GPUs is in it: that takes nothing from anybody else.
+    """
+    kind = parameters.get("kind") if isinstance(parameters, dict) else None
+    if kind != ledger.config_kind:
+        raise WordError(
+            f"configuration {shown(str(kind or ''))} for driver {ledger.driver} is for no whole GPU; write "
+            f"{ledger.config_kind}, or remove the pod's {names.PREFIX} annotations"
+        )
+
+
+def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]], ledger: Ledger) -> dict[str, str]:
     """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
     found: dict[str, str] = {}
     for name, one in asked.items():
@@ -198,15 +219,15 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
             text = str((selector.get("cel") or {}).get("expression", ""))
             match = _EQUALS.fullmatch(text)
             value = None
-            if match is not None:
-                read = values.product if match[1] == "productName" else values.architecture
-                value = None if re.search(r"[*?\[]", match[2]) else read(match[2])
+            if match is not None and match["domain"] == ledger.attribute_domain:
+                read = values.product if match["name"] == "productName" else values.architecture
+                value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
             if match is None or value is None:
                 raise WordError(
                     f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
                     f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
                 )
-            field = "product" if match[1] == "productName" else "architecture"
+            field = "product" if match["name"] == "productName" else "architecture"
             if found.setdefault(field, value) != value:
                 raise WordError(
                     f"requests of several kinds of GPUs ({found[field]!r}, {value!r}); write one kind a pod"
@@ -241,6 +262,7 @@ def _request(
     told: config.ClaimConfig | None,
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
+    ledger: Ledger,
 ) -> Request:
     kinds = {str(one["deviceClassName"]) for one in asked.values()}
     if len(kinds) > 1:
@@ -251,7 +273,7 @@ def _request(
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     both = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if kind == names.DEVICE_CLASS:
+    if kind == ledger.device_class:
         return whole
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):

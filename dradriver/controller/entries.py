@@ -9,6 +9,7 @@ import msgspec
 from dradriver.allocator.request import Request, Whole
 from dradriver.api import ladder, names, parts, resolved, templates
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, kept_env
@@ -50,12 +51,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, namespace, self.alone is not None
 
 
-def read_wish(pod: Pod, template: Template | None = None) -> Wish:
+def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
     """Return what a placed pod asks for.
 
     Args:
         pod: The pod.
         template: The template that it names, as far as there is one.
+        ledger: Whose devices are handed out.
 
     Raises:
         WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
@@ -76,23 +78,24 @@ def read_wish(pod: Pod, template: Template | None = None) -> Wish:
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
     )
-    hand_over = pod.gated and found.when_full == HAND_OVER
+    # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
+    hand_over = pod.gated and found.when_full == HAND_OVER and ledger is OURS
     if pod.template is not None:
-        asked = _by_template(wish, pod.template[1], template)
+        asked = _by_template(wish, pod.template[1], template, ledger)
         return msgspec.structs.replace(asked, alone=asked.template.spec) if hand_over and asked.template else asked
     if hand_over:
         return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
     return wish
 
 
-def _by_template(wish: Wish, name: str, template: Template | None) -> Wish:
+def _by_template(wish: Wish, name: str, template: Template | None, ledger: Ledger) -> Wish:
     if template is None:
         raise WordError(
             f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
         )
     if not isinstance(wish.request, Whole):
         raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
-    asked = templates.read(template, wish.request)
+    asked = templates.read(template, wish.request, ledger)
     return msgspec.structs.replace(
         wish,
         request=asked.request,
@@ -110,6 +113,7 @@ class Entry:
         key: Namespace and name.
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
+        ledger: Whose devices are handed out.
         order: Entries are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
@@ -125,10 +129,11 @@ class Entry:
         unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
     """
 
-    def __init__(self, key: Key, pod: Pod, template: Template | None = None) -> None:
+    def __init__(self, key: Key, pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> None:
         self.key = key
         self.pod = pod
         self.template = template
+        self.ledger = ledger
         self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
         self.busy = False
         self.unsure = False
@@ -163,7 +168,7 @@ class Entry:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template)
+                self._wish = read_wish(self.pod, self.template, self.ledger)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):

@@ -207,7 +207,7 @@ class Worker:
             return
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
-            entry = Entry(key, pod, self.picture.template_of(pod))
+            entry = Entry(key, pod, self.picture.template_of(pod), self.picture.ledger)
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             if not pod.spec.node_name:
                 self._entries[key] = entry

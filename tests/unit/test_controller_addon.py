@@ -225,6 +225,17 @@ async def test_a_share_and_a_mig_slice_are_not_to_be_had() -> None:
     assert cluster.note("p", "reason")
 
 
+async def test_a_pod_of_before_the_add_on_that_would_be_handed_over_waits() -> None:
+    cluster = AddOnCluster()
+    cluster.node("a")
+    cluster.foreign("theirs", "a", "gpu-0")
+    cluster.pod("p", 8, wishes={"when-full": "hand-over"})
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    assert cluster.note("p", "reason")
+
+
 async def test_the_pins_of_two_pods_never_meet() -> None:
     cluster = AddOnCluster()
     cluster.node("a")
