@@ -175,6 +175,20 @@ class Pod(_Object, frozen=True):
         return self.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
 
     @property
+    def static(self) -> bool:
+        """True for a pod that the scheduler alone places, by a template that the controller makes."""
+        return self.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+
+    @property
+    def refused(self) -> str | None:
+        """What the scheduler says of a pod that it finds no room for; None where it has not said so."""
+        for condition in self.status.conditions:
+            refused = condition.type == "PodScheduled" and condition.status == "False"
+            if refused and condition.reason != "SchedulingGated":
+                return condition.message
+        return None
+
+    @property
     def template(self) -> tuple[str, str] | None:
         """The entry of ``spec.resourceClaims`` and the template that its claim is made by; None without a template."""
         entry, slash, name = self.metadata.annotations.get(names.TEMPLATE, "").partition("/")

@@ -154,6 +154,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lacks: What the API server lacked when it was written, by the names of ``api/abilities.py``.
         gpus: Of another driver's slice, which GPU each device is or is a part of: the uuid or, of a device without its
             GPU's, ``pci/`` and the bus id; by the device's name.
+        alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
     """
 
     metadata: Metadata
@@ -167,6 +168,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     machine: Machine | str | None
     lacks: frozenset[str] = frozenset()
     gpus: dict[str, str] | None = None
+    alone: bool = False
 
 
 def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
@@ -190,6 +192,7 @@ def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
         placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
+        alone=text is not None and not piece.spec.devices,
     )
 
 

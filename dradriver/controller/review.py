@@ -139,7 +139,7 @@ def _promised(
     pod = entry.pod
     if entry.claim_uid != claim.uid:
         entry.claim_uid, entry.promised_at, entry.unschedulable_at = claim.uid, now, None
-    refused = refusal(pod)
+    refused = pod.refused
     if refused is None:
         entry.unschedulable_at = None
     elif entry.unschedulable_at is None:
@@ -186,14 +186,6 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     if all(written.get(key) == value for key, value in wanted.items()):
         return {}
     return wanted
-
-
-def refusal(pod: Pod) -> str | None:
-    """Return what the scheduler says of a pod that it finds no room for; None where it has not said so."""
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
-            return condition.message
-    return None
 
 
 def _told(pod: Pod, refused: str | None) -> str:

@@ -27,7 +27,7 @@ from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.queue import Queue
 from dradriver.controller.reasons import Reasons, Record
-from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, refusal, review
+from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
 from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
 from dradriver.kube.client import ApiError, Client, Unreachable
 
@@ -301,7 +301,7 @@ class Worker:
         """Keep up to date who waits for a scheduler."""
         pod = entry.pod
         claim = self.picture.claim_of(pod)
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or refusal(pod) is not None:
+        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
             self._answered(entry.key, bound=bool(pod.spec.node_name))
         else:
             self._pace.lifted(entry.key, entry.scheduler)

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from dradriver.cli.main import main
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import Store
+from tests.fakes.gpucluster import GpuCluster
 
 
 class CommandLine:
@@ -54,3 +55,10 @@ async def command_line(store: Store, folder: Path, *, namespace: str = "default"
     """Serve a store and give the command that reads it."""
     async with FakeApiServer(store=store, token="secret") as api:
         yield CommandLine(api, folder, namespace=namespace)
+
+
+async def run_all(cluster: GpuCluster) -> None:
+    """Let the controller and the scheduler of a cluster do all they can, for a command to look at."""
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()

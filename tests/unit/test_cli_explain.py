@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,26 +22,8 @@ from dradriver.kube.resources import (
     RESOURCE_SLICES,
 )
 from tests.fakes.admission import NVLINK, admit, defaulted, pod, stored
-from tests.fakes.commands import CommandLine, command_line
+from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
-
-
-@pytest.fixture
-def cluster() -> GpuCluster:
-    return GpuCluster()
-
-
-@pytest.fixture
-async def shell(cluster: GpuCluster, tmp_path: Path) -> AsyncIterator[CommandLine]:
-    async with command_line(cluster.store, tmp_path) as made:
-        yield made
-
-
-async def run_all(cluster: GpuCluster) -> None:
-    """Let the controller and the scheduler do all they can."""
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
 
 
 def end(cluster: GpuCluster, pod: str, namespace: str = "default") -> None:

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import NODES
-from tests.fakes.commands import CommandLine, command_line
+from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
-
-
-@pytest.fixture
-def cluster() -> GpuCluster:
-    return GpuCluster()
-
-
-@pytest.fixture
-async def shell(cluster: GpuCluster, tmp_path: Path) -> AsyncIterator[CommandLine]:
-    async with command_line(cluster.store, tmp_path) as made:
-        yield made
-
-
-async def run_all(cluster: GpuCluster) -> None:
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])

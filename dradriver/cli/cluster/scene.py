@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dradriver.api import names
-from dradriver.api.ledger import OURS
+from dradriver.api.ledger import NVIDIA, OURS, Ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.api.policies.model import DEFAULTS, Policies
@@ -22,6 +23,7 @@ from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.render.plain import plain
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
+from dradriver.controller.records import SliceRecord
 from dradriver.kube import codec
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -68,7 +70,7 @@ class Scene:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
         with _warnings(self.unread):
             slices, claims, nodes, classes, ours = await asyncio.gather(
-                self._list(RESOURCE_SLICES, records.read_slice, field_selector=f"spec.driver={OURS.driver}"),
+                self._slices(OURS),
                 self._list(RESOURCE_CLAIMS, Claim),
                 self._list(NODES, records.read_node),
                 self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
@@ -77,6 +79,7 @@ class Scene:
             if self.whole and not slices:
                 self.whole = False
                 self.unread.append(reading.nothing_published(self._server))
+            slices += await self._theirs(slices)
             picture = self.picture
             for one in classes:
                 picture.class_changed(_seen(one))
@@ -87,7 +90,7 @@ class Scene:
                 picture.slice_changed(_seen(one))
             for claim in claims:
                 self.claims[claim.key] = claim
-                picture.claim_changed(_seen(records.claim_record(claim)))
+                picture.claim_changed(_seen(records.claim_record(claim, picture.ledger)))
             for one in ours:
                 picture.pod_changed(_seen(one))
             _ = picture.inventory.fleet  # what is wrong with a machine is said here
@@ -118,6 +121,24 @@ class Scene:
                 if isinstance(pod, pods.Foreign):
                     self.picture.pod_changed(_seen(pod))
         return bool(wanted)
+
+    async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
+        kind = functools.partial(records.read_slice, ledger=ledger)
+        return await self._list(RESOURCE_SLICES, kind, field_selector=f"spec.driver={ledger.driver}")
+
+    async def _theirs(self, ours: Collection[SliceRecord]) -> list[SliceRecord]:
+        """Return the slices of the driver that hands out the GPUs where our agents publish machines alone.
+
+        Which driver that is the controller is told by its option. An agent of ours may publish no device, too, where
+        every GPU is sick: then no other driver has that node's.
+        """
+        pools = {piece.pool for piece in ours}
+        alone = {piece.pool for piece in ours if piece.alone}
+        theirs = await self._slices(NVIDIA) if alone else []
+        if not alone or (alone < pools and alone.isdisjoint(piece.pool for piece in theirs)):
+            return []
+        self.picture.hand_out(NVIDIA)
+        return theirs
 
     async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
         try:

@@ -25,7 +25,7 @@ from dradriver.controller.entries import Entry, Wish
 from dradriver.controller.nodes.ask import ask_of
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.placement import Placement
-from dradriver.controller.review import Keep, Settle, Wait, Withdraw, refusal, review
+from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -86,7 +86,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     scene.put(pod)
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
-    entry = Entry((pod.metadata.namespace, pod.metadata.name), pod, scene.picture.template_of(pod))
+    entry = _entry(scene, pod)
     try:
         wish = entry.wish
     except WordError as error:
@@ -113,8 +113,13 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             return await _having(scene, pod, wish, pin, step.reason or _waits(pod, alone=alone))
 
 
+def _entry(scene: Scene, pod: Pod) -> Entry:
+    key = pod.metadata.namespace, pod.metadata.name
+    return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger)
+
+
 def _waits(pod: Pod, *, alone: bool) -> str:
-    said = refusal(pod)
+    said = pod.refused
     if alone:
         more = "it has yet to bind it" if said is None else f"it finds no room for it: {said}"
         return f"it was handed over to the scheduler, and nothing is promised to it; {more}"
@@ -256,8 +261,8 @@ def _place(choice: Choice | PartChoice, uuids: dict[str, tuple[str, ...]]) -> Pl
 def _turn(scene: Scene, entry: Entry) -> Turn:
     """Return a pod's position by the controller's own order: the oldest first."""
     waiting = []
-    for key, pod in scene.picture.pods.items():
-        other = Entry(key, pod, scene.picture.template_of(pod))
+    for pod in scene.picture.pods.values():
+        other = _entry(scene, pod)
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
         if isinstance(review(other, scene.picture, 0.0), WantsPlace):
