@@ -116,6 +116,11 @@ class Pin(msgspec.Struct, frozen=True):
         """What is taken of each of them."""
         return taken_of(self.choice, self.uuids)
 
+    @property
+    def apart(self) -> frozenset[Device]:
+        """Those of these GPUs whose MIG slices it has as devices of their own."""
+        return frozenset((self.choice.node, slices.device_name(uuid)) for uuid in self.placed)
+
     def numbers(self) -> dict[int, str]:
         """Return the chosen GPUs' uuids by the machine's numbers of that time."""
         if isinstance(self.choice, PartChoice):

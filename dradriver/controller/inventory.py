@@ -16,7 +16,7 @@ from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
 from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api import slices
-from dradriver.api.pins import ALL_CORES, Device, Key, Slice, Taken
+from dradriver.api.pins import ALL_CORES, Device, Key, Pin, Slice, Taken
 from dradriver.controller import pools
 from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
@@ -163,6 +163,18 @@ class Inventory:
             and how is not None
             and all(how.shared if isinstance(one, Amount) else how.sliced for one in taken)
         )
+
+    def keeps(self, pin: Pin) -> bool:
+        """Return whether all that a promise is of is handed out and untainted, as the devices that it is pinned to.
+
+        Nothing says otherwise while its pool is not complete. A MIG slice is pinned as a device of its own or as a part
+        of its GPU: which of the two it is may have changed, and then no device is what the pin says.
+        """
+        if any(self.usable(*pinned) is False for pinned in pin.taken.items()):
+            return False
+        pool = self._pools.get(pin.choice.node)
+        sliced = {one for one, taken in pin.taken.items() if any(isinstance(part, Slice) for part in taken or ())}
+        return pool is None or {one for one in sliced if one[1] in pool.placed} == pin.apart
 
     def holders(self, device: Device) -> Mapping[Key, Taken]:
         """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""

@@ -14,7 +14,6 @@ import msgspec
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key
-from dradriver.api.slices import device_name
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
 from dradriver.controller.picture import Picture
@@ -134,7 +133,7 @@ def _promised(
         return Withdraw(claim, Cause.DAMAGED)
     if picture.rivals(claim):
         return Withdraw(claim, Cause.TAKEN)
-    if any(picture.inventory.usable(*pinned) is False for pinned in claim.pin.taken.items()):
+    if not picture.inventory.keeps(claim.pin):
         return Withdraw(claim, Cause.GONE)
     pod = entry.pod
     if entry.claim_uid != claim.uid:
@@ -168,8 +167,7 @@ def _overlooked(entry: Entry, claim: ClaimRecord, picture: Picture) -> bool:
     pin = claim.pin
     if pin is None or entry.renewed:
         return False
-    own = {device_name(uuid) for uuid in picture.inventory.placed(pin.choice.node)}
-    summed = any(taken is not None and device not in own for (_, device), taken in pin.taken.items())
+    summed = any(taken is not None and device not in pin.apart for device, taken in pin.taken.items())
     return summed and picture.fits(claim)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
+from dradriver.api.parts import Asked
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apirules import Object
@@ -221,3 +223,54 @@ async def test_a_claim_whose_owner_was_taken_away_is_collected() -> None:
     cluster.pod("q", 8)
     await cluster.settle()
     assert cluster.gpus("q")[0] == "a"
+
+
+WHOLE, DYNAMIC, PLACEMENTS = Mode(), Mode(mig="dynamic"), Mode(mig="placements")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "after", "anew"),
+    [
+        (("1g.10gb",), DYNAMIC, PLACEMENTS, True),
+        (("1g.10gb", "2g.20gb"), PLACEMENTS, DYNAMIC, True),
+        (("1g.10gb",), DYNAMIC, DYNAMIC, False),
+        (("1g.10gb",), PLACEMENTS, PLACEMENTS, False),
+        (4, WHOLE, PLACEMENTS, False),
+        (4, PLACEMENTS, DYNAMIC, False),
+    ],
+)
+async def test_a_slice_that_is_another_kind_of_device_by_now_is_promised_anew_at_once(
+    wanted: Asked, before: Mode, after: Mode, anew: bool
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=before)
+    cluster.pod("p", wanted)
+    await cluster.settle()
+    first = cluster.claim("p")
+    cluster.modes["a"] = after
+    cluster.publish("a", cluster.machines["a"])
+    await cluster.settle()
+    second = cluster.claim("p")
+    assert first is not None
+    assert second is not None
+    assert (second["metadata"]["uid"] != first["metadata"]["uid"]) == anew
+    cluster.schedule()
+    assert cluster.get_pod("p")["spec"].get("nodeName") == "a"
+
+
+async def test_while_a_pool_is_half_published_no_promise_of_it_ends() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100", mode=PLACEMENTS)
+    cluster.pod("p", ("1g.10gb",))
+    await cluster.settle()
+    first = cluster.claim("p")
+    assert first is not None
+    (name, *_) = [piece["metadata"]["name"] for piece in cluster.all(RESOURCE_SLICES)]
+    piece = cluster.find(RESOURCE_SLICES, name)
+    assert piece is not None
+    piece["spec"]["pool"]["generation"] += 1
+    cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    second = cluster.claim("p")
+    assert second is not None
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]

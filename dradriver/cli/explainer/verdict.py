@@ -37,7 +37,7 @@ _ROUNDS: Final = 8
 
 _ENDS: Final = {  # by the controller's ``Cause``: why a promise ends that is still there
     "taken": "its GPUs were given to another claim",
-    "gone": "one of its GPUs is not offered any more, or tainted",
+    "gone": "what was promised is not offered any more, or tainted",
     "damaged": "nobody knows any more what its claim was made for",
     "overlooked": "the scheduler overlooks that there is room; the claim is made anew",
 }
