@@ -52,7 +52,7 @@ def explain(
     """Say why POD waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
 
     The controller's own decision is made again from what the cluster says now; nothing is written. Without POD all
-    pods that wait are listed, the oldest first.
+    pods that wait are listed, the oldest first, static ones among them.
     """
     if all_namespaces and (pod is not None or namespace is not None):
         raise click.UsageError("-A lists the pods that wait in all namespaces; leave out POD and -n")
@@ -76,10 +76,9 @@ def explain(
 
 async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        labelled = await reading.listed(
-            client, server, PODS, Pod, namespace=namespace, label_selector=f"{names.LABEL}={names.LABEL_PLACED}"
-        )
-    found = [pod for pod in labelled if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
+        labelled = await reading.listed(client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL)
+    ours = [pod for pod in labelled if pod.placed or pod.static]
+    found = [pod for pod in ours if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
     return [
         subject(pod) for pod in sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
     ]

@@ -21,7 +21,6 @@ from dradriver.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from tests.fakes.admission import NVLINK, admit, defaulted, pod, stored
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 
@@ -240,22 +239,6 @@ async def test_what_a_template_asks_for_is_what_is_explained(cluster: GpuCluster
     assert found["reason"] == cluster.note("next", "reason")
     assert found["wish"] == "what ResourceClaimTemplate quad asks for with nvlink"
     assert found["turn"]["position"] == 1
-
-
-async def test_a_pod_that_is_the_schedulers_has_no_promise(cluster: GpuCluster, shell: CommandLine) -> None:
-    cluster.node("n1")
-    cluster.rival("old", "n1", range(8))
-    cluster.pod("next", 4, wishes={"policy": "nvlink", "when-full": "hand-over"})
-    await cluster.settle()
-    found = await shell.data("explain next")
-    assert "handed over to the scheduler, and nothing is promised to it" in found["reason"]
-
-
-async def test_a_static_pod_is_not_sent_to_the_webhook_again(cluster: GpuCluster, shell: CommandLine) -> None:
-    cluster.node("n1")
-    cluster.put(PODS, stored(admit(defaulted(pod(4, annotations=NVLINK | {names.PLACEMENT: "static"}))).admitted))
-    (said,) = (await shell.data("explain train -n team"))["lacks"]
-    assert "leaves it to the scheduler" in said
 
 
 async def test_a_damaged_note_is_a_reason(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -2,6 +2,8 @@
 
 * ``subject``: what the pod says itself, shown before anything else is read.
 * ``verdict``: the controller's own review and decision about the pod.
+* ``alone``: the same of a pod that the scheduler alone places.
+* ``places``: what a pod has, is promised or would get.
 * ``rooms``: what is free, and what would have to end for a place, or for a better one.
 * ``owners``: who holds which GPU; ``ages`` says since when.
 * ``happened``: what happened so far, Events among it.

@@ -8,17 +8,18 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.cli.explainer.ages import age
-from dradriver.cli.explainer.model import Free, Happening, Help, Place, Subject, Turn, Verdict
+from dradriver.cli.explainer.model import Free, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.cli.render.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
     "foreign": "not placed by this driver",
+    "static": "static: the scheduler alone places it",
     "waits": "waits for a place",
     "promised": "has GPUs promised, waits for the scheduler",
     "placed": "has its place",
     "finished": "has finished",
 }
-_TONES: Final = {"waits": Tone.WARNING, "promised": Tone.PROMISED, "placed": Tone.FREE}
+_TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "promised": Tone.PROMISED, "placed": Tone.FREE}
 
 
 def head(subject: Subject) -> Document:
@@ -47,6 +48,8 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
     if verdict.reason:
         lines = [Cell(verdict.reason), *([Cell(verdict.nearest)] if verdict.nearest else [])]
         add("Now", Notes(lines=tuple(lines)))
+    if verdict.static is not None:
+        add("Its claim", _static(verdict.static))
     if verdict.place is not None:
         add("Its place" if subject.state != "waits" else "It would get", _place(verdict.place))
     if verdict.better:
@@ -71,6 +74,8 @@ def waiting(found: Sequence[Subject]) -> Document:
 
 
 def _why(one: Subject) -> str:
+    if one.state == "static":
+        return f"static: {one.refused or 'left to the scheduler'}"
     return one.said or ("its GPUs are promised to it" if one.state == "promised" else "not said yet")
 
 
@@ -103,6 +108,14 @@ def _place(place: Place) -> Table:
     if place.fallback:
         rows.append(words("preferred, not had", ", ".join(place.fallback)))
     return _plain_table(rows)
+
+
+def _static(found: Static) -> Table:
+    there = {True: "", False: ", which is not there", None: ", which you may not read"}[found.there]
+    filled = f"{found.claim}, {'allocated' if found.allocated else 'not allocated'}"
+    return _plain_table(
+        [words("template", found.template + there), words("claim", filled if found.claim else "none yet")]
+    )
 
 
 def _free(free: Free) -> tuple[Block, ...]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import names
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.pins import Claim
 from dradriver.cli.cluster import reading
@@ -74,7 +75,8 @@ def own(pod: Pod, claim: Claim | None) -> list[Happening]:
 
     add(pod.metadata, "pod")
     if claim is not None:
-        add(claim.metadata, "claim", "GPUs are promised to the pod from here on")
+        promise = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
+        add(claim.metadata, "claim", "GPUs are promised to the pod from here on" if promise else "")
     return found
 
 

@@ -130,6 +130,22 @@ class Place(_Fact, frozen=True):
     fallback: tuple[str, ...] = ()
 
 
+class Static(_Fact, frozen=True):
+    """What a pod's claim is made by that the scheduler alone places, and how far that is.
+
+    Attributes:
+        template: The ResourceClaimTemplate, which the controller makes.
+        there: Whether it is there; None where that may not be read.
+        claim: The claim that Kubernetes made by it; empty where it has not yet.
+        allocated: Whether the scheduler has filled it.
+    """
+
+    template: str
+    there: bool | None
+    claim: str
+    allocated: bool
+
+
 class Happening(_Fact, frozen=True):
     """Something that happened to the pod or its claim.
 
@@ -156,14 +172,16 @@ class Subject(_Fact, frozen=True):
     Attributes:
         namespace: Its namespace.
         pod: Its name.
-        state: ``foreign`` (the driver does not place it), ``waits``, ``promised`` (its gate is lifted, the scheduler
-            has not bound it yet, and nothing says that the promise has ended), ``placed`` or ``finished``.
+        state: ``foreign`` (the driver does not place it), ``static`` (it waits for the scheduler, which alone places
+            it), ``waits``, ``promised`` (its gate is lifted, the scheduler has not bound it yet, and nothing says that
+            the promise has ended), ``placed`` or ``finished``.
         wish: What it asks for, in words; empty where nothing says.
         request: The same as the webhook noted it; None where it is foreign or damaged.
         created: When.
         node: Where it is bound.
         said: What the controller last wrote on it of why it waits.
         lacks: Of a foreign pod, what would make it ours.
+        refused: What the scheduler says of a pod that it finds no room for; empty where it has not said so.
     """
 
     namespace: str
@@ -175,6 +193,7 @@ class Subject(_Fact, frozen=True):
     node: str
     said: str
     lacks: tuple[str, ...]
+    refused: str = ""
 
 
 class Verdict(_Fact, frozen=True):
@@ -184,6 +203,7 @@ class Verdict(_Fact, frozen=True):
         reason: Why it waits, or what it waits for.
         nearest: What is nearest to what it wants.
         place: What it has, is promised, or would get in its turn.
+        static: What the claim of a static pod that waits is made by.
         free: What is free, for a pod that wants whole GPUs and has none.
         helps: What would make a place, the least that would have to end first.
         better: Of a pod with a place that is not the best: the sets that would be.
@@ -195,6 +215,7 @@ class Verdict(_Fact, frozen=True):
     reason: str = ""
     nearest: str = ""
     place: Place | None = None
+    static: Static | None = None
     free: Free | None = None
     helps: tuple[Help, ...] = ()
     better: tuple[Help, ...] = ()

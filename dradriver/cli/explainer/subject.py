@@ -29,10 +29,6 @@ _WEBHOOK: Final = (
     f"the label {names.LABEL}, which the webhook writes: it did not see this pod. Look whether it runs (kubectl get "
     "mutatingwebhookconfigurations) and whether this namespace is left out of it, then create the pod anew"
 )
-_STATIC: Final = (
-    f"a choice of ours: {names.PLACEMENT}: static leaves it to the scheduler, which takes what fits the template of "
-    "its claim; what it waits for stands in its Events (kubectl describe pod)"
-)
 
 
 def subject(pod: Pod) -> Subject:
@@ -48,6 +44,7 @@ def subject(pod: Pod) -> Subject:
         node=plain(pod.spec.node_name),
         said=plain(pod.metadata.annotations.get(names.REASON, "")),
         lacks=tuple(_lacks(pod)),
+        refused=plain(pod.refused or ""),
     )
 
 
@@ -80,7 +77,7 @@ def _by_template(pod: Pod, said: str) -> str:
 
 def _noted(pod: Pod) -> Resolved | str:
     """Return the note, or why there is none to read; nothing of a pod that is not ours."""
-    if not pod.placed:
+    if not (pod.placed or pod.static):
         return ""
     try:
         return resolved.read(pod.metadata.annotations)
@@ -89,21 +86,21 @@ def _noted(pod: Pod) -> Resolved | str:
 
 
 def _state(pod: Pod) -> str:
-    if not pod.placed:
+    if not (pod.placed or pod.static):
         return "foreign"
     if pod.finished:
         return "finished"
     if pod.spec.node_name:
         return "placed"
+    if pod.static:
+        return "static"
     # A reason on a lifted pod is that of a promise that has ended.
     return "waits" if pod.gated or names.REASON in pod.metadata.annotations else "promised"
 
 
 def _lacks(pod: Pod) -> list[str]:
-    if pod.placed:
+    if pod.placed or pod.static:
         return []
-    if pod.metadata.labels.get(names.LABEL) == names.LABEL_STATIC:
-        return [_STATIC]
     words = any(is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
     lacking = [_WEBHOOK if words else _WORDS]
     containers = (*pod.spec.init_containers, *pod.spec.containers)

@@ -9,16 +9,17 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
-from dradriver.api import affinity, names, results
+from dradriver.allocator.request import Choice, NoPlaceError, Whole
+from dradriver.api import affinity, names
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Affinity, NodeAffinity, Pod
 from dradriver.api.pins import Pin, claim_key
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import happened, rooms
-from dradriver.cli.explainer.model import Happening, Help, Place, Turn, Verdict
+from dradriver.cli.explainer import alone, happened, rooms
+from dradriver.cli.explainer.model import Happening, Help, Turn, Verdict
+from dradriver.cli.explainer.places import given, place_of
 from dradriver.cli.render.plain import plain
 from dradriver.controller.decide import MOST_NODES, decide
 from dradriver.controller.entries import Entry, Wish
@@ -63,16 +64,16 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
             unread.append(str(error))
             return []
 
-    if not pod.placed or pod.finished:
+    if pod.finished or not (pod.placed or pod.static):
         events = await told(pod.metadata.uid, "pod")
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
     events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
-    claim = None if key is None else scene.claims.get(key)
+    claim = alone.claim_of(scene, pod) if key is None else scene.claims.get(key)
     if claim is not None and not claim.owned_by(pod.metadata.uid):
         claim = None  # somebody else's under the same name
     if claim is not None:
         events += await told(claim.metadata.uid, "claim")
-    found = await _judged(scene, pod)
+    found = await (alone.static(scene, pod, claim) if pod.static else _judged(scene, pod))
     return msgspec.structs.replace(
         found,
         reason=plain(found.reason),
@@ -87,10 +88,13 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
     entry = _entry(scene, pod)
+    wish, told = None, ""
     try:
         wish = entry.wish
     except WordError as error:
-        return Verdict(reason=str(error))
+        told = str(error)
+        if pod.gated:
+            return Verdict(reason=told)
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
@@ -100,7 +104,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
         case WantsPlace():
-            return await _wanting(scene, entry, wish)
+            return Verdict(reason=told) if wish is None else await _wanting(scene, entry, wish)
         case Settle():
             return await _having(scene, pod, wish, pin, "")
         case Keep():
@@ -109,23 +113,17 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
         case Wait():
-            alone = claim is not None and bool(claim.handed_over)
-            return await _having(scene, pod, wish, pin, step.reason or _waits(pod, alone=alone))
+            if step.reason or claim is None or not claim.handed_over:
+                why = step.reason or f"its GPUs are promised to it; {alone.said(pod)}"
+                return await _having(scene, pod, wish, pin, why)
+            why = f"it was handed over to the scheduler, and nothing is promised to it; {alone.said(pod)}"
+            free = None if wish is None or claim.devices else await alone.free(scene, pod, wish.request)
+            return msgspec.structs.replace(await _having(scene, pod, wish, pin, why), free=free)
 
 
 def _entry(scene: Scene, pod: Pod) -> Entry:
     key = pod.metadata.namespace, pod.metadata.name
     return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger)
-
-
-def _waits(pod: Pod, *, alone: bool) -> str:
-    said = pod.refused
-    if alone:
-        more = "it has yet to bind it" if said is None else f"it finds no room for it: {said}"
-        return f"it was handed over to the scheduler, and nothing is promised to it; {more}"
-    if said is None:
-        return "its GPUs are promised to it; the scheduler has yet to bind it"
-    return f"its GPUs are promised to it, and the scheduler finds no room for it: {said}"
 
 
 async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
@@ -138,7 +136,7 @@ async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
         lifted = "" if entry.pod.gated else "the promise that it had has ended; "
         return Verdict(
             reason=f"{lifted}there is a place for it on {found.node} now{ahead}",
-            place=_place(found.choice, found.uuids),
+            place=place_of(found.choice, found.uuids),
             turn=turn,
         )
     lifted = (
@@ -209,18 +207,20 @@ def _at(scene: Scene, node: str, fit: Bools) -> bool:
     return row is not None and bool(fit[row])
 
 
-async def _having(scene: Scene, pod: Pod, wish: Wish, pin: Pin | None, reason: str) -> Verdict:
+async def _having(scene: Scene, pod: Pod, wish: Wish | None, pin: Pin | None, reason: str) -> Verdict:
     """Return what there is to say of a pod that has GPUs, or is promised some."""
     if pin is None:
-        return Verdict(reason=reason)
+        claim = scene.picture.claim_of(pod)
+        alone = wish is not None and claim is not None and claim.owned_by(pod.metadata.uid) and claim.handed_over
+        return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and alone else None)
     found: list[Help] = []
-    if isinstance(pin.choice, Choice) and isinstance(wish.request, Whole):
+    if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
         ask, mine = ask_of(_as_written(pod)), scene.picture.taken_for(wish.claim)
         found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
         await scene.fill([one.node for one in found])
         fit = scene.picture.nodes.eligible(ask, besides=mine)
         found = [one for one in found if _at(scene, one.node, fit)][:_HELPS]
-    return Verdict(reason=reason, place=_place(pin.choice, pin.uuids), better=tuple(found))
+    return Verdict(reason=reason, place=place_of(pin.choice, pin.uuids), better=tuple(found))
 
 
 def _as_written(pod: Pod) -> Pod:
@@ -234,28 +234,6 @@ def _as_written(pod: Pod) -> Pod:
         return pod
     own = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=own))
-
-
-def _place(choice: Choice | PartChoice, uuids: dict[str, tuple[str, ...]]) -> Place:
-    every = tuple(plain(uuid) for each in uuids.values() for uuid in each)
-    if isinstance(choice, PartChoice):
-        parts = [part for some in choice.containers for part in some]
-        return Place(
-            node=plain(choice.node),
-            gpus=choice.gpus,
-            uuids=every,
-            parts=tuple(plain(results.described(part)) for part in parts),
-        )
-    return Place(
-        node=plain(choice.node),
-        gpus=choice.gpus,
-        uuids=every,
-        level=choice.level.value,
-        busbw_gbps=round(choice.busbw_gbps, 2),
-        bandwidth_gbps=round(choice.bandwidth_gbps, 2),
-        score=choice.score,
-        fallback=tuple(one.value for one in choice.fallback),
-    )
 
 
 def _turn(scene: Scene, entry: Entry) -> Turn:

@@ -1,0 +1,96 @@
+"""Pods that the scheduler alone places: what they wait for, and what is free for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.allocator.request import Request, Whole
+from dradriver.api import ladder, names, resolved
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import rooms
+from dradriver.cli.explainer.model import Free, Static, Verdict
+from dradriver.cli.explainer.places import given
+from dradriver.cli.render.plain import plain
+from dradriver.controller.nodes.ask import ask_of
+
+_ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
+"""Of a claim that Kubernetes made by a template: the pod's entry that it is for (resourceclaim controller)."""
+
+
+def claim_of(scene: Scene, pod: Pod) -> Claim | None:
+    """Return the claim that Kubernetes made for a static pod."""
+    for claim in scene.claims.values():
+        if claim.owned_by(pod.metadata.uid) and claim.metadata.annotations.get(_ENTRY) == names.POD_CLAIM:
+            return claim
+    return None
+
+
+async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
+    """Return what there is to say of a pod that the scheduler alone places.
+
+    Args:
+        scene: The cluster, read.
+        pod: The pod.
+        claim: Its claim, as far as there is one.
+    """
+    try:
+        request = resolved.read(pod.metadata.annotations).request
+    except WordError as error:
+        return Verdict(reason=str(error))
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return Verdict(reason="it is being deleted, and gets no place any more")
+    if not scene.whole:
+        return Verdict(reason=said(pod))
+    place = None if claim is None else given(scene, claim.key, request)
+    if pod.spec.node_name:
+        return Verdict(place=place)
+    entry = next((one for one in pod.spec.resource_claims if one.name == names.POD_CLAIM), None)
+    name = (entry and entry.resource_claim_template_name) or ""
+    there = None
+    if await scene.read_templates(pod.metadata.namespace):
+        there = (pod.metadata.namespace, name) in scene.picture.templates
+    found = Static(
+        template=plain(name),
+        there=there,
+        claim="" if claim is None else plain(claim.metadata.name),
+        allocated=claim is not None and claim.status.allocation is not None,
+    )
+    return Verdict(reason=_waits(pod, found), static=found, place=place, free=await free(scene, pod, request))
+
+
+def _waits(pod: Pod, found: Static) -> str:
+    """Return what a static pod waits for, by what there is already: template, claim, devices."""
+    if found.allocated:
+        return f"its claim has its devices; {said(pod)}"
+    if found.claim:
+        return said(pod)
+    if found.there is False and found.template != ladder.template_name(pod.metadata.annotations[names.REQUEST]):
+        return f"ResourceClaimTemplate {found.template} is not the one of its annotations; create the pod anew"
+    if found.there is False:
+        return (
+            f"the controller has yet to make ResourceClaimTemplate {found.template}; if that lasts, its Events say "
+            "why, or no controller is at work"
+        )
+    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {found.template}"
+
+
+def said(pod: Pod) -> str:
+    """Return what the scheduler says of a pod that it has not bound."""
+    return (
+        "the scheduler has yet to bind it"
+        if pod.refused is None
+        else f"the scheduler finds no room for it: {pod.refused}"
+    )
+
+
+async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
+    """Return what is free for a pod that nobody chooses for; None for one that wants parts of GPUs."""
+    if not isinstance(request, Whole):
+        return None
+    ask = ask_of(pod)
+    found = rooms.free(scene, request, scene.picture.nodes.eligible(ask))
+    await scene.fill([room.node for room in found.best])
+    return rooms.free(scene, request, scene.picture.nodes.eligible(ask))
