@@ -264,6 +264,8 @@ def slice_of(claim: ResourceClaim, result: AllocationResult) -> Slice | None:
 
 def share_of(consumed: Mapping[str, str]) -> Amount | None:
     """Return what a result takes of its device as a share; None where that is all of it, or no share."""
+    if not consumed:
+        return None  # as of most: a cluster has thousands of whole GPUs
     try:
         amount = _amount(consumed)
     except WordError:

@@ -234,3 +234,15 @@ async def test_what_a_pod_has_is_said_though_its_template_is_gone(cluster: GpuCl
         assert (found["state"], len(found["place"]["gpus"])) == (state, 4)
         assert "is not there" not in found["reason"]
         cluster.schedule()
+
+
+async def test_what_a_static_pod_takes_of_its_node_counts_once(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1", allocatable={"cpu": "6"})
+    pod = create(cluster, 1, "other")
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2"}
+    cluster.put(PODS, pod)
+    bind(cluster, "other")
+    cluster.pod("next", 2, requests={"cpu": "4"})
+    assert (await shell.data("explain next"))["reason"] == "there is a place for it on n1 now"
+    cluster.pod("more", 2, requests={"cpu": "5"})
+    assert "too little cpu" in (await shell.data("explain more"))["reason"]

@@ -8,7 +8,6 @@ from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.ledger import NVIDIA
 from dradriver.api.objects import ResourceSlice
-from dradriver.cli.cluster import addon
 from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube import codec
@@ -40,7 +39,8 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
         ConfigError: The credentials are no usable ones.
     """
-    from dradriver.api.pins import Claim  # here: explain says its first words without it
+    from dradriver.api.pins import Claim  # here, and the next: explain says its first words without them
+    from dradriver.cli.cluster import addon
 
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         selector = f"spec.driver={names.DRIVER}"

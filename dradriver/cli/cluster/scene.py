@@ -92,7 +92,8 @@ class Scene:
                 self.claims[claim.key] = claim
                 picture.claim_changed(_seen(records.claim_record(claim, picture.ledger)))
             for one in ours:
-                picture.pod_changed(_seen(one))
+                if isinstance(one, Pod):  # a static one is its node's, as others': counted where the node is looked at
+                    picture.pod_changed(_seen(one))
             _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:

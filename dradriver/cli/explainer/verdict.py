@@ -211,8 +211,8 @@ async def _having(scene: Scene, pod: Pod, wish: Wish | None, pin: Pin | None, re
     """Return what there is to say of a pod that has GPUs, or is promised some."""
     if pin is None:
         claim = scene.picture.claim_of(pod)
-        alone = wish is not None and claim is not None and claim.owned_by(pod.metadata.uid) and claim.handed_over
-        return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and alone else None)
+        theirs = wish is not None and claim is not None and claim.owned_by(pod.metadata.uid) and claim.handed_over
+        return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and theirs else None)
     found: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
         ask, mine = ask_of(_as_written(pod)), scene.picture.taken_for(wish.claim)
