@@ -10,6 +10,7 @@ import msgspec
 
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api import claims, ladder, names, resolved, templates
+from dradriver.api.ledger import NVIDIA, OURS
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.templates import Template
 from dradriver.controller.entries import read_wish
@@ -136,14 +137,16 @@ def handed_over(_: str) -> list[Object]:
 def by_templates(_: str) -> list[Object]:
     """The claims of pods that bring a template: its requests, pinned, and what it says beside."""
     made: list[Object] = []
-    for template in _templates():
+    for template, ledger in (*((one, OURS) for one in _templates()), (_nvidias(), NVIDIA)):
         pod = _by_template({"policy": "best-effort"})
-        wish = read_wish(pod, template)
+        wish = read_wish(pod, template, ledger)
         asked = wish.template
         assert asked is not None
         choice = _chosen(asked.request)
         uuids = dict(zip(asked.requests, _uuids(choice), strict=True))
-        claim = claims.pinned(pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl)
+        claim = claims.pinned(
+            pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl, ledger=ledger
+        )
         made.append(templates.completed(claim, asked))
     return made
 
@@ -179,9 +182,21 @@ def _templates() -> list[Template]:
             "config": [_config(names.DRIVER, told | {"mig": {"a": {"profile": "1g.10gb"}}})],
         },
     )
+    return [_template(one) for one in specs]
+
+
+def _nvidias() -> Template:
+    """What they write for NVIDIA's driver, as in its own examples."""
+    shared = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    told = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": shared}
+    requests = [_request("ts", NVIDIA.device_class), _request("whole", NVIDIA.device_class, count=2)]
+    return _template({"requests": requests, "config": [_config(NVIDIA.driver, told, requests=["ts"])]})
+
+
+def _template(devices: Object) -> Template:
     metadata = {"labels": {"team": "a"}, "annotations": {"example.com/note": "x"}}
-    bodies = [msgspec.json.encode({"metadata": metadata, "spec": {"devices": one}}) for one in specs]
-    return [Template(metadata=Metadata(name="t"), spec=body) for body in bodies]
+    body = msgspec.json.encode({"metadata": metadata, "spec": {"devices": devices}})
+    return Template(metadata=Metadata(name="t"), spec=body)
 
 
 def _request(name: str, device_class: str, **exactly: Any) -> Object:
