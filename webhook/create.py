@@ -25,8 +25,6 @@ from dradriver.api.resolved import Resolved
 from webhook import advice, alone, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
-SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
-
 Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
@@ -116,7 +114,7 @@ def create(
             claims=claims,
             gates=gates,
             node_name=None,
-            scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
+            scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
             required=authors_affinity(pod) if copied else wanted.AS_SENT,
         ),
         warnings,
