@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from dradriver.api import names
+from dradriver.api.annotations import check_words
 from dradriver.api.policies.model import Sections
 from dradriver.api.policies.read import read
 from dradriver.topology.profiles import schema
@@ -263,3 +264,20 @@ def test_a_value_that_is_named_is_one_of_the_charts(key: str, value: str) -> Non
         for step in reversed(key.split(".")):
             made = {step: made}
         check_values(yaml.safe_dump(made))
+
+
+def said() -> Iterator[Any]:
+    for path in sorted(DOCUMENTS):
+        codes = re.findall(r"`(gpu\.topology/[a-z-]+): \"?([^`\"\n]+)\"?`", path.read_text("utf-8"))
+        for key, value in dict.fromkeys(codes):
+            if key in names.WISHES:
+                yield pytest.param(key, value, id=f"{path.relative_to(REPO)}:{key}={value}")
+
+
+@pytest.mark.parametrize(("key", "value"), list(said()))
+def test_a_word_that_a_sentence_says_is_taken(key: str, value: str) -> None:
+    """Policies by name are those of the example of a policies file."""
+    (example,) = [
+        one for one in snippets((REPO / "docs/policies.md").read_text("utf-8")) if kind(one) == "policies file"
+    ]
+    check_words({key: value}, read(example.text.encode(), source="docs"))
