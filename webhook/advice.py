@@ -21,8 +21,10 @@ _HARMFUL: Final = {
     "NVIDIA_VISIBLE_DEVICES": "NVIDIA_VISIBLE_DEVICES: may add GPUs that belong to other pods; remove it",
     "CUDA_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES: may hide GPUs that the pod was given; remove it",
 }
-_LOOKED_AT: Final = frozenset((*_TOKENS, *_HARMFUL))
+# Values by which NCCL gives up NVLink: P2P is direct access between GPUs, by NVLink or PCI (NCCL user guide).
+_WITHOUT_P2P: Final = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("loc", "0")}
 _HIDDEN: Final = ("void", "none", "")  # values of NVIDIA_VISIBLE_DEVICES that add no GPU
+_LOOKED_AT: Final = frozenset((*_TOKENS, *_HARMFUL, *_WITHOUT_P2P))
 
 
 class _EnvVar(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +68,9 @@ def _about(name: str, value: str) -> str | None:
         bad = [token for token in _tokens(value) if token.lower() not in known]
         shown = ", ".join(repr(token[:24]) for token in bad[:3])
         return f"{name}: NCCL has no {shown}, and will not start; it has {', '.join(_TOKENS[name])}" if bad else None
+    if name in _WITHOUT_P2P:
+        off = value.strip().lower() in _WITHOUT_P2P[name]
+        return f"{name}: with {value.strip()} NCCL uses no NVLink between these GPUs; remove it" if off else None
     if name == "NVIDIA_VISIBLE_DEVICES" and value.lower() in _HIDDEN:
         return None
     return _HARMFUL.get(name)

@@ -26,16 +26,21 @@ from dradriver.api.resolved import Resolved
 from webhook import advice, alone, beside, bounds, containers, references, view, wanted
 from webhook.containers import Asks
 
-SCHEDULERS: Final = ("gpu-topology-scheduler", "gpu-scheduler")  # names that articles of the field invent
-
 Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
-_ONE_BY_ONE: Final = (
-    f"{', '.join(key.removeprefix(names.PREFIX) for key in names.OF_GANGS)}: noted only; for now the pods of a job are "
-    f"placed one by one"
+_NOTED: Final = (
+    (names.OF_GANGS, "noted only; for now the pods of a job are placed one by one"),
+    ((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),
 )
+# Results that some take for wishes, and what they wish for by these.
+_MEANT: Final = {
+    names.BANDWIDTH: names.MIN_BANDWIDTH,
+    names.BUSBW: names.MIN_BUSBW,
+    names.LEVEL: names.REQUIRED,
+    names.NODE: "a nodeSelector kubernetes.io/hostname",
+}
 _GATE: Final = view.Named(names.GATE)
 
 
@@ -81,6 +86,11 @@ def create(
         warnings += _ignored_limits(pod, asks)
     elif not copied:
         _refuse_foreign(pod)
+        warnings += [
+            f"{key}: the driver writes it, and yours is dropped; to ask for it write {_MEANT[key]}"
+            for key in pod.written
+            if key in _MEANT
+        ]
         asks, product = containers.asks(pod), containers.product(pod)
         template = references.meant(pod, asks)
     if template is not None:
@@ -88,8 +98,7 @@ def create(
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
     warnings += beside.check(found, ledger)
-    if found.gang is not msgspec.UNSET:
-        warnings.append(_ONE_BY_ONE)
+    warnings += _without_effect(pod.words)
     sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
     if template is not None:
@@ -113,7 +122,7 @@ def create(
             claims=claims,
             gates=gates,
             node_name=None,
-            scheduler_name="default-scheduler" if spec.scheduler_name in SCHEDULERS else spec.scheduler_name,
+            scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
             required=authors_affinity(pod) if copied else wanted.AS_SENT,
         ),
         warnings,
@@ -139,6 +148,11 @@ def _resolved(
         return found, resolved.write(found), {}
     alone.check(found)
     return found, resolved.write(found), request_names(found.asked)
+
+
+def _without_effect(words: Mapping[str, str]) -> list[str]:
+    told = [(", ".join(key.removeprefix(names.PREFIX) for key in keys if key in words), said) for keys, said in _NOTED]
+    return [f"{names.PREFIX}{of}: {said}" for of, said in told if of]
 
 
 def authors_affinity(pod: view.Pod) -> Any:

@@ -21,7 +21,7 @@ _ALIASES: Final = {
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
 _ORDER: Final = {key: i for i, key in enumerate(names.WISHES)}  # in which words are read
-_KNOWN: Final = (*names.WISHES, *names.OF_GANGS, *_ALIASES)
+_KNOWN: Final = (*names.WISHES, *names.NOTED, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
 
 
@@ -142,6 +142,21 @@ def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -
     _read(_spelled_out(_own(annotations), policies))
 
 
+def idle_timeout_s(annotations: Mapping[str, str]) -> int | None:
+    """Return after how many seconds without work a pod's GPUs may be given back; None where nothing is said.
+
+    Raises:
+        WordError: It is no duration.
+    """
+    text = annotations.get(names.IDLE_TIMEOUT)
+    if text is None:
+        return None
+    seconds = values.duration_s(text)
+    if seconds is None:
+        raise messages.is_no(names.IDLE_TIMEOUT, text, messages.IDLE)
+    return seconds
+
+
 def gpu_number(key: str, text: str) -> int:
     """Return a count of GPUs written as text under ``key``.
 
@@ -200,15 +215,18 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
         if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
         known = _ALIASES.get(key, key)
-        if known not in _ORDER and known not in names.OF_GANGS:
+        if known not in _ORDER and known not in names.NOTED:
             raise messages.unknown(key, _KNOWN)
         if len(value) > LONGEST_VALUE:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
         if known in names.OF_GANGS:
             gangs.gang({known: value})
-            continue
-        if found.setdefault(known, value) != value:
-            raise messages.contradicts(key, value, f"{known}: {shown(found[known])}")
+        elif known == names.IDLE_TIMEOUT:
+            idle_timeout_s({known: value})
+        elif known != key and annotations.get(known, value) != value:
+            raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")
+        else:
+            found[known] = value
     return found
 
 

@@ -10,8 +10,10 @@ from dradriver.api import names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.topology.check import is_identity, is_mig_profile
+from dradriver.yamltext.cures import hint
 
 _MOST_START = 63
+_UNKNOWN = re.compile(r"unknown field `(.*?)`( - at )?", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
 
 
@@ -87,7 +89,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         else:
             config = msgspec.convert(parameters, ClaimConfig)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}") from None
+        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known(str(error))}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise WordError(
             f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
@@ -112,3 +114,12 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
                     f"placement's first memory slice, 0 to {_MOST_START}"
                 )
     return config
+
+
+def _known(error: str) -> str:
+    """Return what to write where msgspec says that a field is unknown, and where it is."""
+    unknown = _UNKNOWN.search(error)
+    if unknown is None:
+        return ""
+    fields = Mig.__struct_encode_fields__ if unknown[2] else ClaimConfig.__struct_encode_fields__
+    return f"; there are {', '.join(fields)}{hint(unknown[1], fields)}"

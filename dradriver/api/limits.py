@@ -13,9 +13,10 @@
 ``aliyun.com/gpu-core``, ``…gpu-core.percentage``      percent of a GPU's compute
 =====================================================  =================================================================
 
-Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Two that cannot be had say why:
-``nvidia.com/vgpu``, and ``….shared``, a time slice of a size that only the device plugin's configuration has
-(k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``).
+Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Three that cannot be had say why:
+``nvidia.com/vgpu``; ``….shared``, a time slice of a size that only the device plugin's configuration has
+(k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``); and ``nvidia.com/gpumem-percentage`` (HAMi), for a share's
+memory is asked for before anybody knows of which GPU. Left on the pod it would keep it from every node.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _MIG: Final = "nvidia.com/mig-"
 _OF_PRODUCT: Final = names.GPU_RESOURCE + "."
 _SHARED: Final = ".shared"
 _VGPU: Final = "nvidia.com/vgpu"
+_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 _MEMORY: Final = {"nvidia.com/gpumem": 1, "nvidia.com/gpu-memory": 1, "aliyun.com/gpu-mem": 1024}  # MiB a unit
 _CORES: Final = ("nvidia.com/gpucores", "aliyun.com/gpu-core", "aliyun.com/gpu-core.percentage")
 NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES))
@@ -83,7 +85,9 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
     Raises:
         WordError: A value that is none, limits that contradict each other, or vGPU.
     """
-    found = {name: str(value) for name, value in limits.items() if is_ours(name) or name.startswith(_VGPU)}
+    found = {
+        name: str(value) for name, value in limits.items() if is_ours(name) or name.startswith((_VGPU, _PERCENTAGE))
+    }
     if not found:
         return 0
     for name, text in found.items():
@@ -91,6 +95,11 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: vGPU is for virtual machines and needs NVIDIA's licence "
                 f"server; write {names.SHARE}: 0.5 for a share of a GPU, or {names.MIG_PROFILE}: 1g.10gb for a slice"
+            )
+        if name == _PERCENTAGE and text != "0":
+            raise WordError(
+                f"{where} {name}: {messages.shown(text)}: a share's memory is asked for in MiB, as nvidia.com/gpumem: "
+                f"8192; for the same part of memory and compute write {names.SHARE}: 0.5"
             )
         if name.endswith(_SHARED):
             raise WordError(

@@ -26,6 +26,7 @@ MIG_RESOURCE: Final = "MIG profile's resource; write slices and memory, as nvidi
 PRODUCT_RESOURCE: Final = "product's resource; write its name with - for blanks, as nvidia.com/gpu.A100-SXM4-40GB"
 GANG: Final = "name of a gang; write lower-case letters, digits and -, as train-1, or auto"
 MANY: Final = "count; write a whole number from 1 to 9999"
+IDLE: Final = "duration; write hours, minutes and seconds, as 30m or 1h30m"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"
 
 MOST_SHOWN: Final = 20  # names of policies in a message
@@ -60,7 +61,7 @@ def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
 def unknown(key: str, allowed: Iterable[str]) -> WordError:
     """Return the refusal of an annotation that nobody reads."""
     words = list(allowed)
-    return WordError(f"annotation {shown(key)} is unknown; known are {', '.join(words)}{hint(key, words)}")
+    return WordError(f"annotation {shown(key)} is unknown{hint(key, words)}; known are {', '.join(words)}")
 
 
 def contradicts(key: str, text: str, other: str) -> WordError:

@@ -60,6 +60,8 @@ MAX_NODES: Final = PREFIX + "max-nodes"
 MIN_GPUS_PER_NODE: Final = PREFIX + "min-gpus-per-node"
 MIN_NETWORK_BANDWIDTH: Final = PREFIX + "min-network-bandwidth"
 OF_GANGS: Final = (GANG, GANG_SIZE, MULTI_NODE_POLICY, MAX_NODES, MIN_GPUS_PER_NODE, MIN_NETWORK_BANDWIDTH)
+IDLE_TIMEOUT: Final = PREFIX + "idle-timeout"  # noted until GPUs that nobody uses are given back
+NOTED: Final = (*OF_GANGS, IDLE_TIMEOUT)
 
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py

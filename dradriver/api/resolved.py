@@ -15,7 +15,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
 from dradriver.api import gangs, messages, names, values
-from dradriver.api.annotations import aside, parse
+from dradriver.api.annotations import aside, idle_timeout_s, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
@@ -41,6 +41,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
         gang: What was said of a gang; unset where nothing was.
+        idle_timeout_s: After how many seconds without work the GPUs may be given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.
         when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
         keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
@@ -53,6 +54,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nccl: str | msgspec.UnsetType = msgspec.UNSET
     product: str | msgspec.UnsetType = msgspec.UNSET
     gang: Gang | msgspec.UnsetType = msgspec.UNSET
+    idle_timeout_s: int | msgspec.UnsetType = msgspec.UNSET
     placement: str | msgspec.UnsetType = msgspec.UNSET
     when_full: str | msgspec.UnsetType = msgspec.UNSET
     keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -100,6 +102,7 @@ def resolve(
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
         gang=gang(annotations) or msgspec.UNSET,
+        idle_timeout_s=idle_timeout_s(annotations) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
     )
@@ -161,6 +164,8 @@ def _check(resolved: Resolved) -> None:
         raise WordError("its product is not the one that its limits named")
     if resolved.gang is not msgspec.UNSET:
         gangs.check(resolved.gang)
+    if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:
+        raise WordError("it has a duration that is none")
     if request.architecture and values.architecture(request.architecture) is None:
         raise WordError("it has an architecture that is none")
     if any(version and values.version(version) != version for version in (request.min_driver, request.min_cuda)):

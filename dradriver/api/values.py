@@ -28,6 +28,7 @@ _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
 _SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+_DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,4})h)?(?:([0-9]{1,4})m)?(?:([0-9]{1,4})s)?", re.ASCII)
 _MIB: Final = 1 << 20
 
 
@@ -91,6 +92,15 @@ def percent(text: str) -> int | None:
 def mig_profile(text: str) -> str | None:
     """Return the name of a MIG profile of GPU instances, slices and memory both: ``1g.10gb``."""
     return text.strip() if is_mig_profile(text.strip()) else None
+
+
+def duration_s(text: str) -> int | None:
+    """Return a duration of at least a second in seconds: ``30m`` is 1800, ``1h30m`` 5400."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds or None
 
 
 def gpu_count(text: str) -> int | None:

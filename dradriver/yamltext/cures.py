@@ -23,8 +23,9 @@ _MOST_SHOWN = 60  # characters of a bad value
 
 def hint(word: str, allowed: Iterable[str]) -> str:
     """Return `` (did you mean nvlink?)`` where an allowed word is near, else nothing."""
-    near = difflib.get_close_matches(word[:64], list(allowed), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    by_letters = {one.lower(): one for one in allowed}
+    near = difflib.get_close_matches(word[:64].lower(), by_letters, n=1)
+    return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 
 
 def cure(error: msgspec.ValidationError, data: Any, wanted: Any) -> tuple[str, str]:

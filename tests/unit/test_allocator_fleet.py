@@ -121,6 +121,18 @@ def test_refusals_name_the_nearest_thing(request_: Whole, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_who_asks_for_a_kind_that_no_node_has_is_told_what_there_is() -> None:
+    found = fleet(machines.dgx1(), n1=range(8))
+    found.set_node("n2", profiles.load("dgx-h100"), [])
+    for wish, there in (
+        ({"product": "H100"}, "the nodes have NVIDIA H100 80GB HBM3, Tesla V100-SXM2-16GB"),
+        ({"architecture": "hoper"}, "the nodes have hopper"),
+    ):
+        message = str(refused(found, Whole(containers=(1,), **wish)))  # type: ignore[arg-type]
+        assert message.endswith(f"is free; {there}")
+    assert "the nodes have" not in str(refused(found, Whole(containers=(1,), product="NVIDIA H100*")))
+
+
 def test_a_full_cluster_says_so() -> None:
     with pytest.raises(NoPlaceError, match="no GPU is free"):
         fleet(machines.dgx1(), n1=[]).rank(TWO)

@@ -97,6 +97,11 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
         ({"gpu.topology/required": ""}, "gpu.topology/required: '' is not allowed"),
         ({"gpu.topology/required": "nvlink,,same-numa"}, "''"),
         ({"gpu.topology/preferred": "Same-Numa"}, "did you mean same-numa?"),
+        ({"gpu.topology/required": "NVLINK"}, "did you mean nvlink?"),
+        ({"gpu.topology/policy": "NVLink"}, "did you mean nvlink?"),
+        ({"gpu.topology/polcy": "nvlink"}, "is unknown (did you mean gpu.topology/policy?); known are"),
+        ({"gpu.topology/idle-timeout": "30"}, "'30' is no duration; write hours, minutes and seconds, as 30m or 1h30m"),
+        ({"gpu.topology/idle-timeout": "0s"}, "no duration"),
         ({"gpu.topology/require-nvlink": "yes"}, "write one of true, false"),
         ({"gpu.topology/gpus": "four"}, "write a whole number from 1 to 32"),
         ({"gpu.topology/gpus": "²"}, "write a whole number"),
@@ -110,7 +115,11 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
         ({"gpu-topology.example.com/policy": "nvlink"}, "unknown"),
         (
             {"gpu.topology/required": "nvlink", "gpu-topology.example.com/required": "same-numa"},
-            "contradicts",
+            "gpu-topology.example.com/required: 'same-numa' contradicts gpu.topology/required: 'nvlink'",
+        ),
+        (
+            {"gpu-topology.example.com/required": "same-numa", "gpu.topology/required": "nvlink"},
+            "gpu-topology.example.com/required: 'same-numa' contradicts gpu.topology/required: 'nvlink'",
         ),
     ],
 )
@@ -142,7 +151,7 @@ def test_results_and_notes_are_no_wishes() -> None:
     assert Whole(containers=(4,)) == parse(words, FOUR)
 
 
-@pytest.mark.parametrize("key", [*names.WISHES, *names.OF_GANGS, names.ALIAS_PREFIX + "required"])
+@pytest.mark.parametrize("key", [*names.WISHES, *names.NOTED, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
         with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):

@@ -242,7 +242,7 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl"}
+    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl", "schedulers"}
 
 
 # What names stand for.

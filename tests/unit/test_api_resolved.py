@@ -60,6 +60,14 @@ def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
     assert "gang" not in resolved.write(GOOD)
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1h30m", 5400), ("90s", 90), ("48h", 172_800)])
+def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
+    found = resolved.resolve({names.IDLE_TIMEOUT: text}, {"main": 4})
+    assert found.idle_timeout_s == seconds
+    assert resolved.read({names.REQUEST: resolved.write(found)}) == found
+    assert "idle" not in resolved.write(GOOD)
+
+
 @pytest.mark.parametrize(
     ("key", "text", "told"),
     [
@@ -80,7 +88,13 @@ def test_a_bad_word_of_a_gang_is_refused(key: str, text: str, told: str) -> None
 def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
     noted = resolved.resolve(GANG, {"main": 4}, product="*A10")
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
-    for change in ({"gang": Gang(max_nodes=0)}, {"gang": Gang(name="a/b")}, {"product": "*L4"}, {"product": ""}):
+    for change in (
+        {"gang": Gang(max_nodes=0)},
+        {"gang": Gang(name="a/b")},
+        {"product": "*L4"},
+        {"product": ""},
+        {"idle_timeout_s": 0},
+    ):
         changed = resolved.write(msgspec.structs.replace(noted, **change))
         with pytest.raises(WordError, match="was changed"):
             resolved.read({names.REQUEST: changed})

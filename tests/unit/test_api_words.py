@@ -60,7 +60,9 @@ def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it
     [
         ({"kind": "GpuConfig"}, "write apiVersion: gpu.topology/v1alpha1, kind: ClaimConfig"),
         ({"apiVersion": "gpu.topology/v9"}, "is unknown"),
-        ({"sharing": {}}, "sharing"),
+        ({"sharing": {}}, "unknown field `sharing`; there are apiVersion, kind, order, keepEnv, nccl, mig$"),
+        ({"ncl": "off"}, r"\(did you mean nccl\?\)$"),
+        ({"mig": {"a": {"profile": "1g.10gb", "start": {}}}}, r"there are profile, starts \(did you mean starts\?\)$"),
         ({"order": {"a": ["0"]}}, "write the devices' uuid attributes"),
         ({"order": {"a": ["GPU 0"]}}, "write the devices' uuid attributes"),
         ({"order": 3}, "order"),

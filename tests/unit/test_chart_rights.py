@@ -161,7 +161,9 @@ def test_the_api_server_asks_about_every_limit_that_is_read() -> None:
     ((_, pattern, _),) = [re.split(r'matches\("(.*)"\)', hook["matchConditions"][0]["expression"])]
     read = (*limits.NAMES, "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/mig-1g.5gb")
     assert all(map(limits.is_ours, read))
-    assert [name for name in (*read, "nvidia.com/vgpu") if not re.search(pattern, name)] == []
+    assert [
+        name for name in (*read, "nvidia.com/vgpu", "nvidia.com/gpumem-percentage") if not re.search(pattern, name)
+    ] == []
     others = ("cpu", "memory", "rdma/hca", "amd.com/gpu", "nvidia.com/hostdev", "hugepages-2Mi", "xnvidia.com/gpu")
     assert [name for name in others if re.search(pattern, name)] == []
 

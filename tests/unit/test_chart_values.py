@@ -207,6 +207,8 @@ def test_the_example_satisfies_both() -> None:
         "policies: {a: {policy: nvlink}}",
         "policies: {a: {nccl: maybe}}",
         "policies: {a: {require-nvlink: maybe}}",
+        "schedulers: gpu-scheduler",
+        "schedulers: [GPU]",
         "workloads: {tensor: nvlink}",
         "workloads: {inference: [nvlink]}",
         "workloads: {inference: ''}",

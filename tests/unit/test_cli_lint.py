@@ -162,6 +162,17 @@ def test_words_that_are_copied_from_no_such_kind_are_told(kind: str, version: st
     ]
 
 
+def test_words_on_what_has_no_pod_template_are_told() -> None:
+    made = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "x"}}
+    (bare,) = results(json.dumps(made))
+    assert bare["warnings"] == []
+    for key in (names.POLICY, names.ALIAS_PREFIX + "required"):
+        (found,) = results(json.dumps(made | {"metadata": {"name": "x", "annotations": {key: "nvlink"}}}))
+        assert [one["message"].partition(",")[0] for one in found["warnings"]] == [f"{key} stands on the TrainJob"]
+    (other,) = results(json.dumps(made | {"metadata": {"name": "x", "annotations": {names.MACHINE: "{}"}}}))
+    assert other["warnings"] == []
+
+
 def test_a_launcher_that_gets_no_words_is_not_told_of() -> None:
     templates = [TEMPLATE, {"spec": {"containers": [{"name": "launcher"}]}}]
     made = yaml.safe_load(job("JobSet", "jobset.x-k8s.io/v1alpha2"))

@@ -32,6 +32,7 @@ CHOICES = {
 FORMS = {
     names.MIN_BANDWIDTH, names.PRODUCT, names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA,
     names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE, names.MIN_NETWORK_BANDWIDTH, names.GANG,
+    names.IDLE_TIMEOUT,
 }  # fmt: skip
 
 
@@ -72,7 +73,7 @@ GANGS = words("Words about several pods", "docs/manifests.md")
 def test_every_annotation_of_a_pod_stands_in_one_row_of_the_readme() -> None:
     told = [key for row in SAID for key in row.keys]
     once = list(dict.fromkeys(told))
-    assert sorted(once) == sorted({*names.WISHES, *names.OF_GANGS, *names.RESULTS})
+    assert sorted(once) == sorted({*names.WISHES, *names.NOTED, *names.RESULTS})
     assert [key for key in once if told.count(key) > 1] == [names.POLICY], "which has three rows"
     assert sorted(key for row in GANGS for key in row.keys) == sorted(names.OF_GANGS)
 
@@ -98,7 +99,7 @@ def test_names_on_other_objects_are_told_in_architecture() -> None:
     text = (REPO / "ARCHITECTURE.md").read_text("utf-8").partition("## Names that must not change")[2]
     told = re.findall(r"`(gpu\.topology/[^`]+)`", text.partition("\n## ")[0])
     own = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(names.PREFIX)}
-    others = own - {*names.WISHES, *names.OF_GANGS, *names.RESULTS, *names.NOTES, names.PREFIX}
+    others = own - {*names.WISHES, *names.NOTED, *names.RESULTS, *names.NOTES, names.PREFIX}
     others.remove(names.CONFIG_API_VERSION)
     assert sorted(told) == sorted({*others, names.GATE, names.PREFIX + "translate"})
     readme = (REPO / "README.md").read_text("utf-8")

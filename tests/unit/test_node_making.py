@@ -7,89 +7,22 @@ import functools
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from dradriver.node.claims.lock import locked, take
-from dradriver.node.claims.prepare import Preparer
-from dradriver.node.devices.made import Made, MadeLedger
-from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
 from dradriver.node.threads import Thread
-from dradriver.topology.machine import MigProfile
-from tests.fakes.node import claim, edits, eventually, result, uuid
-from tests.fakes.parts import PROFILE, PROFILES, Halves, half
-from tests.fakes.preparing import World
-
-Asked = tuple[str, str, str]
-
-
-class Gpus(SimulatedGpu):
-    """Simulated GPUs that a test can hold up."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.go_on = threading.Event()
-        self.go_on.set()
-        self.working = threading.Event()
-
-    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        self.working.set()
-        self.go_on.wait(timeout=30)
-        return super().create_gpu_instance(gpu, profile, start)
-
-
-class Sliced(World):
-    """A world whose GPUs 0 to 3 are in MIG mode."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.gpus = Gpus(folder / "hardware.json")
-        for i in range(4):
-            with self.gpus.state(uuid(i)) as state:
-                state.mig = True
-        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
-
-    def another(self) -> Preparer:
-        """An instance whose process is another: it has a thread of its own for the hardware."""
-        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
-        return self.preparer()
-
-    def opened(self, name: str) -> int:
-        """How many hold one of the state folder's locks, or wait for it."""
-        there = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
-        return sum(path.is_symlink() and Path(os.readlink(path)).name == name for path in there)
-
-    def halves(self, name: str, *parts: tuple[int, int]) -> Asked:
-        results = [result("gpu", half(uuid(gpu), start)) for gpu, start in parts]
-        return self.put(claim(name, results=results))
-
-    @property
-    def made(self) -> dict[str, Made]:
-        ledger = MadeLedger(self.folder / "state" / "made")
-        return {key: entry.value for key, entry in ledger.read().items()}
-
-    @property
-    def instances(self) -> dict[int, list[int]]:
-        """Starts of the instances by GPU."""
-        found = {i: sorted(start for _, start in self.gpus.gpu_instances(uuid(i)).values()) for i in range(4)}
-        return {gpu: starts for gpu, starts in found.items() if starts}
-
-    def nothing(self) -> bool:
-        return (self.made, self.instances, self.specs, self.checkpoint) == ({}, {}, {}, [])
+from tests.fakes.making import Sliced, env, left_by_a_kill, patient
+from tests.fakes.node import claim, edits, eventually, uuid
+from tests.fakes.parts import PROFILE, PROFILES
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Sliced:
     return Sliced(tmp_path)
-
-
-def env(prepared: Any) -> list[str]:
-    return [word for device in prepared.devices for word in device.edits.env if word.startswith("MIG=")]
 
 
 async def test_what_is_made_is_noted_given_and_undone(world: Sliced) -> None:
@@ -210,84 +143,6 @@ async def test_calls_for_a_claim_do_not_cross_and_those_for_others_do(world: Sli
     assert world.instances == {}
 
 
-async def test_what_was_made_for_a_claim_whose_entry_is_damaged_stays(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    (world.folder / "state" / "claims" / "uid-c.json").write_text("damaged")
-    preparer = world.preparer()
-    await preparer.recover()
-    await preparer.clean()
-    assert world.instances == {0: [0]}
-    await preparer.unprepare("uid-c")
-    assert world.nothing()
-
-
-async def test_an_entry_of_what_was_made_that_is_damaged_is_written_anew_from_the_claims(world: Sliced) -> None:
-    asked = world.halves("c", (0, 0), (0, 4))
-    done = await world.preparer().prepare(*asked)
-    before = world.made
-    for key in before:
-        (world.folder / "state" / "made" / f"{key}.json").write_text("damaged")
-    preparer = world.preparer()
-    await preparer.recover()
-    assert (world.made, len(world.specs)) == (before, 1)
-    assert await preparer.prepare(*asked) == done
-    await preparer.unprepare("uid-c")
-    assert world.nothing()
-    assert list((world.folder / "state" / "made").iterdir()) == []
-
-
-async def test_an_entry_that_was_set_aside_and_not_yet_written_anew_still_is(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    entry = world.folder / "state" / "made" / "uid-c.0.json"
-    entry.rename(f"{entry}.corrupt-1")
-    await world.preparer().unprepare("uid-c")
-    assert world.nothing()
-
-
-async def test_of_a_claim_that_is_being_given_back_it_is_an_intent(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    with world.gpus.state(uuid(0)) as state:
-        state.users = {4711: (world.made["uid-c.0"].done or {})["mig"]}
-    with pytest.raises(ClaimError, match="cannot be undone"):
-        await world.preparer().unprepare("uid-c")
-    (world.folder / "state" / "made" / "uid-c.0.json").write_text("damaged")
-    await world.preparer().recover()
-    assert (world.made["uid-c.0"].done, world.specs) == (None, {})
-
-
-async def test_what_was_undone_already_is_not_written_anew(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    (world.folder / "state" / "made" / "uid-c.0.json").unlink()  # as a kill in the midst of unprepare leaves it
-    await world.preparer().recover()
-    assert (world.made, world.specs) == ({}, {})
-
-
-async def test_a_damaged_entry_of_no_claim_keeps_nobody_from_anything(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    for name in ("nobodys.json", "uid-d.0.json", "uid-c.7.json"):
-        (world.folder / "state" / "made" / name).write_text("damaged")
-    await world.preparer().recover()
-    await world.preparer().unprepare("uid-c")
-    assert world.nothing()
-
-
-async def test_nor_is_an_entry_that_a_newer_agent_beside_this_one_just_wrote(world: Sliced) -> None:
-    preparer = world.preparer()
-    await preparer.prepare(*world.halves("c", (0, 0)))
-    entry = world.folder / "state" / "made" / "uid-c.0.json"
-    entry.write_text(newer := entry.read_text().replace('"version":1', '"version":2'))
-    await preparer.recover()
-    assert [path.read_text() for path in entry.parent.iterdir()] == [newer]
-
-
-async def test_nor_is_what_another_boot_made(world: Sliced) -> None:
-    await world.preparer().prepare(*world.halves("c", (0, 0)))
-    (world.folder / "state" / "made" / "uid-c.0.json").write_text("damaged")
-    world.boot = "boot-2"
-    await world.preparer().recover()
-    assert world.made == {}
-
-
 async def test_a_part_has_processes_of_others_beside_it(world: Sliced) -> None:
     world.processes = {uuid(0): [4711]}
     assert env(await world.preparer().prepare(*world.halves("c", (0, 0))))
@@ -299,13 +154,6 @@ async def test_what_cannot_be_made_leaves_nothing_of_the_claim(world: Sliced) ->
         await patient(world).prepare(*world.halves("c", (0, 0), (0, 4), (1, 0)))
     assert world.instances == {1: [0]}
     assert (world.made, world.specs, world.checkpoint) == ({}, {}, [])
-
-
-def patient(world: Sliced) -> Preparer:
-    """A preparer that tries once."""
-    preparer = world.preparer()
-    preparer._budget_s = 0.0
-    return preparer
 
 
 async def test_a_part_in_use_stays_prepared_until_it_is_not(world: Sliced) -> None:
@@ -335,50 +183,6 @@ async def test_parts_of_one_gpu_have_an_owner_each_and_a_whole_gpu_none_beside_t
         with pytest.raises(DeviceBusyError, match="is still held by claim default/"):
             await preparer.prepare(*taken)
     assert world.instances == {0: [0, 4]}
-
-
-async def left_by_a_kill(world: Sliced, *, boot: str, done: bool) -> None:
-    """A part that was intended, made, and not answered."""
-    halves = Halves()
-    intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0))
-    made = halves.make(world.gpus, intent)
-    MadeLedger(world.folder / "state" / "made").write(msgspec.structs.replace(intent, done=made) if done else intent)
-
-
-@pytest.mark.parametrize("done", [True, False])
-async def test_what_a_killed_agent_made_for_nobody_is_undone_at_the_next_start(world: Sliced, done: bool) -> None:
-    await left_by_a_kill(world, boot=world.boot, done=done)
-    with pytest.raises(DeviceBusyError, match="being made or undone"):
-        await patient(world).prepare(*world.halves("other", (0, 4)))
-    await world.preparer().recover()
-    assert list(world.made) == ["uid-c.0"]  # the start of an agent waits for no driver
-    await world.preparer().clean()
-    assert world.nothing()
-
-
-@pytest.mark.parametrize("done", [True, False])
-async def test_the_claim_itself_is_made_anew_over_it(world: Sliced, done: bool) -> None:
-    await left_by_a_kill(world, boot=world.boot, done=done)
-    assert env(await patient(world).prepare(*world.halves("c", (0, 4))))
-    assert world.instances == {0: [4]}
-
-
-async def test_after_a_reboot_what_was_made_is_forgotten_and_made_anew(world: Sliced) -> None:
-    asked = world.halves("c", (0, 4))
-    await world.preparer().prepare(*world.put(claim("whole", [5])))
-    await world.preparer().prepare(*asked)
-    world.gpus.reboot()
-    with world.gpus.state(uuid(0)) as state:
-        state.mig = True
-    world.boot = "boot-2"
-    preparer = world.preparer()
-    await preparer.recover()
-    assert (world.made, world.checkpoint) == ({}, ["uid-c.json", "uid-whole.json"])
-    assert list(world.specs) == ["gpu.topology-claim_uid-whole.json"]
-    assert env(await preparer.prepare(*asked))
-    assert (world.instances, world.made["uid-c.0"].boot) == ({0: [4]}, "boot-2")
-    await preparer.unprepare("uid-c")
-    assert world.instances == {}
 
 
 async def test_two_instances_change_hardware_one_after_the_other(world: Sliced) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.objects import Node
 from dradriver.api.policies.model import DEFAULTS, GpuRule
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
@@ -21,85 +17,9 @@ from dradriver.node import metrics
 from dradriver.node.discovery.simulated import without
 from dradriver.node.publishing import changing
 from dradriver.node.publishing import publisher as module
-from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology import profiles
-from dradriver.topology.machine import Machine
-from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import NODE, Object, claim, device, eventually, machine, result, uuid
-
-SLICE = slices.slice_name(0, NODE)
-
-
-class Stage:
-    """A publisher that runs, and what it looks at."""
-
-    def __init__(self, api: FakeApiServer, client: Client, **more: Any) -> None:
-        self.api = api
-        self.machine: Machine = machine()
-        self.registered = True
-        self.taints: dict[str, list[Object]] = {}
-        self.lacked: list[tuple[str, str]] = []
-        self.mig_off: list[str] = []
-        self.publisher = Publisher(
-            client,
-            node=NODE,
-            machine=lambda: self.machine,
-            registered=lambda: self.registered,
-            taints=lambda: self.taints,
-            lacks=self.lacks,
-            mig_off=self.said_off,
-            **more,
-        )
-
-    async def lacks(self, node: Node, what: str) -> None:
-        self.lacked.append((node.metadata.name, what))
-
-    async def said_off(self, node: Node, message: str) -> None:
-        assert node.metadata.name == NODE
-        self.mig_off.append(message)
-
-    def node(self, uid: str = "node-uid", **allocatable: str) -> None:
-        self.api.put(NODES, {"metadata": {"name": NODE, "uid": uid}, "status": {"allocatable": allocatable}})
-
-    def register(self, registered: bool = True) -> None:
-        self.registered = registered
-        self.publisher.registration_changed()
-
-    @property
-    def slices(self) -> list[Object]:
-        return self.api.objects(RESOURCE_SLICES)
-
-    @property
-    def generations(self) -> list[int]:
-        return [obj["spec"]["pool"]["generation"] for obj in self.slices]
-
-    def writes(self) -> list[str]:
-        sent = (r for r in self.api.requests if r.method != "GET" and "resourceslices" in r.path)
-        return [r.method for r in sent if "dryRun" not in r.query]
-
-    async def settled(self, *, devices: int | None) -> None:
-        """Wait for slices with so many devices, or for none."""
-
-        def holds() -> bool:
-            found = [len(obj["spec"]["devices"]) for obj in self.slices]
-            return self.publisher.settled and found == ([] if devices is None else [devices])
-
-        await eventually(holds)
-
-
-@contextlib.asynccontextmanager
-async def stage(*, registered: bool = True, **more: Any) -> AsyncIterator[Stage]:
-    async with FakeApiServer() as api, Client(api.config, user_agent="test") as client:
-        made = Stage(api, client, **more)
-        made.registered = registered
-        made.node()
-        task = asyncio.create_task(made.publisher.run())
-        try:
-            yield made
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+from tests.fakes.stage import SLICE, Stage, stage, taint, tainted
 
 
 async def test_a_registered_node_is_published_once_and_whole() -> None:
@@ -277,128 +197,6 @@ async def test_a_flag_publishes_beside_a_device_plugin() -> None:
         await on.settled(devices=8)
 
 
-async def test_fields_that_the_api_server_drops_are_said_once_and_not_fought(caplog: pytest.LogCaptureFixture) -> None:
-    async with stage(registered=False) as on:
-        create = on.api.store.create
-
-        def forgetful(where: Any, namespace: str, obj: Object, **more: Any) -> Object:
-            for device in obj.get("spec", {}).get("devices", []):
-                device.get("attributes", {}).pop("nvlinkDomain", None)
-            return create(where, namespace, obj, **more)
-
-        on.api.store.create = forgetful  # type: ignore[method-assign]
-        on.register()
-        await on.settled(devices=8)
-        for _ in range(3):
-            on.api.remove(RESOURCE_SLICES, SLICE)
-            await eventually(lambda: not on.publisher.published)
-            on.register()
-            await on.settled(devices=8)
-        lists = len(on.api.requests)
-        on.publisher.poke()
-        await eventually(lambda: len(on.api.requests) > lists)
-        await on.settled(devices=8)
-        assert on.writes() == ["POST"] * 4
-        assert caplog.text.count("does not keep these fields") == 1
-        assert "spec.devices[0].attributes.nvlinkDomain" in caplog.text
-
-
-async def test_trouble_with_the_api_server_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
-    async with stage() as on:
-        await on.settled(devices=8)
-        on.api.fail(method="PUT", status=403, reason="Forbidden", times=2)
-        on.api.fail(method="PUT", status=409, reason="Conflict")
-        on.machine = without(machine(), {"2"})
-        on.publisher.poke()
-        await on.settled(devices=7)
-        assert on.writes() == ["POST"] + ["PUT"] * 4
-
-
-async def test_a_long_outage_does_not_make_it_wait_ever_longer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(module, "_LAST_RETRY_S", 0.004)
-    async with stage() as on:
-        await on.settled(devices=8)
-        on.api.fail(method="PUT", status=500, times=6)
-        on.machine = without(machine(), {uuid(2)})
-        on.publisher.poke()
-        await on.settled(devices=7)
-    waits = [record.args[0] for record in caplog.records if isinstance(record.args, tuple) and "again in" in record.msg]
-    assert waits == [0.001, 0.002, 0.004, 0.004, 0.004, 0.004]
-
-
-async def test_nothing_is_published_before_the_server_has_said_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
-    async with stage(registered=False) as on:
-        refusals = on.api.fail(method="POST", status=500, reason="InternalError", times=3)
-        on.register()
-        await on.settled(devices=8)
-        assert refusals.hits == 3
-        assert on.writes() == ["POST"]
-        assert on.lacked == []
-
-
-async def test_a_server_that_calls_the_fields_invalid_can_do_none_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    async with stage(registered=False) as on:
-        on.api.fail(method="POST", status=422, reason="Invalid", message="sharedCounters: Forbidden")
-        on.register()
-        await on.settled(devices=8)
-        assert on.lacked == [(NODE, "taints"), (NODE, "shares"), (NODE, "counters")]
-        assert "sharedCounters: Forbidden" in caplog.text
-
-
-async def test_a_server_that_was_upgraded_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ASK_AGAIN_S", 0.01)
-    async with stage(registered=False) as on:
-        on.api.store.lacks = {"taints"}
-        on.taints = {uuid(2): [taint()]}
-        on.register()
-        await on.settled(devices=7)
-        on.api.store.lacks = set()
-        await on.settled(devices=8)
-        assert tainted(on) == {device(2): [taint()]}
-        assert on.lacked == [(NODE, "taints")]
-
-
-async def test_a_server_that_forgets_a_field_after_it_was_asked_is_found_out() -> None:
-    async with stage() as on:
-        await on.settled(devices=8)
-        on.api.store.lacks = {"taints"}  # rolled back
-        on.taints = {uuid(2): [taint()]}
-        on.publisher.poke()
-        await on.settled(devices=7)
-        assert on.lacked == [(NODE, "taints")]
-
-
-async def test_two_versions_that_disagree_do_not_write_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    async with stage() as on, Client(on.api.config, user_agent="other") as client:
-        await on.settled(devices=8)
-        other = Stage(on.api, client)
-        other.machine = without(machine(), {"2"})
-        task = asyncio.create_task(other.publisher.run())
-        await eventually(lambda: caplog.text.count("somebody else keeps changing") == 2)
-        spent = len(on.writes())
-        assert spent <= 2 * (1 + module.REPAIRS_AT_ONCE)
-        for devices, lost in ((6, {"3", "4"}), (5, {"3", "4", "5"})):
-            on.machine = without(machine(), lost)  # what the machine says is written at once all the same
-            on.publisher.poke()
-            await eventually(lambda devices=devices: len(on.slices[0]["spec"]["devices"]) == devices)  # type: ignore[misc]
-        assert len(on.writes()) <= spent + 4
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def taint(at: str = "2026-01-01T00:00:00Z", effect: str = "NoSchedule") -> Object:
-    return {"key": "gpu.topology/xid", "value": "79", "effect": effect, "timeAdded": at}
-
-
-def tainted(on: Stage) -> dict[str, list[Object]]:
-    return {d["name"]: d["taints"] for d in on.slices[0]["spec"]["devices"] if "taints" in d}
-
-
 async def test_taints_come_and_go_and_keep_their_time_over_a_restart() -> None:
     async with stage() as on:
         await on.settled(devices=8)
@@ -429,20 +227,6 @@ async def test_a_gpu_that_pods_shall_keep_off_is_in_no_group_and_only_noted_faul
         }
         assert groups[device(2)] == []
         assert "nvlinkGroup2" in groups[device(3)]
-
-
-async def test_where_the_api_server_keeps_no_taints_the_gpu_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    async with stage(registered=False) as on:
-        on.api.store.lacks = {"taints"}
-        on.taints = {uuid(2): [taint()], uuid(3): [taint(effect="None")]}
-        on.register()
-        await on.settled(devices=7)
-        assert device(2) not in {d["name"] for d in on.slices[0]["spec"]["devices"]}
-        assert caplog.text.count("the API server keeps no taints") == 1
-        assert on.lacked == [(NODE, "taints")]
-        on.taints = {}
-        on.publisher.poke()
-        await on.settled(devices=8)
 
 
 async def test_that_mig_mode_must_be_turned_on_is_said_once_for_each_gpu(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from dradriver.node.publishing import publisher as module
 from dradriver.topology.machine import Machine
 from tests.fakes.instances import in_mig_mode
 from tests.fakes.node import eventually, machine
-from tests.unit.test_node_publisher import Stage, stage, taint
+from tests.fakes.stage import Stage, stage, taint
 
 STATIC = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(mig="static"),))
 

@@ -5,85 +5,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
-from dradriver.errors import DriverError
-from dradriver.node.discovery import ctk, toolkit
+from dradriver.node.discovery import toolkit
 from dradriver.node.discovery.specification import read_all
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.errors import NotYetError
-from dradriver.topology.machine import Gpu, Machine
-from tests.fakes.node import machine, uuid
+from tests.fakes.node import uuid
 from tests.fakes.toolkit import VERSIONS, Ctk, management, specification
-
-WHOLE = machine()
-Object = dict[str, Any]
-
-
-class Host:
-    """A host's file system with a CDI folder that a runtime reads."""
-
-    def __init__(self, root: Path, driver_root: str = "") -> None:
-        self.root = root
-        self.cdi = root / "var/run/cdi"
-        self.now = 0.0
-        self.ctk: Ctk | None = None
-        self.base = BaseSpecification(
-            cdi_root=self.cdi,
-            host_root=root,
-            driver_root=root / driver_root,
-            run=lambda *words: self.ctk.run(*words) if self.ctk else ctk.run(*words),
-            clock=lambda: self.now,
-        )
-
-    def put(self, path: str, spec: Object) -> Path:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(spec) if path.endswith("json") else yaml.safe_dump(spec))
-        return file
-
-    @property
-    def made(self) -> Object:
-        found: Object = json.loads((self.cdi / toolkit.FILE).read_text())
-        return found
+from tests.fakes.toolkit_host import WHOLE, Host, in_mig_mode, nodes, swapped
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
-
-
-def nodes(spec: Object) -> dict[str, str]:
-    """The GPU's node of each device, on the host."""
-    devices = [one for one in spec["devices"] if one["name"] != toolkit.DRIVER]
-    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in devices}
-    return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
-
-
-def changed(whole: Machine, **gpus: Gpu) -> Machine:
-    return msgspec.structs.replace(whole, gpus=tuple(gpus.get(f"g{gpu.index}", gpu) for gpu in whole.gpus))
-
-
-def swapped() -> Machine:
-    """The machine with two minors exchanged, as after a GPU was found later than its neighbour."""
-    first, second = WHOLE.gpus[:2]
-    return changed(
-        WHOLE,
-        g0=msgspec.structs.replace(first, minor=second.minor),
-        g1=msgspec.structs.replace(second, minor=first.minor),
-    )
-
-
-def in_mig_mode(*indices: int) -> Machine:
-    return changed(WHOLE, **{f"g{i}": msgspec.structs.replace(WHOLE.gpus[i], mig=()) for i in indices})
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -408,57 +349,3 @@ def test_what_is_no_specification_of_gpus_counts_for_nothing(name: str, text: st
     assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
     found = list(read_all([host.cdi]))
     assert [one.source for one in found] == [str(host.cdi / name)] * (name == "index.yaml")
-
-
-STATIC = """
-#include <stdio.h>
-int main(int count, char **words) {
-    if (count == 1) { fprintf(stderr, "one\\nlast words\\n"); return 3; }
-    for (int i = 0; i < count; i++) puts(words[i]);
-    FILE *file = fopen("/inside", "r");
-    puts(file ? "in the root" : "outside");
-    return 0;
-}
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
-def test_a_command_runs_with_the_hosts_root_as_its_own(tmp_path: Path) -> None:
-    source = tmp_path / "ctk.c"
-    source.write_text(STATIC)
-    done = subprocess.run(["cc", "-static", str(source), "-o", str(tmp_path / "ctk")], check=False, timeout=60)
-    if done.returncode:
-        pytest.skip("no static C library")
-    (tmp_path / "inside").touch()
-    assert ctk.run(tmp_path, ["/ctk", "cdi"]) == b"/ctk\ncdi\nin the root\n"
-    with pytest.raises(DriverError, match=r"/ctk cdi generate failed \(3\): last words"):
-        ctk.run(tmp_path, ["/ctk"])
-    with pytest.raises(DriverError, match="/none"):
-        ctk.run(tmp_path, ["/none"])
-
-
-def script(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "nvidia-ctk"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.mark.parametrize("where", ["", ">&2"])
-def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) -> None:
-    with pytest.raises(DriverError, match=f"it prints more than {ctk.MOST_BYTES} bytes"):
-        ctk.run(Path("/"), [script(tmp_path, f"exec yes {where}")])
-
-
-def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctk, "_TIMEOUT_S", 0.5)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    hold = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        with pytest.raises(DriverError, match="timed out"):
-            ctk.run(Path("/"), [script(tmp_path, f"sleep 60 >{pipe} & exec sleep 60")])
-        os.set_blocking(hold, True)
-        assert os.read(hold, 1) == b""  # once nobody can write any more
-    finally:
-        os.close(hold)

@@ -1,60 +1,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from dradriver.topology import nccl, profiles
-from dradriver.topology.machine import Machine, NumaNode
-from dradriver.topology.nccl.notes import Finding
+from dradriver.topology import nccl
+from dradriver.topology.machine import NumaNode
 from dradriver.topology.nccl.rules import RULES
-from tests.paths import SHARED_DATA
-
-FOLDER = SHARED_DATA / "nccl_xml"
-
-GOOD = """\
-<!-- a comment first is fine -->
-<system version="1">
-  <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
-    <pci busid="0000:01:00.0" class="0x060400" vendor="0x1000" device="0xc030" subsystem_vendor="0x1000" \
-subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
-      <pci busid="0000:03:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
-    </pci>
-  </cpu>
-  <cpu numaid="1"/>
-</system>
-"""
-BOTH = GOOD.replace(
-    '<cpu numaid="1"/>',
-    '<cpu numaid="1"><pci busid="0000:81:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/></cpu>',
-)
-LINKED = re.sub(
-    r'(busid="0000:0(.):00.0" class="0x030200") link_speed="32.0 GT/s PCIe" link_width="16"/>',
-    lambda m: f'{m[1]}><gpu><nvlink target="0000:0{5 - int(m[2])}:00.0" count="4" tclass="0x030200"/></gpu></pci>',
-    GOOD,
-)
-NET = GOOD.replace(
-    'busid="0000:03:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>',
-    'busid="0000:03:00.0" class="0x020700" vendor="0x15b3" device="0x1021" subsystem_vendor="0x15b3" '
-    'subsystem_device="0x0001" link_speed="32.0 GT/s PCIe" link_width="16"><nic><net name="mlx5_0"/></nic></pci>',
-)
-
-SWITCHED = re.sub(
-    r'target="0000:0[23]:00.0" (count="4") tclass="0x030200"', r'target="0000:0a:00.0" \1 tclass="0x068000"', LINKED
-)
-
-
-def swap(base: str, old: str, new: str) -> str:
-    assert old in base
-    return base.replace(old, new, 1)
-
-
-def rules(text: str, machine: Machine | None = None) -> list[str]:
-    return [finding.rule for finding in nccl.check(text, machine=machine)]
-
+from tests.fakes.nccl_files import BESIDE_A_MACHINE, BOTH, GOOD, LINKED, NET, SWITCHED, machine_of, rules, swap
 
 # For each rule a file that breaks it, and where: line and column.
 BROKEN: dict[str, tuple[str, int, int]] = {
@@ -164,7 +118,8 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "net-name": (swap(NET, '<net name="mlx5_0"/>', "<net/>"), 6, 183),
     "net-twice": (swap(NET, "<nic>", '<nic><net name="mlx5_0"/>'), 6, 208),
 }  # fmt: skip
-BESIDE_A_MACHINE = {"lacks-gpu", "not-sys", "numa-lacks"}
+
+
 ALSO_BESIDE = {"not-rate", "not-numa"}
 
 
@@ -220,6 +175,8 @@ FINE_AND_IS_NOT: dict[str, str] = {
     "NCCL's own mark on a node": swap(GOOD, 'numaid="1"', 'numaid="1" keep="1"'),
     "a node's number with a leading 0": swap(GOOD, 'numaid="0"', 'numaid="00"'),
 }
+
+
 NOTHING_CHANGES: dict[str, str] = {
     "target of a switch link": BROKEN["switch-target"][0],
     "class of a switch link": BROKEN["switch-class"][0],
@@ -301,40 +258,6 @@ def test_attributes_have_room_beside_those_that_nccl_adds(base: str, tag: str, r
     assert "attributes" in rules(extra(room + 1))
 
 
-def test_half_of_a_devices_lanes_is_seen_beside_its_machine() -> None:
-    text = swap(GOOD, 'busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"',
-                'busid="0000:02:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="8"')  # fmt: skip
-    assert rules(text) == []
-    found = nccl.check(text, machine=machine_of(GOOD))
-    assert [(finding.rule, finding.error) for finding in found] == [("not-rate", True)]
-    assert "24 GB/s over PCIe, but this device has 48" in found[0].problem
-    assert rules(swap(GOOD, "32.0 GT/s PCIe", "32 GT/s"), machine_of(GOOD)) == []  # the same in an old kernel's words
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_width="8"/>', ["not-rate"]),  # the speed is /sys's
-        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="16.0 GT/s PCIe"/>', ["not-rate"]),
-        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', "/>", []),
-        (' link_speed="32.0 GT/s PCIe" link_width="16"/>', ' link_speed="" link_width="16"/>',
-         ["not-rate", "speed-empty"]),
-    ],
-)  # fmt: skip
-def test_a_rate_is_compared_as_nccl_completes_it(old: str, new: str, found: list[str]) -> None:
-    assert sorted(rules(swap(GOOD, old, new), machine_of(GOOD))) == found
-
-
-@pytest.mark.parametrize("lanes", ["8", "32"])
-def test_a_rate_may_be_too_high_as_well(lanes: str) -> None:
-    wide = GOOD.replace('link_width="16"', f'link_width="{lanes}"')
-    assert rules(wide, machine_of(GOOD)) == ["not-rate"] * 3
-
-
-def test_ids_that_a_file_does_not_have_are_none_of_another_device() -> None:
-    assert rules(swap(GOOD, ' vendor="0x1000"', ""), machine_of(GOOD)) == []
-
-
 def test_the_last_number_that_nccl_takes_is_taken() -> None:
     def with_elements(count: int) -> str:
         nics = ["<nic/>" * (count // 10), "<nic/>" * (count - count // 10 * 9)]
@@ -382,11 +305,6 @@ def test_nccl_looks_below_no_device_of_another_class(kind: str) -> None:
     assert "pcilink-place" not in rules(swap(GOOD, "    </pci>", '<pcilink target="0000:81:00.0"/></pci>'))
 
 
-def test_a_device_on_no_node_in_the_file_is_on_none_beside_its_machine() -> None:
-    text = GOOD.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')
-    assert "not-numa" not in rules(text, machine_of(GOOD))
-
-
 def test_letters_of_several_bytes_are_long_earlier() -> None:
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 126 + '"')) == []
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 127 + '"')) == ["long-value"]
@@ -421,23 +339,6 @@ def test_either_half_of_a_rate_is_needed_above_a_net(name: str) -> None:
     assert "no-speed" in rules(re.sub(rf' {name}="[^"]*"', "", NET, count=1))
 
 
-def test_a_profile_without_a_tree_has_its_gpus_rates() -> None:
-    profile = profiles.load("hgx-h100")
-    text = nccl.write(profile)
-    gpu = re.compile(r'(class="0x030200"[^>]*link_width=")16')
-    assert rules(text, profile) == []
-    assert rules(gpu.sub(r"\g<1>8", text), profile) == ["not-rate"] * 8
-
-
-def test_a_gpu_below_another_node_is_seen_beside_its_machine() -> None:
-    true = machine_of(BOTH)
-    turned = BOTH.replace('numaid="0"', 'numaid="x"').replace('numaid="1"', 'numaid="0"').replace('"x"', '"1"')
-    found = [finding for finding in nccl.check(turned, machine=true) if finding.error]
-    assert [(f.rule, f.line) for f in found] == [("not-numa", 5), ("not-numa", 6), ("not-numa", 9)]
-    assert found[0].cure == 'put it below <cpu numaid="0">'
-    assert rules(BOTH, true) == []
-
-
 def test_good_files_have_no_findings() -> None:
     indented = GOOD.replace("\n", "\r\n").replace(' affinity="', '  affinity="')  # CRLF and two blanks are fine
     for text in (GOOD, indented, GOOD.replace("/>", " />"), GOOD.replace("\n", "")):
@@ -447,73 +348,9 @@ def test_good_files_have_no_findings() -> None:
     assert rules(switched) == ["believed"]
 
 
-def test_what_repeats_is_said_once_with_the_number_of_places() -> None:
-    text = LINKED.replace("<gpu>", '<gpu dev="0">')
-    found = [f for f in nccl.check(text) if f.rule == "override"]
-    assert len(found) == 1
-    assert found[0].problem == "dev overrides NVML's number, which starts at 0 in a container (2 places)"
-
-
-@pytest.mark.parametrize("tag", ['<cpu numaid="0"/>', "<cpu a=b/>", '<cpu a="1" a="1"/>', "<{n}/>"])
-def test_a_file_full_of_faults_is_told_in_a_few_lines(tag: str) -> None:
-    text = '<system version="1">' + "".join(tag.replace("{n}", f"x{n}") for n in range(20_000)) + "</system>"
-    found = nccl.check(text)
-    assert len(found) < 300
-    assert any(re.search(r"\((19|20)[0-9]{3} places\)", finding.problem) for finding in found)
-
-
-def test_what_stands_in_a_file_is_not_told_whole() -> None:
-    for text in (swap(GOOD, '"0000000f"', '"' + "x" * 900_000 + '"'), swap(GOOD, '"0000000f"', "x" * 900_000)):
-        assert max(len(finding.problem) + len(finding.cure) for finding in nccl.check(text)) < 600
-
-
-def test_findings_come_by_line_and_column_and_tell_errors_from_warnings() -> None:
-    found = nccl.check(swap(LINKED, 'count="4"', 'count="600"').replace("  <cpu", "\t<cpu"))
-    assert [(f.line, f.column) for f in found] == sorted((f.line, f.column) for f in found)
-    assert {f.rule: f.error for f in found} == {
-        "tab": True, "count-most": True, "believed": False, "links-most": True, "one-way": True,
-    }  # fmt: skip
-
-
 def test_a_good_bridge_that_the_cloud_invented_needs_no_ids() -> None:
     text = swap(NET, "0000:01:00.0", "ffff:ff:01.0").replace(' vendor="0x1000" device="0xc030"', "")
     assert rules(text) == ["net"]
-
-
-VENDORS_FILES: dict[str, set[str]] = {
-    "aws-p4d-24xl-topo": set(),
-    "azure-ndv4-topo": set(),
-    "nebius-h100-vm": {"net"},
-    "azure-ncv4-topo": {"speed-empty", "override", "own-note", "believed", "to-itself", "net"},
-    "azure-ncv4-graph": {"graph"},
-    "simllm-hgx-h200-8x-vastai": {"host-hash", "override", "own-note", "believed", "net", "net-twice"},
-    "simllm-perlmutter-a100-4x": {"host-hash", "override", "own-note", "believed", "net"},
-}
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", VENDORS_FILES)
-def test_files_that_work_have_no_errors_and_dumps_have_another_host(name: str) -> None:
-    found = nccl.check((FOLDER / f"{name}.xml").read_text())
-    assert {finding.rule for finding in found} == VENDORS_FILES[name]
-    assert {finding.rule for finding in found if finding.error} == VENDORS_FILES[name] & {"graph", "host-hash"}
-
-
-def machine_of(text: str, change: Callable[[Machine], Machine] = lambda machine: machine) -> Machine:
-    return change(nccl.read(text, name="box"))
-
-
-def test_a_file_is_compared_with_the_machine_that_it_is_for() -> None:
-    truth = machine_of(GOOD, lambda m: msgspec.structs.replace(m, numa=(*m.numa, NumaNode(id=2))))
-    found: dict[str, Finding] = {
-        finding.rule: finding
-        for finding in nccl.check(GOOD.replace("0xc030", "0xc010").replace("0000:03:", "0000:04:"), machine=truth)
-    }
-    assert set(found) == BESIDE_A_MACHINE
-    assert found["not-sys"].cure == 'write device="0xc030"'
-    assert found["lacks-gpu"].problem.startswith("GPU1 (0000:03:00.0) is not in the file")
-    assert found["numa-lacks"].problem.startswith("no <cpu> for NUMA node 2, which the machine has")
-    assert rules(GOOD, machine_of(GOOD)) == []
 
 
 @pytest.mark.parametrize(

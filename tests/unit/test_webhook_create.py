@@ -191,6 +191,16 @@ def test_a_bad_annotation_is_refused_with_what_to_write(annotations: dict[str, s
         assert part in message
 
 
+def test_words_without_effect_are_noted_and_only_those_that_are_said_are_warned_of() -> None:
+    verdict = admit(pod(4, annotations={names.GANG: "auto", names.IDLE_TIMEOUT: "30m"}))
+    assert verdict.warnings == [
+        "gpu.topology/gang: noted only; for now the pods of a job are placed one by one",
+        "gpu.topology/idle-timeout: noted only; for now a pod keeps its GPUs until it ends",
+    ]
+    assert noted(verdict.admitted).idle_timeout_s == 1800
+    assert admit(pod(4, annotations=NVLINK)).warnings == []
+
+
 def test_a_pod_that_asks_for_nothing_or_too_much_is_refused() -> None:
     assert "nvidia.com/gpu: <count>" in refusal(None)
     assert "32 at most" in refusal(33)

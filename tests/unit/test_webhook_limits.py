@@ -25,6 +25,8 @@ def environment(**variables: str) -> list[dict[str, str]]:
         ("NCCL_TOPO_FILE", "/etc/topo.xml", "NCCL_TOPO_FILE"),
         ("NVIDIA_VISIBLE_DEVICES", "all", "belong to other pods"),
         ("CUDA_VISIBLE_DEVICES", "0", "hide GPUs"),
+        ("NCCL_P2P_DISABLE", "1", "uses no NVLink"),
+        ("NCCL_P2P_LEVEL", "LOC", "uses no NVLink"),
     ],
 )
 def test_harmful_variables_are_warned_about(name: str, value: str, part: str) -> None:
@@ -39,6 +41,7 @@ def test_good_variables_are_not_warned_about() -> None:
     sent = pod(1, annotations=NVLINK)
     sent["spec"]["containers"][0]["env"] = [
         *environment(NCCL_ALGO="allreduce:^tree;ring,NVLSTree", NCCL_PROTO="Simple,LL", NVIDIA_VISIBLE_DEVICES="void"),
+        *environment(NCCL_P2P_DISABLE="0", NCCL_P2P_LEVEL="NVL"),
         {"name": "NCCL_DEBUG", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
     assert admit(sent).warnings == []
@@ -48,6 +51,16 @@ def test_a_privileged_container_is_warned_about() -> None:
     sent = pod(1, annotations=NVLINK)
     sent["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert "sees every GPU" in admit(sent).warnings[0]
+
+
+def test_a_result_that_was_meant_as_a_wish_is_warned_about() -> None:
+    sent = pod(4, annotations={names.BANDWIDTH: "100", names.NODE: "n1", names.SCORE: "100"})
+    verdict = admit(sent)
+    assert [warning.partition(";")[0] for warning in verdict.warnings] == [
+        f"{key}: the driver writes it, and yours is dropped" for key in (names.BANDWIDTH, names.NODE)
+    ]
+    assert names.MIN_BANDWIDTH in verdict.warnings[0]
+    assert names.BANDWIDTH not in verdict.admitted["metadata"]["annotations"]
 
 
 def test_warnings_are_short_and_on_one_line() -> None:

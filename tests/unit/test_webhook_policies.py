@@ -46,6 +46,16 @@ def test_a_name_of_the_file_is_in_the_note_as_its_words(admin: Admin, words: dic
     assert words.items() <= admitted["metadata"]["annotations"].items(), "the author's words stay as they are"
 
 
+def test_schedulers_that_there_are_not_stand_in_the_file(admin: Admin) -> None:
+    def scheduler(name: str) -> str:
+        sent = defaulted(pod(1, annotations={names.POLICY: "nvlink"}, spec={"schedulerName": name}))
+        return str(admit(sent, policies=admin.file).admitted["spec"]["schedulerName"])
+
+    assert (scheduler("gpu-scheduler"), scheduler("topology")) == ("default-scheduler", "topology")
+    admin.write("schedulers: [topology]")
+    assert (scheduler("gpu-scheduler"), scheduler("topology")) == ("gpu-scheduler", "default-scheduler")
+
+
 def test_a_name_that_is_nowhere_is_refused_with_the_nearest(admin: Admin) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.POLICY: "trian"})), policies=admin.file)
     assert not verdict.allowed

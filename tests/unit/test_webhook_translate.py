@@ -72,6 +72,7 @@ def test_words_count_there_as_everywhere() -> None:
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, "in MiB, as nvidia.com/gpumem: 8192"),
         ({"nvidia.com/vgpu": 1}, "vGPU is for virtual machines and needs NVIDIA's licence server"),
         (
             {"nvidia.com/gpu.shared": 1},
@@ -181,7 +182,7 @@ def template(name: str) -> tuple[Object, str]:
         ("mig-pod", {"cuda-container": ("1g.5gb",)}, []),
         ("gpushare-deployment", {"model-server": Amount(25, 4096)}, []),
         ("ddp-rdma-job", {"pytorch-trainer": 8}, ["privileged"]),
-        ("distributed-job", {"trainer": 4}, ["noted only"]),
+        ("distributed-job", {"trainer": 4}, ["multi-node-policy, max-nodes, min-gpus-per-node: noted only"]),
         ("required-preferred-pod", {"trainer": 8}, ["NCCL_TOPO_FILE", "NCCL_ALGO"]),
     ],
 )

@@ -58,7 +58,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
     most = _largest(candidates, request.gpus, criteria=None, request=request)
     kind = phrases.wanted_gpus(request)
     if most is None:
-        return f"no GPU{' ' + kind if kind else ''} is free"
+        return f"no GPU{' ' + kind if kind else ''} is free{_kinds(groups, request)}"
     if most[0] < request.gpus:
         return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}"
     properties, criteria = phrases.wanted_set(request), ladder.required(request)
@@ -72,6 +72,15 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
             else f"no free GPU has {properties}"
         )
     return f"{nearest}; without {properties} there is a place on {most[1]}"
+
+
+def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
+    """What there is instead, where a product or an architecture was asked for that no node has."""
+    what = "product" if request.product else "architecture" if request.architecture else ""
+    if not what or any(group.suitable(request) for group in groups):
+        return ""
+    have = {getattr(gpu, what) for group in groups for gpu in group.machine.gpus} - {""}
+    return f"; the nodes have {', '.join(sorted(have))}" if have else ""
 
 
 def _largest(

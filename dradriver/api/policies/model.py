@@ -37,6 +37,7 @@ Weight = Annotated[float, Meta(ge=0, le=1000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
 PolicyName = Annotated[str, Meta(pattern=rf"\A{_NAME}\Z", description="a name in lower case, as train-fast")]
+SchedulerName = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", examples=["gpu-scheduler"])]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
 Version = Annotated[  # one that topology.nccl_version reads
     str,
@@ -152,7 +153,10 @@ class Nccl(_Section, frozen=True):
 
 
 class Sections(_Section, frozen=True):
-    """A whole file."""
+    """A whole file.
+
+    ``schedulers`` are names that manifests say and no scheduler has; by default two that articles of the field invent.
+    """
 
     gpus: Annotated[tuple[GpuRule, ...], Meta(max_length=MOST_RULES, description="a list of rules")] = ()
     policies: Annotated[
@@ -161,6 +165,10 @@ class Sections(_Section, frozen=True):
     workloads: Workloads = Workloads()
     weights: Weights = Weights()
     nccl: Nccl = Nccl()
+    schedulers: Annotated[tuple[SchedulerName, ...], Meta(max_length=64, description="a list of names")] = (
+        "gpu-topology-scheduler",
+        "gpu-scheduler",
+    )
 
 
 class Policies(Sections, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import names
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
@@ -33,6 +34,7 @@ GROUPS: Final = {
     "MPIJob": "kubeflow.org",
     "PyTorchJob": "kubeflow.org",
 }
+_OF_PODS: Final = frozenset((*names.WISHES, *names.NOTED))
 _LEFT: Final = (
     "it asks for GPUs by limits and has no word of ours, so it stays as it is; in a namespace labelled "
     "gpu.topology/translate=true (--translate) "
@@ -109,7 +111,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
         result = _pod(head, document, admission, pod.path, pod.manifest, translate)
         yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
     if not found:
-        yield head
+        yield _with_words_of_no_pod(head, document)
 
 
 def _copied(document: Document, admission: Admission) -> _Response:
@@ -178,6 +180,16 @@ def _with_missed(result: Result, document: Document, path: Path) -> Result:
     )
     finding = Finding(line=document.line(("metadata", "annotations", missed)), message=message)
     return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
+
+
+def _with_words_of_no_pod(result: Result, document: Document) -> Result:
+    """Return the result of an object without a pod's template, with a warning where a pod's words stand on it."""
+    key = next((key for key in _words(document.data) if key in _OF_PODS or key.startswith(names.ALIAS_PREFIX)), "")
+    if not key:
+        return result
+    message = f"{plain(key)} stands on the {result.kind}, which has no pod template: write it where its pods get theirs"
+    finding = Finding(line=document.line(("metadata", "annotations", key)), message=message)
+    return msgspec.structs.replace(result, warnings=(finding,))
 
 
 def _words(of: dict[str, Any]) -> list[str]:

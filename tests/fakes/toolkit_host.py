@@ -1,0 +1,72 @@
+"""A host with NVIDIA's container toolkit, and what it makes of the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from dradriver.node.discovery import ctk, toolkit
+from dradriver.node.discovery.toolkit import BaseSpecification
+from dradriver.topology.machine import Gpu, Machine
+from tests.fakes.node import machine
+from tests.fakes.toolkit import Ctk
+
+WHOLE = machine()
+Object = dict[str, Any]
+
+
+class Host:
+    """A host's file system with a CDI folder that a runtime reads."""
+
+    def __init__(self, root: Path, driver_root: str = "") -> None:
+        self.root = root
+        self.cdi = root / "var/run/cdi"
+        self.now = 0.0
+        self.ctk: Ctk | None = None
+        self.base = BaseSpecification(
+            cdi_root=self.cdi,
+            host_root=root,
+            driver_root=root / driver_root,
+            run=lambda *words: self.ctk.run(*words) if self.ctk else ctk.run(*words),
+            clock=lambda: self.now,
+        )
+
+    def put(self, path: str, spec: Object) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(spec) if path.endswith("json") else yaml.safe_dump(spec))
+        return file
+
+    @property
+    def made(self) -> Object:
+        found: Object = json.loads((self.cdi / toolkit.FILE).read_text())
+        return found
+
+
+def nodes(spec: Object) -> dict[str, str]:
+    """The GPU's node of each device, on the host."""
+    devices = [one for one in spec["devices"] if one["name"] != toolkit.DRIVER]
+    first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in devices}
+    return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
+
+
+def changed(whole: Machine, **gpus: Gpu) -> Machine:
+    return msgspec.structs.replace(whole, gpus=tuple(gpus.get(f"g{gpu.index}", gpu) for gpu in whole.gpus))
+
+
+def swapped() -> Machine:
+    """The machine with two minors exchanged, as after a GPU was found later than its neighbour."""
+    first, second = WHOLE.gpus[:2]
+    return changed(
+        WHOLE,
+        g0=msgspec.structs.replace(first, minor=second.minor),
+        g1=msgspec.structs.replace(second, minor=first.minor),
+    )
+
+
+def in_mig_mode(*indices: int) -> Machine:
+    return changed(WHOLE, **{f"g{i}": msgspec.structs.replace(WHOLE.gpus[i], mig=()) for i in indices})

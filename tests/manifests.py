@@ -1,0 +1,70 @@
+"""What a reader may copy: objects, and whether Kubernetes and the webhook take them as they stand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kubernetes_validate
+import msgspec
+import yaml
+
+from dradriver.api import names
+from dradriver.api.annotations import has_wish
+from dradriver.api.objects import Metadata, Pod
+from dradriver.api.templates import Template
+from dradriver.controller.entries import read_wish
+from tests.fakes.admission import admit
+
+Object = dict[str, Any]
+MINORS = ("1.34", "1.36", "1.37")
+
+
+def objects(text: str) -> list[Object]:
+    """Return the documents of a YAML text."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def pod_of(document: Object) -> Object | None:
+    """Return the pod that an object is or leads to."""
+    if document["kind"] == "Pod":
+        return document
+    template = document.get("spec", {}).get("template")
+    if document["kind"] in ("Deployment", "StatefulSet", "Job"):
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x"} | template["metadata"],
+            "spec": template["spec"],
+        }
+    return None
+
+
+def check(document: Object) -> None:
+    """Fail unless an object is strictly valid, and the webhook has nothing to say against it."""
+    for minor in MINORS:
+        kubernetes_validate.validate(document, minor, strict=True)
+    pod = pod_of(document)
+    if pod is not None and has_wish(pod["metadata"].get("annotations", {})):
+        verdict = admit(pod)
+        assert verdict.warnings == []
+        assert verdict.admitted["metadata"]["labels"][names.LABEL] in (names.LABEL_PLACED, names.LABEL_STATIC)
+    if document["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+        verdict = admit(document, path="/validate-claims", kind=document["kind"])
+        assert (verdict.allowed, verdict.warnings) == (True, []), verdict.message
+
+
+def check_together(documents: list[Object]) -> None:
+    """Fail unless pods with words whose GPUs stand in a template beside them can be placed."""
+    kept = {
+        one["metadata"]["name"]: Template(
+            metadata=Metadata(name=one["metadata"]["name"]), spec=json.dumps(one["spec"]).encode()
+        )
+        for one in documents
+        if one.get("kind") == "ResourceClaimTemplate"
+    }
+    for document in documents:
+        if document.get("kind") == "Pod" and has_wish(document["metadata"].get("annotations", {})):
+            pod = msgspec.convert(admit(document).admitted, Pod)
+            if pod.template is not None:
+                assert read_wish(pod, kept[pod.template[1]]).requests
