@@ -31,6 +31,7 @@ reasons     why pods wait, written on them
 background  work that goes on for ever beside all that
 collecting  claims of ours that nothing else removes
 statics     templates of the claims of pods that the scheduler alone places
+rounds      objects that want work: namespaces side by side, pauses after failures
 specs       specs of templates, read when a waiting pod names one
 
 The process:

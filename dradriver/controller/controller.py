@@ -138,6 +138,8 @@ class Controller:
         source.changed(self.worker.picture, change)
         if source.resource is PODS:
             self.statics.pod_changed(change)
+        elif source.resource is RESOURCE_CLAIM_TEMPLATES:
+            self.statics.template_changed(change)
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.
