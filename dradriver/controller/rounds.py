@@ -45,7 +45,12 @@ class Rounds:
 
     def drop(self, key: Key) -> None:
         """Take back ``put`` where the work has not begun."""
-        self._due.get(key[0], OrderedDict()).pop(key, None)
+        namespace = key[0]
+        due = self._due.get(namespace, OrderedDict())
+        due.pop(key, None)
+        if not due and namespace not in self._busy:
+            self._due.pop(namespace, None)
+            self._line.pop(namespace, None)
         if not self._paused(key):
             self.done(key)  # no pause's end will bring it up again
 

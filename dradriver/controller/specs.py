@@ -6,6 +6,7 @@ A cluster can have 10,000 templates that are none of our business, of up to 16 K
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
@@ -43,19 +44,18 @@ class Specs:
         """Read what is wanted until cancelled."""
         pause_s = FIRST_PAUSE_S
         while True:
-            await self._woken.wait()
+            with contextlib.suppress(TimeoutError):  # one that cannot be read holds up no other
+                async with asyncio.timeout(pause_s if self._wanted else None):
+                    await self._woken.wait()
             self._woken.clear()
             await self.read()
-            if not self._wanted:
-                pause_s = FIRST_PAUSE_S
-                continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            self._woken.set()
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self._wanted else FIRST_PAUSE_S
 
     async def read(self) -> bool:
         """Read what is wanted now; what cannot be read stays wanted. Returns whether anything was read."""
         slots = asyncio.Semaphore(MOST)
+        for key in [key for key in self._wanted if not self._picture.templates.pods(key)]:
+            del self._wanted[key]
         return any(await asyncio.gather(*(self._read(key, slots) for key in list(self._wanted))))
 
     async def _read(self, key: Key, slots: asyncio.Semaphore) -> bool:
