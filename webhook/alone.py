@@ -43,6 +43,11 @@ def is_static(found: Resolved) -> bool:
     return found.placement == values.STATIC
 
 
+def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
+    """Return what is noted of a pod that the scheduler alone places: all that its template is made from."""
+    return msgspec.structs.replace(found, keep_env=keep_env or msgspec.UNSET, ladder=ladder.VERSION)
+
+
 def kept(pod: view.Pod, containers: Collection[str]) -> tuple[str, ...]:
     """Return the variables of these containers that no edit of a claim may replace.
 

@@ -105,7 +105,7 @@ def create(
         written = {names.TEMPLATE: "/".join(template)}
         claims = wanted.replaced(sent, view.PodClaim(template[0], new_name()))
     elif alone.is_static(found):
-        note = resolved.write(msgspec.structs.replace(found, keep_env=alone.kept(pod, requests) or msgspec.UNSET))
+        note = resolved.write(alone.noted(found, alone.kept(pod, requests)))
         claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
         label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
     else:

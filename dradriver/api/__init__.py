@@ -15,6 +15,7 @@ claims       the claim that pins chosen GPUs
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised
 ladder       what a request comes to for the scheduler alone: groups, and alternatives
+likeness     whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations

@@ -26,6 +26,11 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
+VERSION: Final = 1
+"""To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
+
+It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
+controller makes the template of an older note by today's ladder, and leaves a newer note to its own."""
 MOST_RUNGS: Final = 8  # FirstAvailableDeviceRequestMaxSize of resource.k8s.io/v1
 
 _GROUPS: Final = (2, 4, 8)  # sizes of the groups of well-linked GPUs that slices publish
@@ -95,7 +100,10 @@ TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}"
 
 
 def template_name(note: str) -> str:
-    """Return the name of the template that makes the claims of pods with this note: equal notes share one."""
+    """Return the name of the template that makes the claims of pods with this note: equal notes share one.
+
+    Every release finds the same name for a note, whatever it would make of it.
+    """
     return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
 
 

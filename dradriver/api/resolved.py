@@ -46,6 +46,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
         keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
             template of their claims have the same.
+        ladder: Which ``ladder.VERSION`` the webhook that admitted such a pod knew; unset before there were any. It is
+            here so that the template's name, which is this note's hash, is another where the ladder is.
     """
 
     version: int = VERSION
@@ -58,6 +60,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     placement: str | msgspec.UnsetType = msgspec.UNSET
     when_full: str | msgspec.UnsetType = msgspec.UNSET
     keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    ladder: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def asked(self) -> dict[str, Asked]:
@@ -180,6 +183,8 @@ def _check(resolved: Resolved) -> None:
     kept = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     if len(kept) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept):
         raise WordError("it has more variables to keep than any pod")
+    if resolved.ladder is not msgspec.UNSET and resolved.ladder < 1:
+        raise WordError("it has a ladder that is none")
     match request:
         case Whole():
             _check_whole(request)

@@ -44,13 +44,16 @@ class Template(msgspec.Struct, frozen=True):
 
     Attributes:
         metadata: Without labels and annotations.
+        spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty where that is too long,
+            None where it is not kept.
         static: Whether the controller made it, for pods that the scheduler alone places.
-        spec: Its ``spec`` as JSON: labels and annotations of its claims, and their spec. Empty where that is too long.
+        digest: What its spec is known by (``likeness.digest``), of one with a name that such pods would name.
     """
 
     metadata: Metadata
-    spec: bytes
+    spec: bytes | None
     static: bool = False
+    digest: str = ""
 
 
 class _ClaimMetadata(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ nodes       all nodes as arrays: whom they take, what they have left
 pools       a node's slices, read together with the machine that they describe
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
+templates   all templates, and the specs of those that waiting pods name
 tenants     which nodes a namespace has parts on that no other may have beside it
 theirs      another driver's devices as GPUs by identity
 
@@ -30,6 +31,8 @@ reasons     why pods wait, written on them
 background  work that goes on for ever beside all that
 collecting  claims of ours that nothing else removes
 statics     templates of the claims of pods that the scheduler alone places
+rounds      objects that want work: namespaces side by side, pauses after failures
+specs       specs of templates, read when a waiting pod names one
 
 The process:
 

@@ -69,7 +69,7 @@ def sources(ledger: Ledger) -> tuple[Source, ...]:
             for driver in dict.fromkeys((OURS.driver, ledger.driver))
         ),
         Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
-        Source(RESOURCE_CLAIM_TEMPLATES, records.read_template, Picture.template_changed),
+        Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
     )
 
 
@@ -104,7 +104,7 @@ class Controller:
             )
             for source in sources(ledger)
         }
-        self.statics = Statics(client, self.worker.picture.templates, record=record)
+        self.statics = Statics(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
@@ -138,6 +138,8 @@ class Controller:
         source.changed(self.worker.picture, change)
         if source.resource is PODS:
             self.statics.pod_changed(change)
+        elif source.resource is RESOURCE_CLAIM_TEMPLATES:
+            self.statics.template_changed(change)
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.request import Request, Whole
+from dradriver.allocator.request import NoPlaceError, Request, Whole
 from dradriver.api import ladder, names, parts, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -222,3 +222,12 @@ class Entry:
         """Forget earlier failures: it asks for something else now."""
         self.not_before, self.failures, self.renewed, self.no_place_since = 0.0, 0, False, None
         self.tried.clear()
+
+
+def why(entry: Entry, error: NoPlaceError) -> str:
+    """Return why a pod has no place: one that was placed before can have one on a few nodes only."""
+    if entry.pod.gated:
+        return str(error)
+    return (
+        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
+    )

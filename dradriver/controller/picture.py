@@ -20,6 +20,7 @@ from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
 from dradriver.kube.reflector import Change
 
@@ -36,7 +37,7 @@ class Picture:
         pods: The pods with our label, by namespace and name.
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
-        templates: All ResourceClaimTemplates, by namespace and name.
+        templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         inventory: All GPUs and who holds them.
         ledger: Whose devices are handed out.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
@@ -55,7 +56,7 @@ class Picture:
         self._wake = wake
         self.pods: dict[Key, Pod] = {}
         self.claims: dict[Key, ClaimRecord] = {}
-        self.templates: dict[Key, Template] = {}
+        self.templates = Templates()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.ledger = OURS
@@ -68,7 +69,6 @@ class Picture:
         self._claimed_by: dict[Key, Key] = {}  # pods by their claims
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self._taken: dict[Key, tuple[str, Amounts]] = {}  # what our pods take, by pod
-        self._made_by: dict[Key, set[Key]] = {}  # pods by the templates of their claims
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
         self._clock = 0  # of the nodes, when the last change that could help was told
@@ -148,13 +148,13 @@ class Picture:
 
     def template_changed(self, change: Change[Template]) -> None:
         """Take in what the templates' reflector saw."""
-        if change.new is None:
-            self.templates.pop(change.key, None)
-        else:
-            self.templates[change.key] = change.new
-        for pod in sorted(self._made_by.get(change.key, ())):
-            self._touch(pod)
-        self.version += 1
+        self.templates.changed(change.key, change.new)
+        self._touch_made_by(change.key)
+
+    def template_read(self, key: Key, template: Template | None) -> None:
+        """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
+        self.templates.read(key, template)
+        self._touch_made_by(key)
 
     # What is configured.
 
@@ -231,9 +231,8 @@ class Picture:
         return None if key is None else self.claims.get(key)
 
     def template_of(self, pod: Pod) -> Template | None:
-        """Return the template that a pod's claim is made by; None where it names none, or one that is not there."""
-        key = _template_key(pod)
-        return None if key is None else self.templates.get(key)
+        """Return the template that a waiting pod's claim is made by; None for none, or one that is not read."""
+        return self.templates.of(pod)
 
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
@@ -276,12 +275,7 @@ class Picture:
             self.pods.pop(key, None)
         else:
             self.pods[key] = new
-        if old is not None and (before := _template_key(old)) is not None:
-            self._made_by[before].discard(key)
-            if not self._made_by[before]:
-                del self._made_by[before]
-        if new is not None and (after := _template_key(new)) is not None:
-            self._made_by.setdefault(after, set()).add(key)
+        self.templates.pod_changed(key, old, new)
         claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
         for claim in claims:
             assert claim is not None
@@ -308,6 +302,11 @@ class Picture:
                     if other != key:
                         self._touch_pod_of(other)
         self._touch_pod_of(key)
+
+    def _touch_made_by(self, template: Key) -> None:
+        for pod in self.templates.pods(template):
+            self._touch(pod)
+        self.version += 1
 
     def _touch_pod_of(self, claim: Key) -> None:
         if (pod := self._claimed_by.get(claim)) is not None:
@@ -371,10 +370,6 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
-
-
-def _template_key(pod: Pod) -> Key | None:
-    return None if pod.template is None else (pod.metadata.namespace, pod.template[1])
 
 
 def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:

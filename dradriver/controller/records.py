@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import ladder, names, pins, quantity, templates, values
+from dradriver.api import ladder, likeness, names, pins, quantity, templates, values
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -265,18 +265,29 @@ class _RawTemplate(msgspec.Struct):
 
 
 def read_template(data: msgspec.Raw) -> Template:
-    """Return what is kept of a ResourceClaimTemplate.
+    """Return a ResourceClaimTemplate with its spec, for a pod that names it.
 
     Raises:
         BadJson: It is no template.
     """
     found: _RawTemplate = codec.decode(data, _RawTemplate)
-    spec = bytes(found.spec)
-    static = (
-        found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
-        and ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is not None  # a copy's author wants to keep it
-    )
-    return Template(_bare(found.metadata), spec if len(spec) <= templates.LONGEST else b"", static)
+    short = len(memoryview(found.spec)) <= templates.LONGEST
+    return msgspec.structs.replace(known_template(data), spec=bytes(found.spec) if short else b"")
+
+
+def known_template(data: msgspec.Raw) -> Template:
+    """Return what is kept of every ResourceClaimTemplate: not its spec, which hardly any pod of ours ever needs.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    found: _RawTemplate = codec.decode(data, _RawTemplate)
+    if ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(_bare(found.metadata), None)
+    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    short = 0 < len(memoryview(found.spec)) <= templates.LONGEST
+    digest = likeness.digest(codec.decode(found.spec, object)) if short else ""
+    return Template(_bare(found.metadata), None, static, digest)
 
 
 _STAND_IN: Final = "-stand-in-"

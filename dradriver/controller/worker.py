@@ -18,7 +18,7 @@ from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
-from dradriver.controller.entries import HAND_OVER_S, Entry
+from dradriver.controller.entries import HAND_OVER_S, Entry, why
 from dradriver.controller.limiter import EARLY_S, Limiter
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.pace import Pace
@@ -28,6 +28,7 @@ from dradriver.controller.placement import Placement
 from dradriver.controller.queue import Queue
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
+from dradriver.controller.specs import Specs
 from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
 from dradriver.kube.client import ApiError, Client, Unreachable
 
@@ -84,6 +85,7 @@ class Worker:
             writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
+        self._specs = Specs(client, self.picture)
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._entries: dict[Key, Entry] = {}
@@ -96,7 +98,7 @@ class Worker:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self.reasons.run, self._sweep, self._recheck):
+                for work in (self.reasons.run, self._specs.run, self._sweep, self._recheck):
                     group.create_task(always(work))
                 self.begin()
                 while True:
@@ -151,7 +153,7 @@ class Worker:
             await self.turn()
             if self._writers:
                 await self._writers.one_done()
-            elif self._queue.recheck(self.picture.version, float("inf")) or self._touched:
+            elif await self._specs.read() or self._queue.recheck(self.picture.version, float("inf")) or self._touched:
                 continue
             elif not await self.reasons.flush():
                 return
@@ -204,6 +206,10 @@ class Worker:
         pod, entry = self.picture.pods.get(key), self._entries.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
+            return
+        if (template := self.picture.templates.unread_of(pod)) is not None:
+            self._queue.drop(key)
+            self._specs.want(template)
             return
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
@@ -357,7 +363,7 @@ class Worker:
         try:
             placement = self._decide(entry, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None else _why(entry, error)
+            reason = "" if rows is not None else why(entry, error)
             for other in self._queue.block(entry, reason):
                 self._without_place(other, reason)
             return True
@@ -395,11 +401,3 @@ class Worker:
             except (ApiError, Unreachable) as error:
                 logger.warning("claims without pods: %s; trying again", error)
             await asyncio.sleep(SWEEP_S)
-
-
-def _why(entry: Entry, error: NoPlaceError) -> str:
-    if entry.pod.gated:
-        return str(error)
-    return (
-        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
-    )

@@ -54,7 +54,7 @@ class Store:
     def __init__(self) -> None:
         self.version = 1000
         self.oldest = 0  # watches and continue tokens from before this version are answered 410
-        self.lacks: set[str] = set()  # fields of slices whose feature is off: dropped without a word
+        self.lacks: set[str] = set()  # fields of slices and templates whose feature is off: dropped without a word
         self.on_event: Callable[[], None] = lambda: None
         self._collections: dict[tuple[str, str, str], Collection] = {}
         self._made = 0
@@ -154,6 +154,10 @@ class Store:
     def _kept(self, where: Collection, obj: Object) -> Object:
         """Return a copy of what is sent, without the fields that this server lacks."""
         obj = copy.deepcopy(obj)
+        if where.plural == "resourceclaimtemplates":
+            for request in obj["spec"]["spec"]["devices"].get("requests", ()):
+                for name in self.lacks:
+                    request.get("exactly", {}).pop(name, None)
         if where.plural == "resourceslices":
             spec = obj.get("spec", {})
             parts = [

@@ -52,11 +52,19 @@ class DirectClient:
         except Refused as refused:
             raise _error(refused) from None
 
-    async def create(self, resource: Resource, obj: Object, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
+    async def create(
+        self,
+        resource: Resource,
+        obj: Object,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        type: Any = dict,  # noqa: A002
+    ) -> Any:
         def act() -> Object:
-            return self.store.create(_where(self.store, resource), namespace or "", obj)
+            return self.store.create(_where(self.store, resource), namespace or "", obj, dry=dry_run)
 
-        return _typed(self._write("create", obj["metadata"]["name"], act), type)
+        return _typed(self._write("try" if dry_run else "create", obj["metadata"].get("name", ""), act), type)
 
     async def patch(
         self,

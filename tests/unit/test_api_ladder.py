@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from typing import Any
 
 import kubernetes_validate
+import msgspec
 import pytest
 
+from dradriver.allocator.request import Amount
 from dradriver.api import ladder, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked
@@ -163,3 +166,33 @@ def test_equal_notes_name_one_template_and_other_notes_another() -> None:
     one, same, other = map(ladder.template_name, notes)
     assert one == same != other
     assert len(one) == 21
+
+
+SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {"main": 4}),
+    ({}, {"main": 1}),
+    (NVLINK, {"main": 2, "more": 2}),
+    ({names.REQUIRED: "same-numa", names.PREFERRED: "nvlink,same-pcie-root"}, {"main": 8}),
+    ({names.MIN_BANDWIDTH: "50", names.PRODUCT: "NVIDIA*", names.MIN_MEMORY: "40Gi"}, {"main": 2}),
+    ({names.ARCHITECTURE: "hopper", names.MIN_DRIVER: "550", names.NCCL: "off"}, {"main": 3}),
+    ({names.REQUIRED: "nvlink"}, {"main": 9}),
+    ({}, {"main": Amount(25, 10240)}),
+]
+DIGESTS = {1: "f2b4579a7df777a6"}
+
+
+def test_another_ladder_is_another_version() -> None:
+    """Where this fails and the change is meant, raise ``ladder.VERSION`` and add the new digest."""
+    every = [ladder.spec(resolved.resolve(words, asked), keep_env=("NCCL_ALGO",)) for words, asked in SAID]
+    text = msgspec.json.encode(every, order="deterministic")
+    assert DIGESTS[ladder.VERSION] == hashlib.sha256(text).hexdigest()[:16]
+
+
+def test_a_note_of_another_ladder_names_another_template() -> None:
+    found = resolved.resolve(NVLINK | {names.PLACEMENT: "static"}, {"main": 2})
+    notes = [resolved.write(msgspec.structs.replace(found, ladder=version)) for version in (msgspec.UNSET, 1, 2)]
+    assert len(set(map(ladder.template_name, notes))) == 3
+    assert [resolved.read({names.REQUEST: note}).ladder for note in notes] == [msgspec.UNSET, 1, 2]
+    bad = notes[1].replace('"ladder":1', '"ladder":0')
+    with pytest.raises(WordError, match="a ladder that is none"):
+        resolved.read({names.REQUEST: bad})

@@ -13,6 +13,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
 from dradriver.api.policies.modes import Mode
 from dradriver.api.templates import Template
+from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, pins
 
@@ -311,3 +312,73 @@ def test_what_cannot_be_placed_is_refused_with_the_cure(content: Object, words: 
 def test_a_template_beyond_all_bounds_is_not_read() -> None:
     with pytest.raises(WordError, match="write a shorter one"):
         templates.read(Template(Metadata(name="t"), b""), WORDS)
+
+
+def kept(cluster: GpuCluster) -> list[str]:
+    """The templates whose specs are kept."""
+    known = cluster.worker.picture.templates
+    assert all(one.spec is None for one in known.known.values())
+    return sorted(name for (_, name), whole in known._whole.items() if whole.spec)
+
+
+async def test_a_spec_is_kept_only_while_a_pod_waits_that_names_it() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for number in range(20):
+        put(cluster, spec(request(count=1)), f"other-{number}")
+    put(cluster, spec(request(count=9)))
+    pod(cluster)
+    await cluster.settle()
+    assert kept(cluster) == ["t"]
+    assert len(cluster.worker.picture.templates.known) == 21
+    cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
+    put(cluster, spec(request(count=4)))
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster)
+    assert kept(cluster) == []
+
+
+async def test_a_template_that_cannot_be_read_is_read_later() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4)))
+    pod(cluster)
+    answer, cluster.client.get = cluster.client.get, _refused  # type: ignore[method-assign]
+    cluster.deliver()
+    await cluster.worker.rest()
+    assert cluster.claim("p") is None
+    assert names.REASON not in cluster.get_pod("p")["metadata"]["annotations"]  # nobody knows yet
+    cluster.client.get = answer  # type: ignore[method-assign]
+    await cluster.settle()
+    assert cluster.claim("p") is not None
+
+
+async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4)))
+    pod(cluster)
+    cluster.deliver()
+    cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
+    await cluster.worker.rest()
+    await cluster.worker.rest()
+    assert "which is not there" in cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
+    put(cluster, spec(request(count=4)))
+    await cluster.settle()
+    assert cluster.claim("p") is not None
+
+
+async def test_a_template_that_is_too_long_is_said_to_be() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4), config=[opaque({"x": "x" * templates.LONGEST})]))
+    pod(cluster)
+    await cluster.settle()
+    reason = cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
+    assert reason == f"ResourceClaimTemplate t: more than {templates.LONGEST} bytes; write a shorter one"
+
+
+async def _refused(*_: Any, **__: Any) -> Any:
+    raise ApiError(503, "ServiceUnavailable", "not now")

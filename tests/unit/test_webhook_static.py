@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import ladder, names, resolved
@@ -141,3 +142,26 @@ def test_hand_over_is_noted_and_may_change_while_the_pod_waits() -> None:
     del changed["metadata"]["annotations"][names.WHEN_FULL]
     made = admit(changed, old=live).admitted
     assert made["metadata"]["annotations"][names.REQUEST] == create(4)["metadata"]["annotations"][names.REQUEST]
+
+
+@pytest.mark.parametrize("version", [ladder.VERSION + 1, None])
+def test_a_pod_of_another_releases_webhook_stays_as_it_was_admitted(version: int | None) -> None:
+    """In a rolling update, and after a rollback: its manifest is applied again, and its status written."""
+    sent = defaulted(pod(4, annotations=STATIC))
+    live = stored(admit(sent).admitted)
+    note = msgspec.json.decode(live["metadata"]["annotations"][names.REQUEST])
+    assert note["ladder"] == ladder.VERSION
+    text = msgspec.json.encode({key: one for key, one in (note | {"ladder": version}).items() if one}).decode()
+    live["metadata"]["annotations"][names.REQUEST] = text
+    live["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = ladder.template_name(text)
+    verdict = admit(applied(sent, live), old=live)
+    assert verdict.warnings == []
+    assert verdict.admitted["spec"] == live["spec"]
+    assert verdict.admitted["metadata"]["annotations"] == live["metadata"]["annotations"]
+    # A copy of it is a pod of today's.
+    copied = copy.deepcopy(live)
+    del copied["status"]
+    made = admit(copied).admitted
+    today = made["metadata"]["annotations"][names.REQUEST]
+    assert resolved.read({names.REQUEST: today}).ladder == ladder.VERSION
+    assert made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == ladder.template_name(today)
