@@ -110,10 +110,7 @@ LIMITS = st.dictionaries(
 @given(LIMITS)
 def test_any_limits_are_translated_or_refused_on_one_line(limits: dict[str, Any]) -> None:
     sent = defaulted(pod(None))
-    sent["spec"]["containers"][0]["resources"] = {
-        "limits": limits,
-        "requests": dict(limits),
-    }  # a patch is for one of the two
+    sent["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": dict(limits)}
     verdict = admit(sent, path="/translate-pods")
     assert verdict.message.isprintable()
     if verdict.allowed and verdict.patch:
