@@ -130,7 +130,9 @@ def test_who_asks_for_a_kind_that_no_node_has_is_told_what_there_is() -> None:
     ):
         message = str(refused(found, Whole(containers=(1,), **wish)))  # type: ignore[arg-type]
         assert message.endswith(f"is free; {there}")
-    assert "the nodes have" not in str(refused(found, Whole(containers=(1,), product="NVIDIA H100*")))
+    for more in ({}, {"min_driver": "999"}, {"min_memory_mib": 1 << 20}):
+        there_is = Whole(containers=(1,), product="NVIDIA H100*", **more)
+        assert "the nodes have" not in str(refused(found, there_is))
 
 
 def test_a_full_cluster_says_so() -> None:

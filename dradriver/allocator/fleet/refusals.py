@@ -77,7 +77,8 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
 def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
     """What there is instead, where a product or an architecture was asked for that no node has."""
     what = "product" if request.product else "architecture" if request.architecture else ""
-    if not what or any(group.suitable(request) for group in groups):
+    named = Whole(containers=(1,), product=request.product, architecture=request.architecture)
+    if not what or any(group.suitable(named) for group in groups):
         return ""
     have = {getattr(gpu, what) for group in groups for gpu in group.machine.gpus} - {""}
     return f"; the nodes have {', '.join(sorted(have))}" if have else ""
