@@ -64,6 +64,16 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None) -> 
     )
 
 
+def change(cluster: Cluster, *settings: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Upgrade the installed chart by these values alone; returns what Helm said, once every part is ready."""
+    return cluster.helm(
+        *("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reuse-values"),
+        *(word for value in settings for word in ("--set", value)),
+        *("--wait", "--timeout", "180s"),
+        check=check,
+    )
+
+
 def state_dir(node: Node) -> Path:
     """Return the node agent's state folder as the host sees it."""
     return node.kubelet_root / "plugins" / "gpu.topology"

@@ -17,6 +17,7 @@ from tests.e2e.test_placement import NVLINK, QUADS, minors
 
 Object = dict[str, Any]
 STATIC = {names.PLACEMENT: "static"}
+PAIRS = ({0, 3}, {1, 2}, {4, 7}, {5, 6})  # of node-a: two links each, where others have one or none
 
 
 def template(name: str, *requests: Object) -> Object:
@@ -127,30 +128,52 @@ def test_pods_that_name_one_claim_share_its_set(namespace: Namespace) -> None:
     namespace.kubectl("delete", "resourceclaim", "set")
 
 
+EXTENDED = "deviceClass.extendedResourceName"
+
+
+def device_class(cluster: Cluster) -> Object:
+    found: Object = json.loads(cluster.kubectl("get", "deviceclass", names.DEVICE_CLASS, "-o", "json").stdout)
+    spec: Object = found["spec"]
+    return spec
+
+
 @pytest.fixture
 def extended(driver: Cluster) -> Iterator[None]:
-    """The device class as the chart writes it with ``deviceClass.extendedResourceName: nvidia.com/gpu``."""
-
-    def name(resource: str | None) -> None:
-        patch = json.dumps({"spec": {"extendedResourceName": resource}})
-        driver.kubectl("patch", "deviceclass", names.DEVICE_CLASS, "--type=merge", "-p", patch)
-
-    name(names.GPU_RESOURCE)
+    """The chart with ``deviceClass.extendedResourceName: nvidia.com/gpu``, and afterwards without it again."""
+    before = device_class(driver)
+    deploy.change(driver, f"{EXTENDED}={names.GPU_RESOURCE}")
     yield
-    name(None)
+    deploy.change(driver, f"{EXTENDED}=")
+    assert device_class(driver) == before
 
 
 def test_a_limit_alone_gets_gpus_that_are_neighbours_and_is_counted(extended: None, namespace: Namespace) -> None:
-    namespace.apply(pod("plain", gpus=4, node="node-a"))
-    namespace.wait_running("plain")
-    assert seen(namespace, "plain") in QUADS
-    assert len(owners(namespace.cluster)) == 4
+    for name, gpus, sets in (("quad", 4, QUADS), ("pair", 2, PAIRS)):
+        namespace.apply(pod(name, gpus=gpus, node="node-a"))
+        namespace.wait_running(name)
+        assert seen(namespace, name) in sets
+        assert names.PREFIX not in json.dumps(namespace.get("pod", name)["metadata"])
+    assert len(owners(namespace.cluster)) == 6
 
-    namespace.apply(pod("placed", gpus=4, words=NVLINK, node="node-a"))
+    namespace.apply(pod("placed", gpus=2, words=NVLINK, node="node-a"))
     namespace.wait_running("placed")
-    assert seen(namespace, "placed") | seen(namespace, "plain") == set(range(8))
+    assert seen(namespace, "placed") in PAIRS
     namespace.apply(pod("more", gpus=1, words=NVLINK, node="node-a"))
-    assert eventually("the books count both", lambda: namespace.annotation("more", names.REASON))
-    namespace.delete("plain")
+    assert eventually("the books count all", lambda: namespace.annotation("more", names.REASON))
+    namespace.delete("quad")
     namespace.wait_running("more")
     assert no_gpu_is_owned_twice(namespace.cluster)
+
+
+def test_taking_the_name_back_leaves_the_gpus_of_pods_that_run(extended: None, namespace: Namespace) -> None:
+    namespace.apply(pod("before", gpus=2, node="node-a"))
+    namespace.wait_running("before")
+    held = owners(namespace.cluster)
+    deploy.change(namespace.cluster, f"{EXTENDED}=")
+
+    namespace.apply(pod("after", gpus=2, node="node-a"), pod("placed", gpus=8, words=NVLINK, node="node-a"))
+    eventually("nobody has such a resource any more", lambda: unschedulable(namespace, "after"))
+    eventually("the books count the one before", lambda: namespace.annotation("placed", names.REASON))
+    assert owners(namespace.cluster) == held
+    namespace.delete("after", "before")
+    namespace.wait_running("placed")

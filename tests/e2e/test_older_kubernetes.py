@@ -89,6 +89,16 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
         assert f'gpu_topology_node_server_lacks{{what="{lacking}"}} 1.0' in page
 
 
+def test_a_name_for_limits_alone_is_refused_for_the_server_would_drop_it(older: Cluster) -> None:
+    done = deploy.change(older, f"deviceClass.extendedResourceName={names.GPU_RESOURCE}", check=False)
+    assert done.returncode
+    assert "needs Kubernetes 1.36" in done.stderr
+    before = older.kubectl("get", "deviceclass", names.DEVICE_CLASS, "-o", "json").stdout
+    patch = json.dumps({"spec": {"extendedResourceName": names.GPU_RESOURCE}})
+    kept = older.kubectl("patch", "deviceclass", names.DEVICE_CLASS, "--type=merge", "-p", patch, "-o", "json").stdout
+    assert json.loads(kept)["spec"] == json.loads(before)["spec"]
+
+
 def devices(cluster: Cluster) -> list[Object]:
     pieces = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
     return [d for piece in pieces if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
