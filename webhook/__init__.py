@@ -7,7 +7,8 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     view          a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``references`` its claims' templates,
-                  ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it
+                  ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it, ``queued``
+                  sees to it that Kueue charges what a pod will have
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
     beside        what a pod cannot have where another driver hands out the GPUs

@@ -15,15 +15,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import advice, alone, beside, bounds, containers, references, view, wanted
+from webhook import advice, alone, beside, bounds, containers, queued, references, view, wanted
 from webhook.containers import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
@@ -93,12 +91,15 @@ def create(
         ]
         asks, product = containers.asks(pod), containers.product(pod)
         template = references.meant(pod, asks)
+        queued.check(pod)
     if template is not None:
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
     warnings += beside.check(found, ledger)
     warnings += _without_effect(pod.words)
+    if pod.queued_alone and not alone.is_static(found):
+        warnings.append(queued.PLAIN)
     sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
     if template is not None:

@@ -18,6 +18,9 @@ from dradriver.api.objects import NodeSelector
 
 Quantity = str | int | float  # the API server sends text; people write numbers
 ABSENT: Final = Raw(b"null")
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+PODSET: Final = "kueue.x-k8s.io/podset"  # what Kueue labels the pods of a Job with that it has admitted
+PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"  # its annotation on pods of Deployments and StatefulSets
 LONGEST_ANNOTATIONS: Final = 2 << 20  # bytes of JSON; Kubernetes keeps 256 KiB, which escapes can make six times that
 
 _T = TypeVar("_T")
@@ -96,6 +99,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotated: Whether it has annotations at all, ours or others'.
         labelled: Whether it has labels at all.
         label: The value of our label; None without it.
+        queued: Whether Kueue charges it, by itself or with what made it.
+        queued_alone: Whether it is one that somebody put into a queue by itself.
         spec: Its spec.
     """
 
@@ -104,6 +109,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     annotated: bool
     labelled: bool
     label: str | None
+    queued: bool
+    queued_alone: bool
     spec: Spec
 
     @property
@@ -148,6 +155,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 class _Labels(msgspec.Struct, frozen=True, gc=False):
     placement: str | None = msgspec.field(name=names.LABEL, default=None)
+    queue: str | None = msgspec.field(name=QUEUE, default=None)
+    podset: str | None = msgspec.field(name=PODSET, default=None)
 
 
 class _Metadata(_Part, frozen=True):
@@ -192,13 +201,15 @@ def read(text: bytes | Raw) -> Pod:
     for key, value in (found or {}).items():
         if is_ours(key):
             (written if is_written(key) else words)[key] = value
-    labels = pod.metadata.labels
+    labels = pod.metadata.labels or _Labels()
     return Pod(
         words=words,
         written=written,
         annotated=found is not None,
-        labelled=labels is not None,
-        label=None if labels is None else labels.placement,
+        labelled=pod.metadata.labels is not None,
+        label=labels.placement,
+        queued=bool(labels.queue or labels.podset),
+        queued_alone=bool(labels.queue) and not labels.podset and PARENT not in (found or {}),
         spec=pod.spec,
     )
 

@@ -18,7 +18,7 @@ from dradriver.api.annotations import check_words, is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.policies.model import Policies
-from webhook import view
+from webhook import queued, view
 
 _EACH: Final = "*"  # of a list or of an object's members
 _SPEC: Final = ("spec", "template")
@@ -39,10 +39,15 @@ _Path = tuple[str | int, ...]
 
 class _Metadata(msgspec.Struct, frozen=True, gc=False):
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
     @property
     def words(self) -> dict[str, str]:
         return {k: v for k, v in (self.annotations or {}).items() if is_ours(k) and not is_written(k)}
+
+    @property
+    def queue(self) -> str | None:
+        return (self.labels or {}).get(view.QUEUE)
 
 
 class _Template(msgspec.Struct, frozen=True, gc=False):
@@ -79,9 +84,11 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         policies: Those in force.
 
     Raises:
-        WordError: A word that is new is unknown or bad, or the object is none.
+        WordError: A word that is new is unknown or bad, or asks for GPUs of which its queue would not know, or the
+            object is none.
     """
-    words, were = _words(kind, new), _words(kind, old)
+    now, before = _metadata(kind, new), _metadata(kind, old)
+    words, were = now.words, before.words
     patch = Patch()
     if not words or kind not in TEMPLATES:
         return patch
@@ -91,6 +98,8 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         templates = [found for path in TEMPLATES[kind] for found in _templates(new, path)]
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
+    if now.queue and (now.queue, words) != (before.queue, were):
+        queued.check_words(words, limits=any(template.asks for _, template in templates))
     for path, template in [found for found in templates if found[1].asks] or templates:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:
@@ -113,12 +122,12 @@ def _write(
                 patch.add(*path, "metadata", "annotations", key, value=value)
 
 
-def _words(kind: str, text: Raw) -> dict[str, str]:
+def _metadata(kind: str, text: Raw) -> _Metadata:
     try:
         found = _OBJECT.decode(text)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    return {} if found is None else found.metadata.words
+    return _Metadata() if found is None else found.metadata
 
 
 def _templates(text: Raw, path: tuple[str, ...], above: _Path = ()) -> Iterator[tuple[_Path, _Template]]:

@@ -1,0 +1,73 @@
+"""Pods and Jobs in a queue of Kueue's, which charges limits and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from tests.fakes.admission import NVLINK, Verdict, admit, create, defaulted, pod
+from webhook import queued, view
+
+Object = dict[str, Any]
+QUEUE = {view.QUEUE: "team"}
+ADMITTED = {view.PODSET: "main"}
+BY_WORD = [({names.GPUS: "2"}, "2 instead"), ({names.SHARE: "0.5"}, "1 beside it")]
+
+
+def asked(*gpus: object, words: dict[str, str], labels: dict[str, str]) -> Verdict:
+    return admit(defaulted(pod(*gpus, annotations=words, labels=labels)))
+
+
+def job(gpus: int | None, *, words: dict[str, str], labels: dict[str, str]) -> Object:
+    metadata = {"name": "w", "annotations": words, "labels": labels}
+    return {"kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod(gpus)["spec"]}}}
+
+
+def of_job(sent: Object, *, old: Object | None = None) -> Verdict:
+    return admit(sent, old=old, kind="Job", path="/mutate-workloads")
+
+
+@pytest.mark.parametrize("labels", [QUEUE, ADMITTED])
+@pytest.mark.parametrize(("words", "cure"), BY_WORD)
+def test_gpus_that_stand_in_an_annotation_only_are_refused(
+    words: dict[str, str], cure: str, labels: dict[str, str]
+) -> None:
+    for sent in (asked(None, words=words, labels=labels), asked(0, words=words, labels=labels)):
+        assert f"Kueue charges limits, and would charge nothing; write the limit nvidia.com/gpu: {cure}" in sent.message
+    assert asked(None, words=words, labels={"a": "b"}).allowed
+
+
+@pytest.mark.parametrize("labels", [QUEUE, ADMITTED])
+def test_limits_are_charged(labels: dict[str, str]) -> None:
+    assert asked(2, words={names.GPUS: "2"}, labels=labels).allowed
+    assert asked(1, words={names.SHARE: "0.5"}, labels=labels).allowed
+    assert asked(None, 2, words=NVLINK, labels=labels).allowed
+
+
+def test_a_second_pass_of_an_admitted_pod_is_not_refused_for_want_of_limits() -> None:
+    made = create(2, annotations={names.GPUS: "2"}, labels=QUEUE)
+    assert admit(made).allowed
+
+
+def test_a_plain_pod_that_kueue_never_admits_is_warned_of() -> None:
+    assert queued.PLAIN in asked(1, words=NVLINK, labels=QUEUE).warnings
+    assert not asked(1, words=NVLINK, labels=ADMITTED).warnings
+    assert not asked(1, words=NVLINK | {view.PARENT: "statefulset"}, labels=QUEUE).warnings, "charged by its template"
+    assert not asked(1, words=NVLINK | {names.PLACEMENT: "static"}, labels=QUEUE).warnings
+
+
+@pytest.mark.parametrize(("words", "cure"), BY_WORD)
+def test_a_job_is_refused_before_its_pods_would_be(words: dict[str, str], cure: str) -> None:
+    assert cure in of_job(job(None, words=words, labels=QUEUE)).message
+    assert of_job(job(None, words=words, labels={})).allowed
+    assert of_job(job(2, words=words, labels=QUEUE)).allowed
+
+
+def test_a_job_that_comes_into_a_queue_is_asked_and_one_that_is_in_it_is_not() -> None:
+    before, after = (job(None, words={names.GPUS: "2"}, labels=labels) for labels in ({}, QUEUE))
+    assert "2 instead" in of_job(after, old=before).message
+    assert of_job(after, old=after).allowed
+    before, after = (job(None, words={names.GPUS: "a\nb"}, labels=labels) for labels in ({}, QUEUE))
+    assert "<count> instead" in of_job(after, old=before).message

@@ -1,0 +1,50 @@
+"""Pods in a queue of Kueue's: what it charges, it must have seen, and it sees limits.
+
+Kueue admits a Job by the limits in its pod template, before there is a pod; a plain pod it admits after the driver has
+given it a claim's name, and pods whose claims have names it admits never (0.19: the Workload is Inadmissible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dradriver.api import names, values
+from dradriver.api.errors import WordError
+from webhook import containers, view
+
+PLAIN: Final = (
+    f"{view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job, or write "
+    f"{names.PLACEMENT}: static and a hard {names.POLICY}"
+)
+_BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
+
+
+def check_words(words: Mapping[str, str], *, limits: bool) -> None:
+    """Return if what words ask for stands in limits, too.
+
+    Args:
+        words: The annotations.
+        limits: Whether there are any limits on GPUs.
+
+    Raises:
+        WordError: An annotation alone says that there are GPUs.
+    """
+    for key in _BY_WORD:
+        if key in words and not limits:
+            count, where = (values.gpu_count(words[key]), "instead") if key == names.GPUS else (1, "beside it")
+            raise WordError(
+                f"{key}: Kueue charges limits, and would charge nothing; write the limit {names.GPU_RESOURCE}: "
+                f"{count or '<count>'} {where}"
+            )
+
+
+def check(pod: view.Pod) -> None:
+    """The same of a pod that is in a queue; of others nothing is asked.
+
+    Raises:
+        WordError: An annotation alone says that it has GPUs.
+    """
+    if pod.queued:
+        every = (*pod.app_containers, *pod.init_containers)
+        check_words(pod.words, limits=any(containers.asked(c.name, containers.amounts(c)) for c in every))
