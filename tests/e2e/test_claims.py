@@ -17,7 +17,7 @@ from tests.e2e.test_placement import NVLINK, QUADS, minors
 
 Object = dict[str, Any]
 STATIC = {names.PLACEMENT: "static"}
-PAIRS = ({0, 3}, {1, 2}, {4, 7}, {5, 6})  # of node-a: two links each, where others have one or none
+PAIRS = ({0, 3}, {1, 2}, {4, 7}, {5, 6})  # node-a's nvlinkGroup2: each of two links
 
 
 def template(name: str, *requests: Object) -> Object:

@@ -109,6 +109,7 @@ async def test_what_of_theirs_cannot_be_placed_waits_with_the_reason_until_the_t
     reason = cluster.note("p", "reason") or ""
     assert "ResourceClaimTemplate t: request 'gpu': class 'mig.nvidia.com' is none of gpu.nvidia.com" in reason
     content = {"metadata": {"name": "t", "namespace": "default"}, "spec": spec(request())}
+    cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")  # a template's spec never changes
     cluster.put(RESOURCE_CLAIM_TEMPLATES, content)
     await cluster.settle()
     assert claim_of(cluster) is not None

@@ -51,7 +51,7 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     name = (entry and entry.resource_claim_template_name) or ""
     there = None
     if await scene.read_templates(pod.metadata.namespace):
-        there = (pod.metadata.namespace, name) in scene.picture.templates
+        there = (pod.metadata.namespace, name) in scene.picture.templates.known
     found = Static(
         template=plain(name),
         there=there,
