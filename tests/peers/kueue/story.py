@@ -78,9 +78,10 @@ class Story(beside.Kubectl):
     # ---- what makes pods: Kueue reads its template, where the limits stand
 
     async def jobs_are_charged_by_their_limits_and_placed(self) -> None:
-        await self.apply(*(manifests.job(name, gpus=4, words=NVLINK) for name in ("a", "b", "c")))
+        await self.apply(*(manifests.job(name, gpus=4, words=NVLINK) for name in ("a", "b")))
         await self.charged("job-a", 4)
         await self.charged("job-b", 4)
+        await self.apply(manifests.job("c", gpus=4, words=NVLINK))
         for name in ("a", "b"):
             (pod,) = await self.bound(f"{name}-")
             assert pod["metadata"]["annotations"][names.LEVEL] == "nvlink"
