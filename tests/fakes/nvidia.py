@@ -5,7 +5,7 @@ what it published is in ``nvidia_slices.json``, and ``tests/unit/test_fake_nvidi
 source, ``deviceinfo.go`` and ``mig.go``, are MIG devices that exist and devices for virtual machines.
 
 Its pool has one slice, which it changes in place: what one write can do keeps the generation. With its feature gate
-``DynamicMIG`` there is a slice for each GPU, and a change of several is a new generation. Its slices outlive it.
+``DynamicMIG`` there is a slice for each GPU, and a change of several is a new generation.
 """
 
 from __future__ import annotations
