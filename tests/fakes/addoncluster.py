@@ -39,13 +39,13 @@ class AddOnCluster(GpuCluster):
         """Publish a node's GPUs whole and by their MIG placements; gives way after each of the driver's writes."""
         machine = self.machines[node]
         numbers = {gpu.uuid: minors[gpu.index] for gpu in machine.gpus if gpu.index in minors}
-        slices = nvidia.in_parts(node, machine, numbers, generation=generation)
+        wanted = nvidia.in_parts(node, machine, numbers, generation=generation)
         there = [one for one in self.all(RESOURCE_SLICES) if one["spec"]["driver"] == nvidia.DRIVER]
         before = {one["metadata"]["name"] for one in there if one["spec"]["nodeName"] == node}
-        for name in before - {one["metadata"]["name"] for one in slices}:
+        for name in before - {one["metadata"]["name"] for one in wanted}:
             self.remove(RESOURCE_SLICES, name)
             yield
-        for one in slices:
+        for one in wanted:
             self.put(RESOURCE_SLICES, one)
             yield
 

@@ -1,8 +1,9 @@
 """Slices of NVIDIA's DRA driver, field by field as its kubelet plugin publishes them.
 
-kubernetes-sigs/dra-driver-nvidia-gpu at 9593204 (v0.5.0-dev) was run on the machines of ``nvml.py`` and ``sysfs.py``;
-what it published is in ``nvidia_slices.json``, and ``tests/unit/test_fake_nvidia.py`` holds this file to it. From its
-source, ``deviceinfo.go`` and ``mig.go``, are MIG devices that exist and devices for virtual machines.
+kubernetes-sigs/dra-driver-nvidia-gpu at 9593204 (v0.5.0-dev) was run on the machines of ``nvml.py`` and ``sysfs.py``,
+which were given the few answers more that it asks for; what it published is in ``nvidia_slices.json``, and
+``tests/unit/test_fake_nvidia.py`` holds this file to it. From its source, ``deviceinfo.go`` and ``mig.go``, are MIG
+devices that exist and devices for virtual machines.
 
 Its pool has one slice, which it changes in place: what one write can do keeps the generation. With its feature gate
 ``DynamicMIG`` there is a slice for each GPU, and a change of several is a new generation.

@@ -134,9 +134,8 @@ async def test_a_tainted_gpu_and_one_that_claims_share_are_not_chosen() -> None:
     cluster.node("a")
     devices = nvidia.whole(cluster.machines["a"])
     by_name = {device["name"]: device for device in devices}
-    for name, taints in nvidia.RECORDED[
-        "hgx-h100, NVMLDeviceHealthCheck"
-    ].items():  # XID 79 and, no more than a note, 13
+    # XID 79; and XID 13, which is no more than a note.
+    for name, taints in nvidia.RECORDED["hgx-h100, NVMLDeviceHealthCheck"].items():
         by_name[name]["taints"] = taints
     shared = nvidia.RECORDED["hgx-h100, ConsumableShares"]
     by_name[shared["name"]] |= shared
