@@ -2,7 +2,8 @@
 
 NVIDIA's driver calls a GPU ``gpu-<minor>``. A claim's allocation has that name for ever; which GPU it meant is known as
 long as the driver's slices say so. After a shift two GPUs are out of reach: the one that the claim was given, on which
-its pod may run, and the one that has the name now, which the scheduler gives to nobody else.
+its pod may run, and the one that has the name now, which the scheduler gives to nobody else, and on which the pod runs
+if it starts anew after a reboot: with the boot the driver forgets what it prepared, and goes by the name again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None =
         DriverError: Something in the options or on the node is in the way; the message says what.
         OSError: The health port is taken.
     """
-    discovery = discovery_of(options, lambda: release.reason(publisher.labels))
+    discovery = discovery_of(options, lambda: release.reason(publisher.labels), prepares=False)
     client = Client(
         server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
     )

@@ -315,11 +315,19 @@ async def run(
                 group.create_task(work())
 
 
-def discovery_of(options: Options, released: Callable[[], str | None]) -> Discovery:
-    """Return what reads this node's machine; ``released`` says why the driver must be let go, if it must."""
+def discovery_of(options: Options, released: Callable[[], str | None], *, prepares: bool = True) -> Discovery:
+    """Return what reads this node's machine.
+
+    Args:
+        options: The command line's.
+        released: Says why the driver must be let go, if it must.
+        prepares: Whether this agent gives GPUs to containers, so that one which it cannot give is left out.
+    """
     if options.discovery == "nvml":
         driver_root, host_root = options.driver_root, options.host_root
-        base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
+        base = None
+        if prepares:
+            base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
         return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 

@@ -39,7 +39,6 @@ class Nodes:
         self._client = client
         self.machines: dict[str, Machine] = {}
         self._minors: dict[str, dict[str, int]] = {}
-        self._generations: dict[str, int] = {}
 
     async def add(self, name: str) -> None:
         """Create a node, and what both drivers publish of it."""
@@ -53,7 +52,7 @@ class Nodes:
         labels = {"kubernetes.io/hostname": name}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
         uid = (await self._client.create(NODES, body))["metadata"]["uid"]
-        self.machines[name], self._generations[name] = machine, 1
+        self.machines[name] = machine
         self._minors[name] = {gpu.uuid: gpu.minor for gpu in machine.gpus}
         theirs = nvidia.slices(name, nvidia.whole(machine))
         theirs["metadata"]["ownerReferences"][0]["uid"] = uid
@@ -66,13 +65,9 @@ class Nodes:
         """Give each of two GPUs the name that the other had, as a boot after a loss may."""
         minors = self._minors[node]
         minors[first], minors[second] = minors[second], minors[first]
-        self._generations[node] += 1
-        spec = nvidia.slices(node, nvidia.whole(self.machines[node], minors), generation=self._generations[node])[
-            "spec"
-        ]
-        patch = {"spec": {"pool": spec["pool"], "devices": spec["devices"]}}
-        name = nvidia.slices(node, [])["metadata"]["name"]
-        await self._client.patch(RESOURCE_SLICES, name, patch, kind=PatchKind.MERGE)
+        one = nvidia.slices(node, nvidia.whole(self.machines[node], minors))
+        patch = {"spec": {"devices": one["spec"]["devices"]}}
+        await self._client.patch(RESOURCE_SLICES, one["metadata"]["name"], patch, kind=PatchKind.MERGE)
 
     def uuid_of(self, node: str, device: str) -> str:
         """Return which GPU has a name of NVIDIA's now."""
@@ -147,7 +142,7 @@ async def main(plane: Nodeless) -> None:
     driver = Driver(REPO, found, plane.folder / "driver", profiles=None)
     await driver.prepare(chart.Kubectl(plane.binaries / "kubectl", plane.kubeconfig), plane.kubeconfig)
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
-        spec = {"selectors": [{"cel": {"expression": TYPE}}]}
+        spec = {"selectors": [{"cel": {"expression": TYPE}}], "extendedResourceName": names.GPU_RESOURCE}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": nvidia.DRIVER}, "spec": spec})
         async with driver.running("webhook", "controller"):
             try:

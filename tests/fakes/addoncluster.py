@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dradriver.api import slices
 from dradriver.api.ledger import NVIDIA
@@ -13,7 +13,7 @@ from tests.fakes import nvidia, scheduling
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 
-SLICE = "{}-gpu.nvidia.com-k2x7p"
+SLICE = "00000-gpu.nvidia.com-{}-k2x7p"
 
 
 class AddOnCluster(GpuCluster):
@@ -32,10 +32,22 @@ class AddOnCluster(GpuCluster):
         self.offer(node, nvidia.whole(machine))
 
     def offer(self, node: str, devices: Iterable[Object]) -> None:
-        """Publish what NVIDIA's driver has on a node, a generation higher than before."""
-        before = self.find(RESOURCE_SLICES, SLICE.format(node))
-        generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
-        self.put(RESOURCE_SLICES, nvidia.slices(node, list(devices), generation=generation))
+        """Publish what NVIDIA's driver has on a node: it changes its one slice in place, in the same generation."""
+        self.put(RESOURCE_SLICES, nvidia.slices(node, list(devices)))
+
+    def offer_parts(self, node: str, minors: Mapping[int, int], *, generation: int = 1) -> Iterator[None]:
+        """Publish a node's GPUs whole and by their MIG placements; gives way after each of the driver's writes."""
+        machine = self.machines[node]
+        numbers = {gpu.uuid: minors[gpu.index] for gpu in machine.gpus if gpu.index in minors}
+        wanted = nvidia.in_parts(node, machine, numbers, generation=generation)
+        there = [one for one in self.all(RESOURCE_SLICES) if one["spec"]["driver"] == nvidia.DRIVER]
+        before = {one["metadata"]["name"] for one in there if one["spec"]["nodeName"] == node}
+        for name in before - {one["metadata"]["name"] for one in wanted}:
+            self.remove(RESOURCE_SLICES, name)
+            yield
+        for one in wanted:
+            self.put(RESOURCE_SLICES, one)
+            yield
 
     def shift(self, node: str, minors: Mapping[int, int]) -> None:
         """Give GPUs other minor numbers; one without a number is lost. Both by the machine's own numbers."""
@@ -67,10 +79,11 @@ class AddOnCluster(GpuCluster):
             for each in self.all(RESOURCE_CLAIMS)
             for one in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
         }
+        offered: dict[str, list[Object]] = {}
         for piece in self.all(RESOURCE_SLICES):
-            node = piece["spec"]["nodeName"]
-            if piece["spec"]["driver"] != nvidia.DRIVER or node not in allowed:
-                continue
+            if piece["spec"]["driver"] == nvidia.DRIVER:
+                offered.setdefault(piece["spec"]["nodeName"], []).extend(piece["spec"].get("devices", ()))
+        for node in filter(offered.__contains__, allowed):
             results = []
             for request in claim["spec"]["devices"]["requests"]:
                 exactly = request["exactly"]
@@ -81,7 +94,7 @@ class AddOnCluster(GpuCluster):
                 uuids = scheduling.pinned(request)
                 found = [
                     device["name"]
-                    for device in piece["spec"]["devices"]
+                    for device in offered[node]
                     if device["attributes"]["type"]["string"] == "gpu"
                     and device["attributes"]["uuid"]["string"] in uuids
                     and (node, device["name"]) not in taken

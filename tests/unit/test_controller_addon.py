@@ -134,12 +134,14 @@ async def test_a_tainted_gpu_and_one_that_claims_share_are_not_chosen() -> None:
     cluster.node("a")
     devices = nvidia.whole(cluster.machines["a"])
     by_name = {device["name"]: device for device in devices}
-    by_name["gpu-1"]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
-    by_name["gpu-2"]["taints"] = [{"key": "gpu.nvidia.com/note", "effect": "None"}]
-    by_name["gpu-3"]["allowMultipleAllocations"] = True
+    # XID 79; and XID 13, which is no more than a note.
+    for name, taints in nvidia.RECORDED["hgx-h100, NVMLDeviceHealthCheck"].items():
+        by_name[name]["taints"] = taints
+    shared = nvidia.RECORDED["hgx-h100, ConsumableShares"]
+    by_name[shared["name"]] |= shared
     cluster.offer("a", devices)
     await cluster.settle()
-    assert free(cluster) == [0, 2, 4, 5, 6, 7]
+    assert free(cluster) == [1, 3, 4, 5, 6, 7]
 
 
 async def test_a_gpu_in_mig_mode_is_not_whole_and_one_with_a_mig_claim_is_not_free() -> None:
@@ -158,6 +160,29 @@ async def test_a_gpu_in_mig_mode_is_not_whole_and_one_with_a_mig_claim_is_not_fr
     cluster.foreign("theirs", "a", "gpu-1-mig-1g10gb-19-2")
     await cluster.settle()
     assert free(cluster) == [2, 3, 4, 5, 6, 7]
+
+
+async def test_gpus_that_may_be_had_in_parts_are_chosen_whole_and_a_lost_one_takes_nothing_from_claims() -> None:
+    cluster = AddOnCluster()
+    cluster.node("a", profile="hgx-h100")
+    for _ in cluster.offer_parts("a", {index: index for index in range(8)}):
+        pass
+    cluster.foreign("whole", "a", "gpu-4")
+    cluster.foreign("part", "a", "gpu-6-mig-1g10gb-19-2")
+    await cluster.settle()
+    assert free(cluster) == [0, 1, 2, 3, 5, 7]
+    # GPU 2 is lost: several slices change, so it is a new generation, and until it is whole nothing is given.
+    for _ in cluster.offer_parts("a", {i: i if i < 2 else i - 1 for i in range(8) if i != 2}, generation=2):
+        await cluster.settle()
+        assert not set(free(cluster)) & {2, 4, 6}
+    # Held are 4 and 6, and 5 and 7, which have their names now.
+    assert free(cluster) == [0, 1, 3]
+    cluster.pod("p", 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert len(cluster.given("p")) == 2
+    assert set(cluster.gpus("p")[1]) <= {0, 1, 3}
 
 
 async def test_a_gpu_that_is_passed_through_to_a_virtual_machine_is_not_free() -> None:
@@ -197,7 +222,7 @@ async def test_while_their_pool_is_not_whole_its_old_names_count_and_nothing_is_
     cluster.pod("p", 2)
     await cluster.settle()
     assert cluster.claim("p") is None
-    rest = nvidia.slices("a", nvidia.whole(cluster.machines["a"])[4:], generation=2, count=2, suffix="z9")
+    rest = nvidia.slices("a", nvidia.whole(cluster.machines["a"])[4:], generation=2, count=2, index=1)
     cluster.put(RESOURCE_SLICES, rest)
     await cluster.settle()
     assert 3 not in cluster.gpus("p")[1]

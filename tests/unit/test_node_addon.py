@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import addon, main
 from dradriver.node.publishing import publisher
-from tests.fakes import nvidia
+from tests.fakes import nvidia, nvml
 from tests.fakes.agents import becomes, lose, ready_port
+from tests.fakes.hardware import Server
 from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, eventually, machine
 
 
@@ -63,6 +65,29 @@ async def test_it_follows_the_machine_and_puts_back_what_was_deleted(monkeypatch
         await eventually(seven)
         node.api.remove(RESOURCE_SLICES, ours(node)[0]["metadata"]["name"])
         await eventually(lambda: ours(node))
+
+
+async def test_all_gpus_of_a_driver_are_in_it_though_nothing_here_could_give_them_to_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("hgx-h100", tmp_path)
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    nowhere = server.file / "cdi"  # below a file: no folder that could be written
+    async with a_node() as node:
+        options = node.options(discovery="nvml", driver_root=nvml.compiled(), host_root=server.sys.root)
+        task = asyncio.create_task(
+            addon.run(msgspec.structs.replace(options, cdi_root=nowhere), NVIDIA, server=node.api.config)
+        )
+        try:
+            await eventually(lambda: ours(node))
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        found = read_machine([decode(_raw(one), ResourceSlice) for one in ours(node)])
+    assert found is not None
+    assert [gpu.uuid for gpu in found.gpus] == [gpu.uuid for gpu in server.machine.gpus]
 
 
 async def test_where_a_device_plugin_has_the_gpus_nothing_is_published() -> None:
