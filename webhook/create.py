@@ -19,7 +19,7 @@ import msgspec
 
 from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, described, request_names
+from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
 from webhook import advice, alone, bounds, containers, references, view, wanted
@@ -80,6 +80,9 @@ def create(
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
+    shared = None if found.shared is msgspec.UNSET else found.shared
+    if shared is not None:
+        asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
     if found.gang is not msgspec.UNSET:
         warnings.append(_ONE_BY_ONE)
     sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
@@ -92,7 +95,7 @@ def create(
         claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
         label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
     else:
-        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, new_name()))
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, shared or new_name()))
     return (
         wanted.Wanted(
             label=label,
@@ -130,7 +133,7 @@ def _resolved(
         references.check(found)
         return found, resolved.write(found), {}
     alone.check(found)
-    return found, resolved.write(found), request_names(found.asked)
+    return found, resolved.write(found), found.requests
 
 
 def authors_affinity(pod: view.Pod) -> Any:
@@ -157,8 +160,17 @@ def _is_copy(pod: view.Pod) -> bool:
         and (
             _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
             or ladder.TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+            or _shares(pod, entry.resource_claim_name)
         )
     )
+
+
+def _shares(pod: view.Pod, claim: str | None) -> bool:
+    """Return whether a pod was admitted as one that shares this claim."""
+    try:
+        return claim is not None and resolved.read(pod.written).shared == claim
+    except WordError:
+        return False
 
 
 def _noted(pod: view.Pod) -> tuple[Asks, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import affinity, limits, names, resolved, values
-from dradriver.api.annotations import check_words, parse
+from dradriver.api.annotations import check_words
 from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
@@ -26,6 +26,7 @@ _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place;
 _PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
 _OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod keeps the part of a GPU that it was created with; create the pod anew"
 _OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
+_OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
 _OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
 _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
@@ -73,6 +74,8 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies) -> tuple[str | None
     same = pod.words == live.words
     if same and intact:
         return note, []
+    if pod.words.get(names.SHARED_CLAIM) != live.words.get(names.SHARED_CLAIM):
+        raise WordError(_OTHER_SET)
     if asks is None or not (live.gated or same):
         found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found
@@ -135,7 +138,7 @@ def _refuse_what_is_new(
         WordError: What is wrong is new.
     """
     try:
-        check_words(were, policies) if asks is None else parse(were, asks, policies)
+        check_words(were, policies) if asks is None else resolved.resolve(were, asks, policies)
     except WordError:
         check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
     else:

@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.api import ladder, names, parts, resolved, templates
+from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
-from dradriver.api.pins import Key, claim_key, kept_env
+from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
@@ -26,28 +26,32 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: What the allocator is asked.
         requests: Names of the claim's requests, container after container.
+        pod: The pod.
         claim: The claim that will hold them.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ask: What it asks of a node.
         template: What its claim has of a template, if it is made by one.
+        shared: Whether it shares them with all pods that name this claim.
         alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
     """
 
     request: Request
     requests: tuple[str, ...]
+    pod: Key
     claim: Key
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
     template: templates.Asked | None = None
+    shared: bool = False
     alone: dict[str, Any] | None = None
 
     @property
     def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, namespace, self.alone is not None
+        return self.request, self.ask, "/".join(self.claim) if self.shared else namespace, self.alone is not None
 
 
 def read_wish(pod: Pod, template: Template | None = None) -> Wish:
@@ -68,10 +72,15 @@ def read_wish(pod: Pod, template: Template | None = None) -> Wish:
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+    shared = found.shared is not msgspec.UNSET
+    if is_set(key) != shared or (shared and found.shared != key[1]):
+        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
     wish = Wish(
         request=found.request,
-        requests=tuple(name for own in parts.request_names(found.asked).values() for name in own),
+        requests=tuple(dict.fromkeys(name for own in found.requests.values() for name in own)),
+        pod=(pod.metadata.namespace, pod.metadata.name),
         claim=key,
+        shared=shared,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),

@@ -43,7 +43,8 @@ class _Class:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) else 0  # parts may be of GPUs that are in use
+        # Parts may be of GPUs that are in use, and so is the set that others have already.
+        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
         self.heap: list[tuple[Order, Key]] = []
         self.failed_at = _NEVER
         self.reason = ""

@@ -136,6 +136,8 @@ async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
             place=_place(found.choice, found.uuids),
             turn=turn,
         )
+    if wish.shared and wish.claim in scene.picture.claims:
+        return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
     lifted = (
         "" if entry.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
     )
@@ -210,7 +212,7 @@ async def _having(scene: Scene, pod: Pod, wish: Wish, pin: Pin | None, reason: s
         return Verdict(reason=reason)
     found: list[Help] = []
     if isinstance(pin.choice, Choice) and isinstance(wish.request, Whole):
-        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_for(wish.claim)
+        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_by(wish.pod)
         found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
         await scene.fill([one.node for one in found])
         fit = scene.picture.nodes.eligible(ask, besides=mine)
