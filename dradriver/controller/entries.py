@@ -128,6 +128,7 @@ class Entry:
         tried: Nodes on which its promise was not kept.
         no_place_since: When it was first found to have no place; None while that is not known.
         renewed: Whether the claim that it has, or had, was made anew because the scheduler had overlooked its room.
+        joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         claim_uid: The claim that the times below are of; empty where it was taken back.
         lost: How often its claim has vanished by somebody else's doing.
         promised_at: When that claim was first seen.
@@ -147,6 +148,7 @@ class Entry:
         self.tried: list[str] = []
         self.no_place_since: float | None = None
         self.renewed = False
+        self.joins = ""
         self.claim_uid = ""
         self.lost = 0
         self.promised_at = 0.0
@@ -157,6 +159,16 @@ class Entry:
     def uid(self) -> str:
         """The pod's identity."""
         return self.pod.metadata.uid
+
+    @property
+    def kind(self) -> tuple[Request, Ask, str, bool]:
+        """The kind of its wish; of those that want to share a claim, which finds a place or not, that claim's.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        request, ask, where, alone = self.wish.kind
+        return request, ask, self.joins or where, alone
 
     @property
     def scheduler(self) -> str:

@@ -80,7 +80,7 @@ class Queue:
 
     def put(self, entry: Entry) -> str:
         """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
-        kind = entry.wish.kind
+        kind = entry.kind
         known = self._entries.get(entry.key)
         if known is not None and known[0] is entry and known[1].kind == kind:
             return known[1].reason

@@ -97,7 +97,7 @@ def review(
     """Return what has to be done for a living pod of ours.
 
     Args:
-        entry: The pod; the times of its claim are kept up to date.
+        entry: The pod; the times of its claim are kept up to date, and which one of others it is to share.
         picture: The cluster.
         now: The loop's clock.
         promise_s: How long a promise may last.
@@ -113,8 +113,10 @@ def review(
         if others and pod.gated:
             # A set that is promised to a pod which another gate still holds would be of use to nobody.
             return Wait(reason=_other_gate(others))
+        entry.joins = ""
         return _behind(pod, picture) or Place()
     if is_set(claim.key) and (step := _sharing(pod, claim, picture, others)) is not None:
+        entry.joins = claim.uid
         return step
     if not claim.owned_by(pod.metadata.uid):
         name = claim_key(pod)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dradriver.api import names
@@ -359,3 +361,49 @@ async def test_a_refusal_of_one_that_comes_costs_the_others_nothing() -> None:
     assert cluster.note("sampler", "reason") == "quota"
     assert the_claim(cluster)["status"]["allocation"]
     assert cluster.get_pod("trainer")["spec"]["nodeName"] == "a"
+
+
+async def test_when_the_first_that_has_no_place_is_gone_the_next_is_asked() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("never", wishes=SHARED | {"product": "none of these"})
+    cluster.pod("sampler", wishes=SHARED)
+    await cluster.settle()
+    assert cluster.note("sampler", "reason") == "its set duo is being placed with pod never"
+    drop(cluster, "never")
+    await cluster.settle()
+    assert not gates(cluster, "sampler")
+
+
+@pytest.mark.looptime
+async def test_a_set_that_was_given_back_is_promised_to_its_pods_in_turn() -> None:
+    cluster = cluster_of("trainer", "sampler", "third", promise_s=30.0)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    drop(cluster, "trainer")
+    cluster.collect()
+    await cluster.settle()
+    await asyncio.sleep(20)
+    drop(cluster, "sampler")
+    await cluster.settle()
+    await asyncio.sleep(20)
+    await cluster.settle()
+    assert ("delete", "duo") not in cluster.client.writes
+    await asyncio.sleep(11)
+    await cluster.settle()
+    assert ("delete", "duo") in cluster.client.writes
+
+
+async def test_who_waits_for_another_set_gets_his_own_when_that_is_gone() -> None:
+    cluster = cluster_of("trainer", nodes="ab")
+    cluster.pod("other", 2, wishes=SHARED)
+    await settled(cluster)
+    cluster.node(cluster.get_pod("trainer")["spec"]["nodeName"], None, unschedulable=True)
+    await cluster.settle()
+    drop(cluster, "trainer")
+    cluster.collect()
+    cluster.deliver()  # at once: that it is given back, and that it is gone
+    await cluster.worker.turn()
+    await cluster.worker.rest()
+    assert owners(cluster) == ["other"]  # on a node where nothing has become free

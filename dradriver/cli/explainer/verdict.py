@@ -276,6 +276,6 @@ def _turn(scene: Scene, entry: Entry) -> Turn:
 
 def _alike(one: Entry, other: Entry) -> bool:
     try:
-        return one.wish.kind == other.wish.kind
+        return one.kind == other.kind
     except WordError:
         return False
