@@ -70,14 +70,13 @@ class Claimants:
 
     def heir(self, claim: ClaimRecord) -> Pod | None:
         """Return for whom a set that is not allocated is kept: the first of its owners; None if all have ended."""
-        found = [self._pods.get((claim.metadata.namespace, name)) for name, _ in claim.owners]
-        return _first((pod for pod in found if pod is not None and claim.owned_by(pod.metadata.uid)), _waits)
+        found = [(self._pods.get((claim.metadata.namespace, name)), uid) for name, uid in claim.owners]
+        return _first((pod for pod, uid in found if pod is not None and pod.metadata.uid == uid), _waits)
 
     def crowd(self, claim: Key) -> Amounts:
-        """Return what the pods of a set that wait at their gates take together, as many of them as may use a claim."""
+        """Return what the pods of a set that wait for it take together, as many of them as may use a claim."""
         total: Amounts = {}
-        waiting = (pod for key in self.of(claim) if (pod := self._pods[key]).gated and _may_lead(pod))
-        for pod in itertools.islice(waiting, MOST):
+        for pod in itertools.islice(filter(_may_lead, (self._pods[key] for key in self.of(claim))), MOST):
             for resource, amount in request_of(pod).items():
                 total[resource] = min(total.get(resource, 0) + amount, LARGEST)
         return total
