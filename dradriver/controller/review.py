@@ -247,7 +247,10 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
 
     Nor does one without devices: where two leaders overlap, one of them may know another claim than the pod has.
     """
-    if claim is None or claim.devices is None or claim.pin is None or not claim.owned_by(pod.metadata.uid):
+    if claim is None or claim.devices is None or claim.pin is None:
+        return {}
+    uses = claim.set is not None and pod.metadata.uid in claim.users
+    if not (uses or claim.owned_by(pod.metadata.uid)):
         return {}
     wanted = results.written(claim.pin.choice, claim.pin.numbers())
     del wanted[names.REASON]

@@ -408,3 +408,19 @@ async def test_who_waits_for_another_set_gets_his_own_when_that_is_gone() -> Non
         await cluster.worker.turn()
         await asyncio.sleep(0)
     assert owners(cluster) == ["other"]  # on a node where nothing has become free
+
+
+async def test_who_uses_a_claim_that_is_going_is_told_what_he_has() -> None:
+    cluster = cluster_of("trainer", "sampler")
+    await settled(cluster)
+    claim = the_claim(cluster)
+    claim["metadata"]["ownerReferences"] = claim["metadata"]["ownerReferences"][:1]
+    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.remove(RESOURCE_CLAIMS, "duo", "default")  # its pods keep it for as long as they live
+    pod = cluster.get_pod("sampler")
+    del pod["metadata"]["annotations"][names.ALLOCATED]
+    cluster.put(PODS, pod)
+    cluster.restart()
+    await cluster.settle()
+    assert owners(cluster) == ["trainer"]
+    assert cluster.note("sampler", "allocated") == cluster.note("trainer", "allocated")
