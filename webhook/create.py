@@ -15,10 +15,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dradriver.api import affinity, ladder, messages, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
-from dradriver.api.parts import Asked, described, request_names
+from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
 from webhook import advice, alone, beside, bounds, containers, queued, references, view, wanted
@@ -98,8 +100,10 @@ def create(
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
     warnings += beside.check(found, ledger)
     warnings += _without_effect(pod.words)
-    if pod.queued_alone and not alone.is_static(found):
-        warnings.append(queued.PLAIN)
+    warnings += queued.advice(pod, found, ledger)
+    shared = None if found.shared is msgspec.UNSET else found.shared
+    if shared is not None:
+        asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
     sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
     if template is not None:
@@ -110,7 +114,7 @@ def create(
         claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
         label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
     else:
-        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, new_name()))
+        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, shared or new_name()))
     return (
         wanted.Wanted(
             label=label,
@@ -148,7 +152,7 @@ def _resolved(
         references.check(found)
         return found, resolved.write(found), {}
     alone.check(found)
-    return found, resolved.write(found), request_names(found.asked)
+    return found, resolved.write(found), found.requests
 
 
 def _without_effect(words: Mapping[str, str]) -> list[str]:
@@ -180,8 +184,17 @@ def _is_copy(pod: view.Pod) -> bool:
         and (
             _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
             or ladder.TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+            or _shares(pod, entry.resource_claim_name)
         )
     )
+
+
+def _shares(pod: view.Pod, claim: str | None) -> bool:
+    """Return whether a pod was admitted as one that shares this claim."""
+    try:
+        return claim is not None and resolved.read(pod.written).shared == claim
+    except WordError:
+        return False
 
 
 def _noted(pod: view.Pod) -> tuple[Asks, str]:

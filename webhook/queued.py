@@ -11,12 +11,12 @@ from typing import Final
 
 from dradriver.api import names, values
 from dradriver.api.errors import WordError
-from webhook import containers, view
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.resolved import Resolved
+from webhook import alone, containers, view
 
-PLAIN: Final = (
-    f"{view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job, or write "
-    f"{names.PLACEMENT}: static and a hard {names.POLICY}"
-)
+_PLAIN: Final = f"{view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job"
+_OR_STATIC: Final = f", or write {names.PLACEMENT}: static and a hard {names.POLICY}"
 _BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
 
 
@@ -48,3 +48,10 @@ def check(pod: view.Pod) -> None:
     if pod.queued:
         every = (*pod.app_containers, *pod.init_containers)
         check_words(pod.words, limits=any(containers.asked(c.name, containers.amounts(c)) for c in every))
+
+
+def advice(pod: view.Pod, found: Resolved, ledger: Ledger) -> list[str]:
+    """Return a warning of a pod that Kueue will never admit."""
+    if not pod.queued_alone or alone.is_static(found):
+        return []
+    return [_PLAIN + (_OR_STATIC if ledger is OURS else "")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from dradriver.allocator.request import Whole
 from dradriver.api import names, values
 from dradriver.api.errors import WordError
@@ -70,7 +72,8 @@ def _refuse_named(pod: view.Pod) -> None:
             raise WordError(
                 f"the pod asks for no GPU but by claim {shown(entry.resource_claim_name)}, which the scheduler fills: "
                 f"write what its GPUs must be into the claim, as constraints, and remove the {names.PREFIX} "
-                f"annotations; or give a container a limit {names.GPU_RESOURCE}"
+                f"annotations; or give a container a limit {names.GPU_RESOURCE}, and where pods share the GPUs write "
+                f"{names.SHARED_CLAIM}"
             )
 
 
@@ -110,6 +113,11 @@ def check(found: Resolved) -> None:
         raise WordError(
             f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
             f"is said: remove all {names.PREFIX} annotations"
+        )
+    if found.shared is not msgspec.UNSET:
+        raise WordError(
+            f"{names.SHARED_CLAIM}: {shown(found.shared)}: a claim that a template makes is one pod's; write a limit "
+            f"{names.GPU_RESOURCE} instead of the template"
         )
     if not isinstance(found.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")

@@ -29,6 +29,7 @@ _TOO_LATE: Final = f"{names.PREFIX} annotations count until a pod has its place;
 _PARTS: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
 _OTHER_PART: Final = f"{', '.join(_PARTS)}: a pod keeps the part of a GPU that it was created with; create the pod anew"
 _OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
+_OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
 _OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
 _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
@@ -78,6 +79,8 @@ def _note(pod: view.Pod, live: view.Pod, policies: Policies, ledger: Ledger) -> 
     same = pod.words == live.words
     if same and intact:
         return note, []
+    if pod.words.get(names.SHARED_CLAIM) != live.words.get(names.SHARED_CLAIM):
+        raise WordError(_OTHER_SET)
     if asks is None or not (live.gated or same):
         found = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if found and live.gated else found

@@ -127,6 +127,18 @@ def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict
     return {key: _aside(key, words.get(key, allowed[0])) for key, allowed in ASIDE.items()}
 
 
+def shared_claim(annotations: Mapping[str, str]) -> str | None:
+    """Return the name of the claim that the pod shares with others; None where it has one of its own.
+
+    Raises:
+        WordError: It is no name for such a claim.
+    """
+    text = annotations.get(names.SHARED_CLAIM)
+    if text is not None and values.set_name(text) is None:
+        raise messages.is_no(names.SHARED_CLAIM, text, messages.SET_NAME)
+    return text
+
+
 def _aside(key: str, text: str) -> str:
     if text not in ASIDE[key]:
         raise messages.not_one_of(key, text, ASIDE[key])
@@ -199,6 +211,7 @@ def _read(words: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
                 raise messages.is_no(key, text, field.what)
             fields[field.name] = value
     parts.of_words(words)
+    shared_claim(words)
     if required:
         fields["required"] = tuple(dict.fromkeys(required))
     return fields, gpus

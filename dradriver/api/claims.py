@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart
+from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import config, names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -23,6 +23,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 _KIND = msgspec.json.Decoder(_Kind)
+_SET = msgspec.json.Decoder(Whole)
 _WHOLE = msgspec.json.Decoder(Choice)
 _PARTS = msgspec.json.Decoder(PartChoice)
 
@@ -37,12 +38,14 @@ def pinned(
     keep_env: Sequence[str] = (),
     nccl: str = NCCL_AUTO,
     ledger: Ledger = OURS,
+    shared: Whole | None = None,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
     Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
     or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search. The owner is
-    marked as controller: only then does Kubernetes delete the claim of a pod that has finished. The finalizer is
+    marked as controller: only then does Kubernetes delete the claim of a pod that has finished. A claim that pods share
+    must outlive each of them, so it has owners without that mark, and the controller deletes it. The finalizer is
     Kubernetes' own: the scheduler adds it in a write of its own before it allocates a claim, unless it is there
     already, so a pod costs the API server a write less. The claim controller of kube-controller-manager takes it from
     every claim that is deleted and in nobody's use.
@@ -57,6 +60,7 @@ def pinned(
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ledger: Whose devices they are.
+        shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
     """
     parts = parts_of(choice, uuids)
     mig = {
@@ -69,8 +73,11 @@ def pinned(
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": _metadata(pod, names.LABEL_PLACED)
-        | {"annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}},
+        "metadata": _metadata(pod, names.LABEL_PLACED, shared=shared is not None)
+        | {
+            "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}
+            | ({} if shared is None else {names.SET: msgspec.json.encode(shared).decode()})
+        },
         "spec": {
             "devices": {
                 "requests": [
@@ -114,15 +121,19 @@ def digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
-def _metadata(pod: Pod, label: str) -> dict[str, Any]:
+def owner(pod: Pod) -> dict[str, Any]:
+    """Return the reference by which a claim belongs to a pod, among others."""
+    return {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
+
+
+def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid, "controller": True}
     return {
         "name": pod.claim_name,
         "namespace": pod.metadata.namespace,
         "labels": {names.LABEL: label},
         "finalizers": [names.FINALIZER],
-        "ownerReferences": [owner],
+        "ownerReferences": [owner(pod) if shared else owner(pod) | {"controller": True}],
     }
 
 
@@ -181,6 +192,14 @@ def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:
     """
     listed = json.dumps(sorted(uuids), ensure_ascii=True)
     return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
+
+
+def read_set(text: str) -> Whole | None:
+    """Return what a shared claim's set was chosen for, from its annotation; None where that was damaged."""
+    try:
+        return _SET.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
 
 
 def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:

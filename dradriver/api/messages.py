@@ -7,6 +7,7 @@ from typing import Final
 
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
+from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.values import MOST_GPUS
 from dradriver.yamltext.cures import hint
@@ -25,6 +26,10 @@ MIG_PROFILE: Final = "MIG profile; write slices and memory as nvidia-smi mig -lg
 MIG_RESOURCE: Final = "MIG profile's resource; write slices and memory, as nvidia.com/mig-1g.10gb"
 PRODUCT_RESOURCE: Final = "product's resource; write its name with - for blanks, as nvidia.com/gpu.A100-SXM4-40GB"
 GANG: Final = "name of a gang; write lower-case letters, digits and -, as train-1, or auto"
+SET_NAME: Final = (
+    f"name of a claim to share; write up to 63 lower-case letters, digits and -, as train-1, and not "
+    f"{names.CLAIM_PREFIX}…, which the driver's own claims are called"
+)
 MANY: Final = "count; write a whole number from 1 to 9999"
 IDLE: Final = "duration; write hours, minutes and seconds, as 30m or 1h30m"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"

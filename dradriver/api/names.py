@@ -19,7 +19,8 @@ LABEL_PLACED: Final = "placed"
 LABEL_STATIC: Final = "static"  # on a pod that the scheduler alone places, and on the template of its claim
 LABEL_HANDED_OVER: Final = "handed-over"  # on a claim without a pin, of a pod that found no place
 POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
-CLAIM_PREFIX: Final = "gpus-"
+CLAIM_PREFIX: Final = "gpus-"  # of all names that the driver makes up; no set that pods share is called so
+SET_REQUEST: Final = "gpus"  # the one request of a claim that several pods share
 
 # Annotations of a pod's author.
 POLICY: Final = PREFIX + "policy"
@@ -46,10 +47,11 @@ WORKLOAD: Final = PREFIX + "workload"
 CLAIM: Final = PREFIX + "claim"
 PLACEMENT: Final = PREFIX + "placement"
 WHEN_FULL: Final = PREFIX + "when-full"
+SHARED_CLAIM: Final = PREFIX + "shared-claim"
 WISHES: Final = (
     POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
     MIN_MEMORY, MIN_DRIVER, MIN_CUDA, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES,
-    MIG_PROFILE, NCCL, WORKLOAD, CLAIM, PLACEMENT, WHEN_FULL,
+    MIG_PROFILE, NCCL, WORKLOAD, CLAIM, PLACEMENT, WHEN_FULL, SHARED_CLAIM,
 )  # fmt: skip
 
 # Annotations of a pod's author about the gang that the pod belongs to: read, and noted until gangs are placed.
@@ -88,6 +90,7 @@ SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the abiliti
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
+SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.
 DRIVER_LABEL: Final = PREFIX + "release-driver"

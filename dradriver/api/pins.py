@@ -273,17 +273,21 @@ def share_of(consumed: Mapping[str, str]) -> Amount | None:
     return amount if 0 < amount.cores < ALL_CORES else None
 
 
-def owner(claim: Claim) -> tuple[str, str] | None:
-    """Return name and uid of the pod that controls a claim, or None."""
-    for reference in claim.metadata.owner_references:
-        if reference.controller and reference.kind == "Pod":
-            return reference.name, reference.uid
-    return None
+def owners(claim: Claim) -> tuple[tuple[str, str], ...]:
+    """Return name and uid of the pods that a claim belongs to: of one that controls it, or of all that share it."""
+    pods = [one for one in claim.metadata.owner_references if one.kind == "Pod"]
+    shared = names.SET in claim.metadata.annotations
+    return tuple((one.name, one.uid) for one in pods if one.controller or shared)
 
 
 def claim_key(pod: Pod) -> Key | None:
     """Return the key of the claim that the webhook gave a pod, whether it exists or not."""
     return None if pod.claim_name is None else (pod.metadata.namespace, pod.claim_name)
+
+
+def is_set(claim: Key) -> bool:
+    """Return whether a pod's claim has the name of one that pods share: those of a pod's own are made up."""
+    return not claim[1].startswith(names.CLAIM_PREFIX)
 
 
 KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")

@@ -15,11 +15,11 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
 from dradriver.api import gangs, messages, names, values
-from dradriver.api.annotations import aside, idle_timeout_s, parse
+from dradriver.api.annotations import aside, idle_timeout_s, parse, shared_claim
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
-from dradriver.api.parts import Asked
+from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
@@ -48,6 +48,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             template of their claims have the same.
         ladder: Which ``ladder.VERSION`` the webhook that admitted such a pod knew; unset before there were any. It is
             here so that the template's name, which is this note's hash, is another where the ladder is.
+        shared: The name of the claim that the pod shares with all that say the same; unset where it has one of its own.
+            The request is what the set must be, as of one container, and each of ``containers`` uses all of it.
     """
 
     version: int = VERSION
@@ -61,11 +63,22 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     when_full: str | msgspec.UnsetType = msgspec.UNSET
     keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     ladder: int | msgspec.UnsetType = msgspec.UNSET
+    shared: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def asked(self) -> dict[str, Asked]:
         """What each container asks for, by name in pod order: what ``resolve`` made the request from."""
-        return dict(zip(self.containers, _asked(self.request), strict=True))
+        asked = _asked(self.request)
+        if self.shared is not msgspec.UNSET:
+            return dict.fromkeys(self.containers, asked[0])
+        return dict(zip(self.containers, asked, strict=True))
+
+    @property
+    def requests(self) -> dict[str, tuple[str, ...]]:
+        """Names of the claim's requests of each container, by name in pod order."""
+        if self.shared is not msgspec.UNSET:
+            return dict.fromkeys(self.containers, (names.SET_REQUEST,))
+        return request_names(self.asked)
 
 
 class _Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,10 +109,11 @@ def resolve(
     controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
     """
     told = aside(annotations, policies)
-    request = parse(annotations, asked, policies)
+    shared = shared_claim(annotations)
+    request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
-    return Resolved(
+    found = Resolved(
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
@@ -108,7 +122,49 @@ def resolve(
         idle_timeout_s=idle_timeout_s(annotations) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
+        shared=shared or msgspec.UNSET,
     )
+    _check_shared(found)
+    return found
+
+
+def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
+    """Return what a pod asks for whose containers use one set, all of it: of the first what each of them asks for.
+
+    Raises:
+        WordError: They ask for different things.
+    """
+    first = dict(list(asked.items())[:1])
+    if any(one not in first.values() for one in asked.values()):
+        each = "; ".join(f"container {name[:63]!r}: {described(one)}" for name, one in list(asked.items())[:8])
+        raise WordError(
+            f"{names.SHARED_CLAIM}: {shown(shared)}: each container that has GPUs uses all of the set, so write the "
+            f"same limit in each; {each}"
+        )
+    return first
+
+
+def _check_shared(found: Resolved) -> None:
+    """Return if a pod may share its claim, as far as its other words go.
+
+    Raises:
+        WordError: Another word leaves nothing to share, or nobody to choose it.
+    """
+    if found.shared is msgspec.UNSET:
+        return
+    why = ""
+    if not isinstance(found.request, Whole):
+        why = f"pods share whole GPUs; write a limit {names.GPU_RESOURCE} and no word about parts of one"
+    elif found.placement is not msgspec.UNSET:
+        why = (
+            f"{names.PLACEMENT}: {found.placement}: the scheduler fills a claim for each pod; remove {names.PLACEMENT}"
+        )
+    elif found.when_full is not msgspec.UNSET:
+        why = f"{names.WHEN_FULL}: {found.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
+    elif found.gang is not msgspec.UNSET:
+        why = f"its pods have the same GPUs, those of a gang each their own; remove {names.GANG} and what belongs to it"
+    if why:
+        raise WordError(f"{names.SHARED_CLAIM}: {shown(found.shared)}: {why}")
 
 
 def _unless(default: str, said: str) -> str | msgspec.UnsetType:
@@ -157,8 +213,12 @@ def _check(resolved: Resolved) -> None:
     """Refuse what ``parse`` never makes: the allocator and the claim's CEL take these values as they are."""
     request = resolved.request
     asked = _asked(request)
-    if not asked or len(set(resolved.containers)) != len(resolved.containers) or len(asked) != len(resolved.containers):
+    users = 1 if resolved.shared is not msgspec.UNSET and resolved.containers else len(resolved.containers)
+    if not asked or len(set(resolved.containers)) != len(resolved.containers) or len(asked) != users:
         raise WordError("its containers are not those that it asks GPUs for")
+    if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
+        raise WordError("it names a claim to share that is none")
+    _check_shared(resolved)
     if not 0 <= request.min_memory_mib <= values.MOST_MEMORY_MIB:
         raise WordError("it has an amount of memory that is none")
     if request.product and values.product(request.product) is None:

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from dradriver.allocator.request import Constraint, Strategy
+from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.quantity import whole
 from dradriver.topology.check import is_mig_profile
@@ -27,6 +28,7 @@ _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 # What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
 _SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
+_SET: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,4})h)?(?:([0-9]{1,4})m)?(?:([0-9]{1,4})s)?", re.ASCII)
 _MIB: Final = 1 << 20
@@ -101,6 +103,11 @@ def duration_s(text: str) -> int | None:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return 3600 * hours + 60 * minutes + seconds or None
+
+
+def set_name(text: str) -> str | None:
+    """Return the name of a claim that several pods share: a DNS label, and none of those that the driver makes up."""
+    return text if _SET.fullmatch(text) and not text.startswith(names.CLAIM_PREFIX) else None
 
 
 def gpu_count(text: str) -> int | None:

@@ -85,25 +85,22 @@ class Collector:
         """
         if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
             return False
-        if claim.owner is None:
-            return True
-        name, uid = claim.owner
-        pod = self._picture.pods.get((claim.metadata.namespace, name))
-        return pod is None or pod.metadata.uid != uid or not _wants(pod, claim)
+        pods = ((self._picture.pods.get((claim.metadata.namespace, name)), uid) for name, uid in claim.owners)
+        return not any(pod is not None and pod.metadata.uid == uid and _wants(pod, claim) for pod, uid in pods)
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
-        """Ask the server itself whether its pod wants it still: the claims' reflector may be ahead of the pods'."""
-        if claim.owner is None:
-            return False
-        name, uid = claim.owner
-        try:
-            pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
-        # Without our label it is nobody's of ours any more, and nothing would ever look at its promise again.
-        return pod.metadata.uid == uid and pod.placed and _wants(pod, claim)
+        """Ask the server itself whether a pod wants it still: the claims' reflector may be ahead of the pods'."""
+        for name, uid in claim.owners:
+            try:
+                pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
+            except ApiError as error:
+                if error.not_found:
+                    continue
+                raise
+            # Without our label it is nobody's of ours any more, and nothing would ever look at its promise again.
+            if pod.metadata.uid == uid and pod.placed and _wants(pod, claim):
+                return True
+        return False
 
     async def _end_assumptions(self) -> None:
         """A relist can hide a claim that came and went in between: ask the server about those not seen for long."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dradriver.allocator.request import Whole
 from dradriver.api import affinity, claims, names, templates
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
@@ -111,6 +112,59 @@ class Writer:
         await self.annotate(pod, placement.texts)
         self._check_pause()
         await self._create(pod, wish, placement)
+
+    async def join(self, pod: Pod, placement: Placement) -> None:
+        """Let a gated pod share the claim of others that is allocated, and lift its gate.
+
+        Raises:
+            MovedOnError: The claim or the pod was changed or deleted meanwhile.
+            PausedError: The claim is the pod's; lift it later.
+            ApiError: The server refuses; the claim, which others use, stays.
+            Unreachable: No answer.
+        """
+        claim = await self.adopt(pod, placement.joins)
+        if claim.deleting or claim.devices is None:
+            raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
+        self._check_pause()
+        await self.lift(pod, placement)
+
+    async def adopt(self, pod: Pod, uid: str) -> ClaimRecord:
+        """Make a pod one of the owners of the claim that it shares, which ends with the last of them.
+
+        Others do the same at the same time, so the pod is added to whatever owners there are: only where there are none
+        must the claim be the one that was seen.
+
+        Raises:
+            MovedOnError: There is another claim of that name by now, or none.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        known = self._picture.claim_of(pod)
+        if known is None or known.uid != uid:
+            raise MovedOnError(f"the claim of pod {pod.metadata.namespace}/{pod.metadata.name} is another by now")
+        if known.owned_by(pod.metadata.uid):
+            return known
+        namespace, name = known.key
+        patch = Patch().test("metadata", "uid", value=uid)
+        if known.owners:
+            patch.add("metadata", "ownerReferences", "-", value=claims.owner(pod))
+        else:
+            patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
+            patch.add("metadata", "ownerReferences", value=[claims.owner(pod)])
+        try:
+            owned = await self._client.patch(
+                RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
+            )
+        except ApiError as error:
+            now = await self.look(known.key) if error.invalid or error.conflict else None
+            if error.not_found or (
+                now is not None and now.metadata.resource_version != known.metadata.resource_version
+            ):
+                raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+            raise
+        claim = claim_record(owned, self._picture.ledger)
+        self._picture.assume_claim(claim)
+        return claim
 
     def _check_pause(self) -> None:
         if self._paused():
@@ -272,6 +326,7 @@ class Writer:
             keep_env=wish.keep_env,
             nccl=wish.nccl,
             ledger=self._picture.ledger,
+            shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
         )
         if wish.template is not None:
             body = templates.completed(body, wish.template)

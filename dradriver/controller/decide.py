@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.request import Choice, Mig, NoPlaceError, PartChoice, Whole
-from dradriver.api import results
+from dradriver.api import names, results
 from dradriver.api.pins import Pin
+from dradriver.controller.claimants import MOST
 from dradriver.controller.entries import Wish
+from dradriver.controller.nodes.ask import listed
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
+from dradriver.controller.records import ClaimRecord
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
@@ -40,6 +45,8 @@ def decide(
     Raises:
         NoPlaceError: Nothing fits; it says why in words that do not change with every event, unless ``only`` was given.
     """
+    if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
+        return _joining(picture, wish, claim)
     fit = picture.nodes.eligible(wish.ask)
     if only is not None:
         fit &= only
@@ -48,7 +55,49 @@ def decide(
             fit[row] = False
     if only is not None and not fit.any():
         raise NoPlaceError("no such node")
+    if wish.shared:
+        # Where there is room for all who wait for the set, if there is; it may be too much for any node.
+        all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claimants.crowd(wish.claim)))
+        with contextlib.suppress(NoPlaceError):
+            return _placement(picture, wish, _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most))
     return _placement(picture, wish, _rank(picture, wish, fit, most=most))
+
+
+def _joining(picture: Picture, wish: Wish, claim: ClaimRecord) -> Placement:
+    """Return the placement of a pod that shares a set which others have already.
+
+    Raises:
+        NoPlaceError: It is not the set that the pod asks for, or its node cannot run the pod.
+    """
+    name, pin = claim.metadata.name, claim.pin
+    if claim.set is None or pin is None or claim.devices is None or not isinstance(wish.request, Whole):
+        raise NoPlaceError(f"its set {name} is not there yet")
+    if claim.set != wish.request:
+        asked, has = wanted(wish.request), wanted(claim.set)
+        told = f"{has}, and this pod asks for {asked}" if asked != has else f"{has} with other wishes than this pod's"
+        raise NoPlaceError(
+            f"its set {name} was chosen for {told}; write the limits and annotations of the pods that have it, or "
+            f"another {names.SHARED_CLAIM}"
+        )
+    if len(claim.users) >= MOST:
+        raise NoPlaceError(f"its set {name} is in use by {MOST} pods, as many as Kubernetes lets use a claim")
+    node = pin.choice.node
+    row, fit = picture.nodes.find(node), picture.nodes.eligible(wish.ask, besides=picture.taken_by(wish.pod))
+    if row is None or not fit[row]:
+        here = np.zeros_like(fit)
+        if row is not None:
+            here[row] = True
+        causes = picture.nodes.causes(wish.ask, besides=picture.taken_by(wish.pod), only=here)
+        raise NoPlaceError(
+            f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
+        )
+    return Placement(
+        choice=pin.choice,
+        hostnames={node: picture.nodes.hostname(node)},
+        uuids=pin.uuids,
+        texts=results.written(pin.choice, pin.numbers()),
+        joins=claim.uid,
+    )
 
 
 def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
@@ -58,10 +107,11 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
     are what the pod would get on that node now, as the devices that they are now: either may have been changed since.
     """
     node, row = pin.choice.node, picture.nodes.find(pin.choice.node)
-    if row is None:
+    made = picture.claims.get(wish.claim)
+    if row is None or (wish.shared and made is not None and made.set != wish.request):
         return None
     with picture.inventory.without(wish.claim):
-        fit = picture.nodes.eligible(wish.ask, besides=picture.taken_for(wish.claim))
+        fit = picture.nodes.eligible(wish.ask, besides=picture.taken_by(wish.pod))
         if not fit[row]:
             return None
         here = np.zeros_like(fit)

@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Request, Whole
-from dradriver.api import ladder, names, parts, resolved, templates
+from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
-from dradriver.api.pins import Key, claim_key, kept_env
+from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.nodes.ask import Ask, ask_of
@@ -27,28 +27,32 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: What the allocator is asked.
         requests: Names of the claim's requests, container after container.
+        pod: The pod.
         claim: The claim that will hold them.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         ask: What it asks of a node.
         template: What its claim has of a template, if it is made by one.
+        shared: Whether it shares them with all pods that name this claim.
         alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
     """
 
     request: Request
     requests: tuple[str, ...]
+    pod: Key
     claim: Key
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
     template: templates.Asked | None = None
+    shared: bool = False
     alone: dict[str, Any] | None = None
 
     @property
     def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, namespace, self.alone is not None
+        return self.request, self.ask, "/".join(self.claim) if self.shared else namespace, self.alone is not None
 
 
 def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
@@ -70,10 +74,15 @@ def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS)
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+    shared = found.shared is not msgspec.UNSET
+    if is_set(key) != shared or (shared and found.shared != key[1]):
+        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
     wish = Wish(
         request=found.request,
-        requests=tuple(name for own in parts.request_names(found.asked).values() for name in own),
+        requests=tuple(dict.fromkeys(name for own in found.requests.values() for name in own)),
+        pod=(pod.metadata.namespace, pod.metadata.name),
         claim=key,
+        shared=shared,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
@@ -123,6 +132,7 @@ class Entry:
         tried: Nodes on which its promise was not kept.
         no_place_since: When it was first found to have no place; None while that is not known.
         renewed: Whether the claim that it has, or had, was made anew because the scheduler had overlooked its room.
+        joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         claim_uid: The claim that the times below are of; empty where it was taken back.
         lost: How often its claim has vanished by somebody else's doing.
         promised_at: When that claim was first seen.
@@ -143,6 +153,7 @@ class Entry:
         self.tried: list[str] = []
         self.no_place_since: float | None = None
         self.renewed = False
+        self.joins = ""
         self.claim_uid = ""
         self.lost = 0
         self.promised_at = 0.0
@@ -153,6 +164,16 @@ class Entry:
     def uid(self) -> str:
         """The pod's identity."""
         return self.pod.metadata.uid
+
+    @property
+    def kind(self) -> tuple[Request, Ask, str, bool]:
+        """The kind of its wish; of those that want to share a claim, which finds a place or not, that claim's.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        request, ask, where, alone = self.wish.kind
+        return request, ask, self.joins or where, alone
 
     @property
     def scheduler(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -12,14 +12,16 @@ import msgspec
 from dradriver.allocator.request import Weights
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, Pod
-from dradriver.api.pins import Device, Key, Taken, claim_key
+from dradriver.api.pins import Device, Key, Taken, claim_key, is_set
 from dradriver.api.templates import Template
+from dradriver.controller.claimants import Claimants
 from dradriver.controller.inventory import Inventory
-from dradriver.controller.nodes.requests import Amounts, request_of
+from dradriver.controller.nodes.requests import Amounts
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
 from dradriver.kube.reflector import Change
@@ -40,6 +42,7 @@ class Picture:
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         inventory: All GPUs and who holds them.
         ledger: Whose devices are handed out.
+        claimants: The pods of each claim.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
         version: Grows with every change that a decision may depend on.
@@ -66,9 +69,11 @@ class Picture:
         self._assumed_pods: set[Key] = set()
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
-        self._claimed_by: dict[Key, Key] = {}  # pods by their claims
+        self.claimants = Claimants(self.pods)
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
-        self._taken: dict[Key, tuple[str, Amounts]] = {}  # what our pods take, by pod
+        self._taking = Taking(
+            self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claimants=self.claimants
+        )
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
         self._clock = 0  # of the nodes, when the last change that could help was told
@@ -134,7 +139,7 @@ class Picture:
         for pool in self.inventory.set_slice(old, new):
             self.nodes.helped(pool)
             for claim in sorted(self._pinned_on.get(pool, ())):
-                self._touch_pod_of(claim)
+                self._touch_pods_of(claim)
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
         """Take in what the device classes' reflector saw: which extended resources no node need have."""
@@ -183,6 +188,15 @@ class Picture:
         if self._intended.pop(claim, None) is not None:
             self._rehold(claim)
             self._tell()
+
+    def joins(self, pod: Key, node: str) -> None:
+        """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
+        self._taking.joins(pod, node)
+
+    def joined(self, pod: Key) -> None:
+        """Count a pod that came to a set, or did not."""
+        self._taking.joined(pod)
+        self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
         """Count a claim, as the API server returned it, before the reflector shows it."""
@@ -262,10 +276,9 @@ class Picture:
                 return True
         return False
 
-    def taken_for(self, claim: Key) -> tuple[str, Amounts] | None:
-        """Return the node that the pod of a claim takes something from, and what; None for nothing."""
-        pod = self._claimed_by.get(claim)
-        return None if pod is None else self._taken.get(pod)
+    def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
+        """Return the node that a pod takes something from, and what; None for nothing."""
+        return self._taking.by(pod)
 
     # How it is kept.
 
@@ -279,12 +292,11 @@ class Picture:
         claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
         for claim in claims:
             assert claim is not None
-            if new is not None and claim_key(new) == claim:
-                self._claimed_by[claim] = key
-            elif self._claimed_by.get(claim) == key:
-                del self._claimed_by[claim]
-            self._rehold(claim)
-        self._recount(key)
+            leads, known = self.claimants.put(claim, key), self.claims.get(claim)
+            self._rehold(claim, ())
+            if is_set(claim) and (leads if known is None else known.devices is None and _owned(known, old)):
+                self._touch_pods_of(claim)  # others may be waiting for this one
+        self._taking.recount(key)
         self._touch(key)
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
@@ -295,28 +307,30 @@ class Picture:
             self.claims[key] = new
             if new.pin is not None:
                 self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
-        self._rehold(key)
+        pods = self.claimants.of(key) if old is None or new is None else self.claimants.concerned(old, new)
+        self._rehold(key, pods)
         if new is not None and new.devices:
             for device in self.inventory.holds.of(key):
                 for other in self.inventory.holders(device):
                     if other != key:
-                        self._touch_pod_of(other)
-        self._touch_pod_of(key)
+                        self._touch_pods_of(other)
+        for pod in pods:
+            self._touch(pod)
 
     def _touch_made_by(self, template: Key) -> None:
         for pod in self.templates.pods(template):
             self._touch(pod)
         self.version += 1
 
-    def _touch_pod_of(self, claim: Key) -> None:
-        if (pod := self._claimed_by.get(claim)) is not None:
+    def _touch_pods_of(self, claim: Key) -> None:
+        for pod in self.claimants.of(claim):
             self._touch(pod)
 
-    def _rehold(self, key: Key) -> None:
-        """Count what a claim holds."""
+    def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
+        """Count what a claim holds, and what its pods take, all of them unless it is said which."""
         self.inventory.hold(key, self._held(key))
-        if (pod := self._claimed_by.get(key)) is not None:
-            self._recount(pod)
+        for pod in self.claimants.of(key) if pods is None else pods:
+            self._taking.recount(pod)
 
     def _held(self, key: Key) -> Mapping[Device, Taken]:
         """Return what a claim was given, else what it is pinned to, as long as it is there.
@@ -337,39 +351,16 @@ class Picture:
             return {}  # no scheduler gives devices to a claim that is on its way out
         return claim.pin.taken
 
-    def _recount(self, key: Key) -> None:
-        """Count what a pod of ours takes: from its node, or from the one that it is promised to."""
-        pod = self.pods.get(key)
-        node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised_node(pod)
-        before, after = self._taken.get(key), None
-        if pod is not None and node:
-            after = node, request_of(pod)
-        if before == after:
-            return
-        if before is not None:
-            self.nodes.give(*before)
-        if after is None:
-            del self._taken[key]
-        else:
-            self.nodes.take(*after)
-            self._taken[key] = after
-
-    def _promised_node(self, pod: Pod) -> str:
-        key = claim_key(pod)
-        if key is None:
-            return ""
-        claim, intended = self.claims.get(key), self._intended.get(key)
-        if claim is not None:
-            counts = claim.owned_by(pod.metadata.uid) and not (claim.deleting and claim.devices is None)
-            return claim.pin.choice.node if claim.pin is not None and counts else ""
-        return "" if intended is None else intended.node
-
     def _tell(self) -> None:
         """Wake whoever waits for a place, if one may have become free: most changes make none."""
         self.version += 1
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:
+    return pod is not None and claim.owned_by(pod.metadata.uid)
 
 
 def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:

@@ -18,6 +18,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
         placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
+        joins: The uid of the claim of others that the pod is to share; empty where one is to be created.
     """
 
     choice: Choice | PartChoice
@@ -26,6 +27,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     texts: dict[str, str | None]
     compute: dict[str, int] = {}
     placed: frozenset[str] = frozenset()
+    joins: str = ""
 
     @property
     def node(self) -> str:

@@ -43,7 +43,8 @@ class _Class:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) else 0  # parts may be of GPUs that are in use
+        # Parts may be of GPUs that are in use, and so is the set that others have already.
+        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
         self.heap: list[tuple[Order, Key]] = []
         self.failed_at = _NEVER
         self.reason = ""
@@ -79,7 +80,7 @@ class Queue:
 
     def put(self, entry: Entry) -> str:
         """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
-        kind = entry.wish.kind
+        kind = entry.kind
         known = self._entries.get(entry.key)
         if known is not None and known[0] is entry and known[1].kind == kind:
             return known[1].reason

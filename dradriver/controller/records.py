@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import ladder, likeness, names, pins, quantity, templates, values
+from dradriver.allocator.request import Whole
+from dradriver.api import claims, ladder, likeness, names, pins, quantity, templates, values
 from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -34,19 +35,21 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
             any other claim.
         ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
-        owner: Name and uid of the pod that controls it.
+        owners: Name and uid of the pod that controls it, or of all that share it.
         pin: What it is pinned to; None where it is not ours, or damaged.
         devices: What the scheduler gave it of this driver; None while it is not allocated.
         users: Uids of those it is reserved for.
+        set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
     """
 
     metadata: Metadata
     ours: bool
-    owner: tuple[str, str] | None
+    owners: tuple[tuple[str, str], ...]
     pin: Pin | None
     devices: dict[pins.Device, Taken] | None
     users: tuple[str, ...]
     handed_over: str = ""
+    set: Whole | None = None
 
     @property
     def key(self) -> Key:
@@ -64,8 +67,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.metadata.deletion_timestamp is not None
 
     def owned_by(self, uid: str) -> bool:
-        """Return whether the pod of this uid controls it."""
-        return self.owner is not None and self.owner[1] == uid
+        """Return whether the pod of this uid controls it, or is one of those that share it."""
+        return any(owner[1] == uid for owner in self.owners)
 
 
 def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
@@ -74,13 +77,16 @@ def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
     return ClaimRecord(
         metadata=_bare(claim.metadata),
         ours=ours,
-        owner=pins.owner(claim),
+        owners=pins.owners(claim),
         pin=pins.pin(claim, ledger) if ours else None,
         devices=None if claim.status.allocation is None else pins.allocated(claim, ledger),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
         handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
         if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
         else "",
+        set=claims.read_set(claim.metadata.annotations[names.SET])
+        if ours and names.SET in claim.metadata.annotations
+        else None,
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
-from dradriver.api.pins import claim_key
+from dradriver.api.pins import claim_key, is_set
 from dradriver.controller.causes import Cause
 from dradriver.controller.entries import Entry
 from dradriver.controller.picture import Picture
@@ -24,24 +24,37 @@ UNSCHEDULABLE_S: Final = 5.0
 OVERLOOKED_S: Final = 1.0
 
 
-class Settle(msgspec.Struct, frozen=True):
-    """The pod needs nothing more, but for annotations that are not true any more (None: to be taken away)."""
+class _Untrue(msgspec.Struct, frozen=True):
+    """What is not true any more, or not yet, of a pod that has its claim.
+
+    Attributes:
+        texts: Annotations; None for those to be taken away.
+        joins: The claim that it shares with others and does not belong to yet.
+    """
 
     texts: dict[str, str | None] = {}
+    joins: ClaimRecord | None = None
+
+    @property
+    def untrue(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.texts) or self.joins is not None
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Settle(_Untrue, frozen=True):
+    """The pod needs nothing more, but for what is not true any more."""
+
+
+class Wait(_Untrue, frozen=True):
     """Nothing can be done before a time or an event.
 
     Attributes:
         until: The time, by the loop's clock; None for an event.
-        reason: What to tell the pod's author; None to leave what was told.
-        texts: Annotations that are not true any more.
+        reason: What to tell the pod's author; None to leave what was told. Where something is not true it comes first.
     """
 
     until: float | None = None
     reason: str | None = None
-    texts: dict[str, str | None] = {}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -83,7 +96,7 @@ def review(
     """Return what has to be done for a living pod of ours.
 
     Args:
-        entry: The pod; the times of its claim are kept up to date.
+        entry: The pod; the times of its claim are kept up to date, and which one of others it is to share.
         picture: The cluster.
         now: The loop's clock.
         promise_s: How long a promise may last.
@@ -91,13 +104,19 @@ def review(
     """
     pod, claim = entry.pod, picture.claim_of(entry.pod)
     if pod.spec.node_name:
-        return Settle(_untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {}))
+        untrue = _untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {})
+        uses = claim is not None and pod.metadata.uid in claim.users
+        return Settle(untrue, _unowned(pod, claim) if uses else None)
     others = [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
     if claim is None:
         if others and pod.gated:
             # A set that is promised to a pod which another gate still holds would be of use to nobody.
             return Wait(reason=_other_gate(others))
-        return Place()
+        entry.joins = ""
+        return _behind(pod, picture) or Place()
+    if is_set(claim.key) and (step := _sharing(pod, claim, picture, others)) is not None:
+        entry.joins = claim.uid
+        return step
     if not claim.owned_by(pod.metadata.uid):
         name = claim_key(pod)
         assert name is not None
@@ -111,6 +130,56 @@ def review(
     if claim.handed_over:
         return Wait()  # it keeps nothing from anybody
     return _promised(entry, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _behind(pod: Pod, picture: Picture) -> Step | None:
+    """Return what a pod does whose set is to be chosen for another that shares it; None where it is the one."""
+    key = claim_key(pod)
+    if key is None or not is_set(key) or (lead := picture.claimants.lead(key)) is None or _same(lead, pod):
+        return None
+    return Wait(reason=_led(key[1], lead))
+
+
+def _sharing(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) -> Step | None:
+    """Return what a pod does whose claim others share; None where it is the one that the claim was made for.
+
+    Nobody else is lifted before the scheduler has allocated the claim: until then it may end up on another node.
+    """
+    name = claim.metadata.name
+    if claim.set is None:
+        return Wait(
+            reason=f"claim {name} is not one that the driver made for pods to share; write another name as "
+            f"{names.SHARED_CLAIM}, or delete that claim"
+        )
+    if claim.deleting:
+        return Wait(reason=f"waits until the earlier claim {name} is gone, and its pods with it")
+    if claim.devices is None:
+        heir = picture.claimants.heir(claim)
+        if heir is None:
+            return Wait(reason=f"waits until the earlier claim {name}, whose pods have ended, is gone")
+        return None if _same(heir, pod) else Wait(reason=_led(name, heir))
+    if pod.gated:
+        return Wait(reason=_other_gate(others)) if others else Place()
+    refused = pod.refused
+    return Wait(
+        texts=_untrue(pod, claim),
+        reason=None if refused is None else f"{_told(pod, refused)}; its set {name} is in use by other pods there",
+        joins=_unowned(pod, claim),
+    )
+
+
+def _led(name: str, lead: Pod) -> str:
+    return f"its set {name} is being placed with pod {lead.metadata.name}"
+
+
+def _same(one: Pod, other: Pod) -> bool:
+    return one.metadata.uid == other.metadata.uid
+
+
+def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
+    """Return the claim that a pod uses with others and does not belong to: it would end with these."""
+    mine = claim is None or claim.set is None or claim.deleting or claim.owned_by(pod.metadata.uid)
+    return None if mine else claim
 
 
 def _gated(pod: Pod, claim: ClaimRecord, others: list[str]) -> Step:
@@ -176,7 +245,10 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
 
     Nor does one without devices: where two leaders overlap, one of them may know another claim than the pod has.
     """
-    if claim is None or claim.devices is None or claim.pin is None or not claim.owned_by(pod.metadata.uid):
+    if claim is None or claim.devices is None or claim.pin is None:
+        return {}
+    uses = claim.set is not None and pod.metadata.uid in claim.users
+    if not (uses or claim.owned_by(pod.metadata.uid)):
         return {}
     wanted = results.written(claim.pin.choice, claim.pin.numbers())
     del wanted[names.REASON]

@@ -244,16 +244,14 @@ class Worker:
                 self._keep(entry, step)
             case Withdraw() if self._writable(entry):
                 self._writers.withdraw(entry, step)
-            case Settle() if not step.texts:
-                self._forget(key)
-            case Settle():
+            case Settle() | Wait() if step.untrue:
                 self._entries[key] = entry
                 if self._writable(entry):
-                    self._writers.settle(entry, step.texts)
+                    self._writers.settle(entry, step)
+            case Settle():
+                self._forget(key)
             case Wait():
-                if step.texts and self._writable(entry):
-                    self._writers.settle(entry, step.texts)
-                elif step.until is not None:
+                if step.until is not None:
                     self._at(step.until, key)
                 if step.reason is not None:
                     self.reasons.want(pod, step.reason)

@@ -18,7 +18,7 @@ from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.records import ClaimRecord
-from dradriver.controller.review import Withdraw
+from dradriver.controller.review import Settle, Wait, Withdraw
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 
@@ -92,7 +92,14 @@ class Writers:
     # Steps.
 
     def place(self, entry: Entry, placement: Placement) -> None:
-        """Create an entry's claim and let the scheduler have the pod; its GPUs are promised from now on."""
+        """Create an entry's claim, or let it share the one of others, and let the scheduler have the pod.
+
+        Its GPUs are promised from now on.
+        """
+        if placement.joins:
+            self._picture.joins(entry.key, placement.node)
+            self._start(entry, self._join(entry, placement))
+            return
         self._picture.promise(entry.wish.claim, placement)
         self._start(entry, self._place(entry, placement))
 
@@ -108,9 +115,9 @@ class Writers:
         """End a promise."""
         self._start(entry, self._withdraw(entry, step))
 
-    def settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
-        """Put annotations right."""
-        self._start(entry, self._settle(entry, texts))
+    def settle(self, entry: Entry, step: Settle | Wait) -> None:
+        """Put annotations right, and who shares a claim."""
+        self._start(entry, self._settle(entry, step))
 
     def ask(self, entry: Entry) -> None:
         """Find out whether an entry's claim was created."""
@@ -231,6 +238,14 @@ class Writers:
             raise
         self._lifted(entry, placement, began)
 
+    async def _join(self, entry: Entry, placement: Placement) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._writer.join(entry.pod, placement)
+        finally:
+            self._picture.joined(entry.key)
+        self._lifted(entry, placement, began)
+
     async def _hand_over(self, entry: Entry, why: str, *, has_claim: bool) -> None:
         await self._writer.hand_over(entry.pod, entry.wish, f"handed over to the scheduler: {why}", has_claim=has_claim)
         self._reasons.taken_away(entry.key)
@@ -260,8 +275,10 @@ class Writers:
                 entry.tried.append(node)
             self.fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
 
-    async def _settle(self, entry: Entry, texts: dict[str, str | None]) -> None:
-        await self._writer.annotate(entry.pod, texts)
+    async def _settle(self, entry: Entry, step: Settle | Wait) -> None:
+        if step.joins is not None:
+            await self._writer.adopt(entry.pod, step.joins.uid)
+        await self._writer.annotate(entry.pod, step.texts)
 
     async def _ask(self, entry: Entry) -> None:
         claim = claim_key(entry.pod)

@@ -184,8 +184,8 @@ async def measure(nodes: int, waiting: int) -> None:
         mine = [c for c in worker.picture.claims.values() if c.pin is not None and c.pin.choice.node == name]
         held.longest_s, began, writes = 0.0, time.perf_counter(), client.writes
         for claim in mine[:1]:
-            assert claim.owner is not None
-            key = claim.key[0], claim.owner[0]
+            assert claim.owners
+            key = claim.key[0], claim.owners[0][0]
             worker.picture.pod_changed(Change(key, worker.picture.pods[key], None))
             worker.picture.claim_changed(Change(claim.key, claim, None))
         await drive(worker, client)

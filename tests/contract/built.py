@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Choice, Level, MigPart, Part, PartChoice, SharePart
+from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
 from dradriver.api.abilities import ALL, Abilities, probes
 from dradriver.api.ledger import LEDGERS
@@ -110,6 +110,16 @@ def _whole_claims(_: str) -> list[Object]:
     ]
 
 
+def _shared_claims(_: str) -> list[Object]:
+    """A claim that pods share: by a name of theirs, with an owner that does not control it."""
+    pod = msgspec.structs.replace(
+        _OWNER, spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="duo")])
+    )
+    choice = msgspec.structs.replace(_WHOLE, containers=((0, 1, 2),))
+    request = Whole(containers=(3,), required=(Constraint.NVLINK,))
+    return [claims.pinned(pod, choice, uuids={names.SET_REQUEST: UUIDS[:3]}, shared=request)]
+
+
 def _part_claims(*parts: Part, placed: Sequence[str] = ()) -> list[Object]:
     uuids = {f"r{number}": [UUIDS[part.gpu]] for number, part in enumerate(parts)}
     choice = PartChoice(containers=(parts,), node="n")
@@ -176,6 +186,7 @@ BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     "slices of NVIDIA's driver": _nvidias,
     "probes": lambda _: probes("n", UID),
     "claims of whole GPUs": _whole_claims,
+    "claims that pods share": _shared_claims,
     "claims of shares": lambda _: _part_claims(_SHARE, _SHARE),
     "claims of slices": lambda _: _part_claims(_SLICE),
     "claims of slices that are devices": lambda _: _part_claims(_SLICE, placed=UUIDS[1:2]),

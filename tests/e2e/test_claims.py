@@ -137,6 +137,41 @@ def device_class(cluster: Cluster) -> Object:
     return spec
 
 
+UNTIL_TOLD = ("sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.2; done")
+
+
+def users(namespace: Namespace) -> list[str]:
+    return sorted(user["name"] for user in namespace.get("resourceclaim", "duo")["status"].get("reservedFor", ()))
+
+
+def test_pods_that_say_one_name_share_a_set_that_outlives_each_of_them(namespace: Namespace) -> None:
+    words = NVLINK | {names.SHARED_CLAIM: "duo"}
+    trainer = pod("trainer", gpus=4, words=words, node="node-a")
+    sampler = pod("sampler", gpus={"main": 4, "side": 4}, words=words, command=UNTIL_TOLD)
+    namespace.apply(trainer, sampler)
+    namespace.wait_running("trainer", "sampler")
+    assert seen(namespace, "trainer") in QUADS
+    assert namespace.devices("trainer") == namespace.devices("sampler") == namespace.devices("sampler", "side")
+    assert namespace.devices("sampler") == minors("node-a", str(namespace.annotation("sampler", names.ALLOCATED)))
+    assert len(owners(namespace.cluster)) == 4
+    unchanged(namespace, trainer, sampler)
+    renamed = namespace.kubectl("annotate", "pod", "sampler", f"{names.SHARED_CLAIM}=trio", "--overwrite", check=False)
+    assert "a pod keeps the claim that it was created with" in renamed.stderr
+
+    uid = namespace.get("resourceclaim", "duo")["metadata"]["uid"]
+    namespace.delete("trainer")
+    eventually("the claim is the sampler's alone", lambda: users(namespace) == ["sampler"])
+    namespace.apply(pod("standby", gpus=4, words=words, command=UNTIL_TOLD))
+    namespace.wait_running("sampler", "standby")
+    assert namespace.devices("standby") == namespace.devices("sampler") == namespace.devices("sampler", "side")
+    assert namespace.get("resourceclaim", "duo")["metadata"]["uid"] == uid
+
+    for name, container in (("sampler", "main"), ("sampler", "side"), ("standby", "main")):
+        namespace.kubectl("exec", name, "-c", container, "--", "touch", "/tmp/end")
+    eventually("the set ends with its pods", lambda: not namespace.list("resourceclaims"))
+    assert {one["status"]["phase"] for one in namespace.list("pods")} == {"Succeeded"}
+
+
 @pytest.fixture
 def extended(driver: Cluster) -> Iterator[None]:
     """The chart with ``deviceClass.extendedResourceName: nvidia.com/gpu``, and afterwards without it again."""

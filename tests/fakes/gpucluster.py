@@ -14,7 +14,7 @@ import msgspec
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.parts import Asked, request_names
+from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
@@ -128,7 +128,7 @@ class GpuCluster:
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
-        self.hand_over_s = 0.0
+        self.hand_over_s = self.grace_s = 0.0
         self.unschedulable_s = unschedulable_s
         self.store = Store()
         self.machines: dict[str, Machine] = {}
@@ -144,7 +144,7 @@ class GpuCluster:
             cast("Client", self.client),
             promise_s=self.promise_s,
             unschedulable_s=self.unschedulable_s,
-            grace_s=0.0,
+            grace_s=self.grace_s,
             hand_over_s=self.hand_over_s,
         )
         self.worker.begin()
@@ -241,9 +241,11 @@ class GpuCluster:
         self._created += 1
         wishes = {names.PREFIX + key: value for key, value in changes.pop("wishes", {}).items()}
         requests = changes.pop("requests", {})
+        noted = resolved.resolve(wishes, counts)
+        claim = claim_of(name) if noted.shared is msgspec.UNSET else noted.shared
         spec: Object = {
             "schedulingGates": [{"name": names.GATE}],
-            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim_of(name)}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim}],
             "containers": [
                 {
                     "name": container,
@@ -253,7 +255,7 @@ class GpuCluster:
                         "claims": [{"name": names.POD_CLAIM, "request": request} for request in requests_of],
                     },
                 }
-                for container, requests_of in request_names(counts).items()
+                for container, requests_of in noted.requests.items()
             ],
         }
         self.put(
@@ -264,7 +266,7 @@ class GpuCluster:
                     "namespace": namespace,
                     "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
                     "labels": {names.LABEL: names.LABEL_PLACED},
-                    "annotations": {names.REQUEST: note(counts, wishes), **wishes},
+                    "annotations": {names.REQUEST: resolved.write(noted), **wishes},
                 },
                 "spec": spec | changes,
                 "status": {"phase": "Pending"},
@@ -287,23 +289,31 @@ class GpuCluster:
                     self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
                     continue
                 claim["metadata"]["finalizers"] = [names.FINALIZER]
-                claim["status"] = {
-                    "allocation": {"devices": {"results": found}},
-                    "reservedFor": [
-                        {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-                    ],
-                }
-                self.put(RESOURCE_CLAIMS, claim)
+                claim["status"] = {"allocation": {"devices": {"results": found}}}
+            user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            claim["status"]["reservedFor"] = [*claim["status"].get("reservedFor", ()), user]
+            claim = self.put(RESOURCE_CLAIMS, claim)
             node = claim["status"]["allocation"]["devices"]["results"][0]["pool"]
             bound = {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
             self.put(PODS, pod | bound)
 
     def collect(self) -> None:
-        """Do what the garbage collector and the claim controller do: claims whose pod is gone or finished go."""
-        living = {p["metadata"]["uid"] for p in self.all(PODS) if p["status"]["phase"] not in ("Succeeded", "Failed")}
-        for claim in self.all(RESOURCE_CLAIMS):
+        """Do what the garbage collector and the claim controller do: claims whose pod is gone or finished go.
+
+        A claim that no pod controls goes with its last owner, and only loses its devices when all have finished.
+        """
+        pods = {p["metadata"]["uid"]: p["status"]["phase"] for p in self.all(PODS)}
+        living = {uid for uid, phase in pods.items() if phase not in ("Succeeded", "Failed")}
+        for found in self.all(RESOURCE_CLAIMS):
+            claim = found
             owners = claim["metadata"].get("ownerReferences", [])
-            if owners and not any(owner["uid"] in living for owner in owners):
+            kept = living if any(owner.get("controller") for owner in owners) else pods
+            users = claim.get("status", {}).get("reservedFor", [])
+            staying = [user for user in users if user["uid"] in living]
+            if users != staying:
+                given = {"allocation": claim["status"]["allocation"], "reservedFor": staying} if staying else {}
+                claim = self.put(RESOURCE_CLAIMS, claim | {"status": given})
+            if owners and not any(owner["uid"] in kept for owner in owners):
                 claim["metadata"].pop("finalizers", None)
                 self.put(RESOURCE_CLAIMS, claim | {"status": {}})
                 if self.find(RESOURCE_CLAIMS, claim["metadata"]["name"], "default") is not None:

@@ -4,7 +4,8 @@ One seed is one story: nodes, pods, strangers and faults, all drawn from one ran
 fails is replayed exactly. The controller is a black box: a client goes in, requests come out.
 
 ``loop`` has the clock, ``server`` the objects, ``client`` and ``watching`` what a controller sees of them, ``faults``
-what goes wrong between the two, ``replicas`` the processes; ``cast``, ``machines`` and ``hostile`` make objects,
-``world`` and ``story`` change them, ``scheduler`` and ``housekeeping`` are the rest of Kubernetes; ``truth`` says what
-is really free, ``health`` what is excused, ``invariants`` and ``liveness`` what must hold, and ``run`` runs it all.
+what goes wrong between the two, ``replicas`` the processes; ``cast``, ``sharing``, ``machines`` and ``hostile`` make
+objects, ``world`` and ``story`` change them, ``scheduler`` and ``housekeeping`` are the rest of Kubernetes; ``truth``
+says what is really free, ``health`` what is excused, ``invariants`` and ``liveness`` what must hold, and ``run`` runs
+it all.
 """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, parts, resolved
+from dradriver.api import names, resolved
 from tests.fakes.apistore import Object
 
 WISHES: Final[tuple[dict[str, str], ...]] = (
@@ -65,7 +65,9 @@ def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str
     """Return a gated pod; ``spec`` is added to its own, ``cpu`` is what its first container requests."""
     cpu = spec.pop("cpu", "0")
     written = notes(counts, wishes)
-    requests = parts.request_names(resolved.read(written).asked)
+    noted = resolved.read(written)
+    requests = noted.requests
+    claim = claim_of(name) if noted.shared is msgspec.UNSET else noted.shared
     containers = [
         {
             "name": container,
@@ -88,7 +90,7 @@ def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str
         },
         "spec": {
             "schedulingGates": [{"name": names.GATE}],
-            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim_of(name)}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": claim}],
             "containers": containers,
         }
         | spec,

@@ -16,12 +16,17 @@ ALL_BACKOFF_S: Final = 12.0  # after the server as a whole was in trouble, for a
 
 
 class Health:
-    """Until when the controller as a whole, and single pods, are excused for being late."""
+    """Until when the controller as a whole, and single pods, are excused for being late.
+
+    Attributes:
+        together: Pods, and the claim itself, by each pod that shares it: they wait for each other.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._all = 0.0
         self._pods: dict[Key, float] = {}
+        self.together: dict[Key, list[Key]] = {}
 
     def trouble(self, for_s: float) -> None:
         """Excuse everything for so long."""
@@ -32,8 +37,10 @@ class Health:
         self._pods[pod] = max(self._pods.get(pod, 0.0), self._clock() + for_s)
 
     def since(self, pod: Key | None = None) -> float:
-        """Return since when, or from when on, nothing excuses any more."""
-        return self._all if pod is None else max(self._all, self._pods.get(pod, 0.0))
+        """Return since when, or from when on, nothing excuses any more: of a pod and those it shares a claim with."""
+        if pod is None:
+            return self._all
+        return max(self._all, *(self._pods.get(key, 0.0) for key in (pod, *self.together.get(pod, ()))))
 
     def failed(self, call: Call, error: Exception) -> None:
         """Excuse what a request's failure explains."""

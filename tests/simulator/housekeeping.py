@@ -86,5 +86,7 @@ class Housekeeping:
         if not owners or going or self._server.find(RESOURCE_CLAIMS, key[1], key[0]) is None:
             return
         gone = not any(uid in pods for uid in owners)
-        if (gone and self.collects) or (not gone and not staying and not any(uid in living for uid in owners)):
+        controlled = any(owner.get("controller") for owner in claim["metadata"]["ownerReferences"])
+        ended = not gone and not staying and not any(uid in living for uid in owners)
+        if (gone and self.collects) or (ended and controlled):
             self._server.remove(RESOURCE_CLAIMS, key)

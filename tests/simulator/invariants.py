@@ -10,7 +10,7 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.simulator import fit
+from tests.simulator import fit, sharing
 from tests.simulator.faults import Call
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas
@@ -130,6 +130,8 @@ class Invariants:
         if happening.plural == RESOURCE_CLAIMS.plural:
             if call is not None and event.old is None and event.new is not None:
                 self._made(event.new, event.version, call)
+            if call is not None and call.verb == "delete" and (event.old or {}).get("status", {}).get("reservedFor"):
+                self._broken("nobody loses what he uses", f"{call}: {happening.key} is in use")
             truth = self._world.truth
             for gpu, loads in truth.allocated().items():
                 if not together(truth.homes, gpu, list(loads.values())):
@@ -139,11 +141,14 @@ class Invariants:
             if message is not None and message != fit.unschedulable(event.old):
                 self.unschedulable_at[event.new["metadata"]["uid"]] = self._clock()
             if call is not None:
+                if fit.gates(event.old) and not fit.gates(event.new):
+                    self._lifted(event.new)
                 self._patched(call, event, event.old, event.new)
 
     def _made(self, claim: Object, version: int, call: Call) -> None:
         owners = claim["metadata"].get("ownerReferences", ())
-        owner: Object = next((owner for owner in owners if owner.get("controller")), {})
+        shared = names.SET in fit.notes_of(claim)
+        owner: Object = next((owner for owner in owners if owner.get("controller") or shared), {})
         truth = self._world.truth
         takes, uid = asked(claim, truth.homes), claim["metadata"]["uid"]
         made = Made(call.replica, version, self._clock(), takes, (owner.get("name", ""), owner.get("uid", "")))
@@ -173,6 +178,14 @@ class Invariants:
         keys = [(c["metadata"]["namespace"], c["metadata"]["name"]) for c in claims if c["metadata"]["uid"] == uid]
         replica = self._world.truth.made[uid].replica
         return any(self._answers.get((replica, key), time_s + 1) <= time_s for key in keys)
+
+    def _lifted(self, pod: Object) -> None:
+        shared = sharing.claim_of(pod)
+        claim = None if shared is None else self._world.server.find(RESOURCE_CLAIMS, shared[1], shared[0])
+        if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:
+            uid = pod["metadata"]["uid"]
+            if uid not in dict(sharing.owners(claim)).values():
+                self._broken("who is lifted belongs to the claim", f"{pod['metadata']['name']} does not own {shared}")
 
     def _patched(self, call: Call, event: Event, old: Object, new: Object) -> None:
         before, after = fit.notes_of(old), fit.notes_of(new)

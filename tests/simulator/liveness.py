@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit
+from tests.simulator import fit, sharing
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
 from tests.simulator.scheduler import OURS
@@ -94,6 +94,9 @@ class Liveness:
             made = truth.made.get(metadata["uid"])
             if made is None:
                 continue
+            if names.SET in fit.notes_of(claim):
+                yield from self._set(claim)
+                continue
             key = metadata["namespace"], made.pod[0]
             pod = world.pod(key)
             uid, text = metadata["uid"], f"claim {metadata['name']}"
@@ -115,6 +118,20 @@ class Liveness:
                     if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
+
+    def _set(self, claim: Object) -> Iterator[State]:
+        """What may not last of a claim that pods share: it ends with them, and its promise as one pod's does."""
+        metadata, status = claim["metadata"], claim.get("status", {})
+        uid, text, key = metadata["uid"], f"claim {metadata['name']}", (metadata["namespace"], metadata["name"])
+        found = [(self._world.pod((key[0], name)), owner) for name, owner in sharing.owners(claim)]
+        pods = [pod for pod, owner in found if pod is not None and pod["metadata"]["uid"] == owner]
+        if not status.get("reservedFor") and all(map(fit.finished, pods)):
+            yield State("no orphans", uid, ORPHAN_S, f"{text}: all its pods have ended", key)
+        first = sharing.first(self._world.server, key, [pod["metadata"]["uid"] for pod in pods])
+        if first is None or status.get("allocation") or "deletionTimestamp" in metadata or not self._served(key):
+            return
+        pod = first["metadata"]["namespace"], first["metadata"]["name"]
+        yield State("promises end", (uid, pod), PROMISE_S + MARGIN_S, f"{text} is a promise to {pod}", pod)
 
     def _first_part(self, claim: Object) -> bool:
         """Return whether a claim of parts of devices that claims share is the first that its pod ever had."""

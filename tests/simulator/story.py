@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Final
 
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
-from tests.simulator import cast, fit, hostile, machines
+from tests.simulator import cast, fit, hostile, machines, sharing
 from tests.simulator.faults import REFUSALS
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import Replica, Replicas
@@ -38,6 +39,10 @@ class Story:
         self.hostile = rng.random() < 0.35
         world.plan.until = self.active_s
         self._namespaces = ["default", "default", "team-a"]
+        self._sharing = random.Random(
+            str(rng.getstate()[1][:4])
+        )  # beside: stories without such pods stay what they are
+        self._shares = self._sharing.choice((0.0, 0.0, 0.4, 0.9))
 
     def begin(self) -> None:
         """Set the stage and plan all that is to happen."""
@@ -192,6 +197,8 @@ class Story:
     def _pod(self, name: str) -> None:
         rng, world = self._rng, self._world
         pod = cast.any_pod(name, rng.choice(self._namespaces), rng)
+        if self._sharing.random() < self._shares:
+            pod = sharing.any_pod(name, pod["metadata"]["namespace"], self._sharing, pod["spec"])
         key = pod["metadata"]["namespace"], name
         if rng.random() < 0.1:
             world.scheduler.refused[key] = frozenset(rng.sample(sorted(world.nodes), rng.randint(1, len(world.nodes))))
@@ -254,7 +261,9 @@ class Story:
 
     def _delete_claim(self, key: tuple[str, str]) -> None:
         self._world.trace("somebody deletes the claim of %s/%s", *key)
-        self._world.server.remove(RESOURCE_CLAIMS, (key[0], cast.claim_of(key[1])))
+        pod = self._world.pod(key)
+        shared = None if pod is None else sharing.claim_of(pod)
+        self._world.server.remove(RESOURCE_CLAIMS, shared or (key[0], cast.claim_of(key[1])))
 
     def _lift_other_gate(self, key: tuple[str, str]) -> None:
         self._world.server.edit(PODS, key, _without_other_gates)

@@ -10,11 +10,11 @@ import msgspec
 from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
 from dradriver.allocator.request import NoPlaceError
 from dradriver.allocator.request import Part as Placed
-from dradriver.api import resolved, slices
+from dradriver.api import names, resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit
+from tests.simulator import fit, sharing
 from tests.simulator.server import Server
 from tests.simulator.taking import Gpu, Home, Part, Takes, given, together
 
@@ -118,10 +118,15 @@ class Truth:
             return False
         if claim.get("status", {}).get("allocation"):
             return True
-        pod = self._server.find(PODS, made.pod[0], metadata["namespace"])
-        if pod is None or pod["metadata"]["uid"] != made.pod[1] or fit.finished(pod):
-            return False
-        return "deletionTimestamp" not in metadata and "deletionTimestamp" not in pod["metadata"]
+        found = [(self._server.find(PODS, name, metadata["namespace"]), uid) for name, uid in self.owners(claim)]
+        pods = [pod for pod, uid in found if pod is not None and pod["metadata"]["uid"] == uid]
+        living = any(not fit.finished(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
+        return living and "deletionTimestamp" not in metadata
+
+    def owners(self, claim: Object) -> list[tuple[str, str]]:
+        """Return name and uid of the pod that a controller made a claim for, or of those that share it by now."""
+        shared = names.SET in fit.notes_of(claim)
+        return sharing.owners(claim) if shared else [self.made[claim["metadata"]["uid"]].pod]
 
     def has_place(self, pod: Object, feasible: Callable[[Object, Object, int], bool]) -> bool:
         """Return whether the allocator, asked directly, has a place for a pod on what is really free.
@@ -133,6 +138,13 @@ class Truth:
             feasible: Whether a pod fits on a node, devices aside, given so much CPU taken beside the bound pods'.
         """
         self._look()
+        if (shared := sharing.claim_of(pod)) is not None:
+            claim = self._server.find(RESOURCE_CLAIMS, shared[1], shared[0])
+            if claim is not None and claim.get("status", {}).get("allocation"):
+                return self._may_join(pod, claim, feasible)
+            first = sharing.first(self._server, shared, None if claim is None else dict(self.owners(claim)).values())
+            if first is None or first["metadata"]["uid"] != pod["metadata"]["uid"]:
+                return False  # it follows another
         request = resolved.read(fit.notes_of(pod)).request
         own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
         promised = self._promised_cpu(pod)
@@ -149,6 +161,15 @@ class Truth:
             return bool(nodes) and bool(self._fleet.rank(request, eligible=nodes, limit=1))
         except NoPlaceError:
             return False
+
+    def _may_join(self, pod: Object, claim: Object, feasible: Callable[[Object, Object, int], bool]) -> bool:
+        """Return whether a pod can have the set that others of its claim have."""
+        given = claim["status"]["allocation"]["devices"]["results"]
+        node = self._server.find(NODES, given[0]["pool"]) if given else None
+        if node is None or not sharing.alike(pod, claim) or claim["metadata"]["uid"] not in self.made:
+            return False
+        name = node["metadata"]["name"]
+        return name in self.pools and _ready(node) and feasible(pod, node, self._promised_cpu(pod).get(name, 0))
 
     def _show(self, node: str, own: set[Key], namespace: str) -> None:
         """Tell the fleet what is left of a node for a pod, besides what its own claim holds."""

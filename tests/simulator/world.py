@@ -11,7 +11,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit, machines
+from tests.simulator import fit, machines, sharing
 from tests.simulator.faults import Plan
 from tests.simulator.health import Health
 from tests.simulator.housekeeping import Housekeeping
@@ -58,6 +58,7 @@ class World:
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
         self._strangers = 0
+        self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
             self.server.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
 
@@ -129,7 +130,12 @@ class World:
     def add_pod(self, pod: Object) -> None:
         metadata = pod["metadata"]
         self.server.put(PODS, pod)
-        self.pods.append((metadata["namespace"], metadata["name"]))
+        key = metadata["namespace"], metadata["name"]
+        self.pods.append(key)
+        if (shared := sharing.claim_of(pod)) is not None:
+            others = self._sets.setdefault(shared, [shared])
+            others.append(key)
+            self.health.together[key] = others
         spec = {key: value for key, value in pod["spec"].items() if key not in ("containers", "resourceClaims")}
         wishes = {key: value for key, value in metadata["annotations"].items() if key != names.REQUEST}
         self.trace("pod %s/%s comes: %s %s", metadata["namespace"], metadata["name"], wishes, spec)

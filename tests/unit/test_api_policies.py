@@ -230,7 +230,8 @@ def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:
 
 
 def test_the_words_of_a_policy_are_those_of_a_pod_but_who_it_is_and_how_many() -> None:
-    own = {key.removeprefix(names.PREFIX) for key in (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM)}
+    pods = (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM, names.SHARED_CLAIM)
+    own = {key.removeprefix(names.PREFIX) for key in pods}
     assert set(WORDS) == {key.removeprefix(names.PREFIX) for key in names.WISHES} - own
     assert not set(WORDS) & set(LATER)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.allocator.request import Amount, MigPart, PartChoice, SharePart
+from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
@@ -91,6 +91,29 @@ def test_a_holder_of_a_part_says_which() -> None:
         "promised to team-a/next (25%/8192Mi)",
     ]
     assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/next (1g.10gb@6)"]
+
+
+def test_a_set_that_is_promised_is_promised_to_all_who_own_its_claim() -> None:
+    choice = Choice(
+        gpus=(0, 1),
+        containers=((0, 1),),
+        ring=(0, 1),
+        busbw_gbps=1,
+        bandwidth_gbps=1,
+        level=Level.NODE,
+        score=1,
+        node="a",
+    )
+    owner = Pod(
+        metadata=Metadata(name="trainer", namespace="team-a", uid="u"),
+        spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="duo")]),
+    )
+    uuids = {names.SET_REQUEST: [gpu.uuid for gpu in machine("a").gpus[:2]]}
+    claim = claims.pinned(owner, choice, uuids=uuids, shared=Whole(containers=(2,)))
+    claim["metadata"]["ownerReferences"].append(claims.owner(owner) | {"name": "sampler", "uid": "v"})
+    nodes, warnings = shown([piece("a")], claim)
+    assert warnings == []
+    assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/trainer, sampler"]
 
 
 def test_a_slice_that_the_node_agent_placed_is_where_the_claims_status_says() -> None:

@@ -134,6 +134,28 @@ async def test_a_pod_with_a_place_in_its_turn_is_told_which(cluster: GpuCluster,
     assert (found["state"], found["node"], found["place"], found["better"]) == ("placed", "n1", place, [])
 
 
+async def test_a_pod_that_shares_a_set_is_told_of_those_that_have_it(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.node("n2")
+    for name in ("trainer", "next"):
+        cluster.pod(name, 2, wishes={"shared-claim": "duo"})
+    found = await shell.data("explain next")
+    assert found["wish"] == "2 GPUs; one set with all pods that share claim duo"
+    assert found["reason"] == "its set duo is being placed with pod trainer"
+    await run_all(cluster)
+    cluster.schedule()
+    found = await shell.data("explain next")
+    assert (found["state"], found["place"]) == ("placed", (await shell.data("explain trainer"))["place"])
+
+    node = cluster.get_pod("trainer")["spec"]["nodeName"]
+    cluster.pod("big", 2, wishes={"shared-claim": "duo"}, requests={"cpu": "65"})
+    found = await shell.data("explain big")
+    assert found["reason"] == f"its set duo is on node {node}, which cannot run this pod: too little cpu"
+    assert (found["helps"], found["free"]) == ([], None)
+    cluster.pod("whole", 8, nodeSelector={"kubernetes.io/hostname": node})
+    assert "held by default/next, trainer" in (await shell.run("explain", "whole")).stdout
+
+
 async def test_better_sets_are_named_with_their_holders(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.rival("old", "n1", [0, 5])

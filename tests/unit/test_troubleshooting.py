@@ -6,7 +6,7 @@ import ast
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -181,6 +181,74 @@ async def _left_behind(cluster: GpuCluster) -> dict[str, object]:
     claim = cluster.claim("p")
     assert claim is not None
     return claim
+
+
+def _sharing(cluster: GpuCluster, *pods: str, gpus: int = 4, **more: Any) -> None:
+    for name in pods:
+        cluster.pod(name, gpus, wishes={"shared-claim": "duo"}, **more)
+
+
+async def _a_set_in_use(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    _sharing(cluster, "first")
+    await cluster.settle()
+    cluster.schedule()
+
+
+@says("is being placed with pod")
+async def _behind(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    _sharing(cluster, "first", "p")
+
+
+@says("was chosen for")
+async def _other_set(cluster: GpuCluster) -> None:
+    await _a_set_in_use(cluster)
+    _sharing(cluster, "p", gpus=2)
+
+
+@says("which cannot run this pod")
+async def _no_room_beside(cluster: GpuCluster) -> None:
+    await _a_set_in_use(cluster)
+    _sharing(cluster, "p", requests={"cpu": "65"})
+
+
+@says("as many as Kubernetes lets use a claim")
+async def _too_many(cluster: GpuCluster) -> None:
+    await _a_set_in_use(cluster)
+    claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
+    assert claim is not None
+    more = [{"resource": "pods", "name": f"q{n}", "uid": f"q{n}"} for n in range(255)]
+    status = claim["status"] | {"reservedFor": [*claim["status"]["reservedFor"], *more]}
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": status})
+    _sharing(cluster, "p")
+
+
+@says("whose pods have ended, is gone")
+async def _ended(cluster: GpuCluster) -> None:
+    await _a_set_in_use(cluster)
+    cluster.put(PODS, cluster.get_pod("first") | {"status": {"phase": "Succeeded"}})
+    cluster.collect()
+    _sharing(cluster, "p")
+    cluster.deliver()
+    await cluster.worker.rest()
+    cluster.grace_s = 1000.0
+    cluster.restart()
+
+
+@says("is not one that the driver made for pods to share")
+async def _not_to_share(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "duo", "namespace": "default"}, "spec": {}})
+    _sharing(cluster, "p")
+
+
+@says("says nothing of a shared claim")
+async def _renamed(cluster: GpuCluster) -> None:
+    cluster.pod("p")
+    pod = cluster.get_pod("p")
+    pod["spec"]["resourceClaims"][0]["resourceClaimName"] = "duo"
+    cluster.put(PODS, pod)
 
 
 @says("is used by another pod")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
+from dradriver.api.ledger import NVIDIA
 from tests.fakes.admission import NVLINK, Verdict, admit, create, defaulted, pod
-from webhook import queued, view
+from webhook import view
 
 Object = dict[str, Any]
 QUEUE = {view.QUEUE: "team"}
@@ -52,7 +53,10 @@ def test_a_second_pass_of_an_admitted_pod_is_not_refused_for_want_of_limits() ->
 
 
 def test_a_plain_pod_that_kueue_never_admits_is_warned_of() -> None:
-    assert queued.PLAIN in asked(1, words=NVLINK, labels=QUEUE).warnings
+    (told,) = asked(1, words=NVLINK, labels=QUEUE).warnings
+    assert "make it a Job, or write gpu.topology/placement: static and a hard gpu.topology/policy" in told
+    (told,) = admit(defaulted(pod(1, annotations=NVLINK, labels=QUEUE)), ledger=NVIDIA).warnings
+    assert told.endswith("make it a Job"), "beside NVIDIA's driver static is refused"
     assert not asked(1, words=NVLINK, labels=ADMITTED).warnings
     assert not asked(1, words=NVLINK | {view.PARENT: "statefulset"}, labels=QUEUE).warnings, "charged by its template"
     assert not asked(1, words=NVLINK | {names.PLACEMENT: "static"}, labels=QUEUE).warnings

@@ -20,7 +20,7 @@ from dradriver.api.policies.model import WORKLOADS, Policies
 WORDS: Final = tuple(
     key.removeprefix(names.PREFIX)
     for key in names.WISHES
-    if key not in (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM)
+    if key not in (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM, names.SHARED_CLAIM)
 )  # fmt: skip
 # Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
 # without them it would get something else than the policy promises.

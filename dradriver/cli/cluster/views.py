@@ -16,7 +16,7 @@ from dradriver.api import claims as claims_of
 from dradriver.api import names, results, slices
 from dradriver.api.objects import AllocationResult, ResourceSlice
 from dradriver.api.objects import Device as SliceDevice
-from dradriver.api.pins import Claim, Device, owner, pin, share_of, slice_of
+from dradriver.api.pins import Claim, Device, owners, pin, share_of, slice_of
 from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
 from dradriver.cli.render.plain import plain
 from dradriver.topology.errors import TopologyError
@@ -70,11 +70,11 @@ def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
     promise = pin(claim)
     parts = {} if promise is None else claims_of.parts_of(promise.choice, promise.uuids)
     if claim.status.allocation is None:
-        waiting = owner(claim)
-        if promise is not None and waiting is not None:
+        waiting = owners(claim)
+        if promise is not None and waiting:
             for request, uuids in promise.uuids.items():
                 part = results.described(parts[request]) if request in parts else ""
-                who = (plain(waiting[0]),)
+                who = tuple(plain(name) for name, _ in waiting)
                 holder = Holder(namespace=namespace, claim=name, pods=who, hold=Hold.PROMISED, part=plain(part))
                 for uuid in uuids:
                     yield (promise.choice.node, slices.device_name(uuid)), holder

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver.api import slices
-from dradriver.api.pins import Key, owner
+from dradriver.api.pins import Key
+from dradriver.api.pins import owners as owners_of
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Owner
@@ -46,9 +47,9 @@ def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
         return Owner(namespace=namespace, claim=name, pods=(), promised=False, since="", gpus=gpus, words=namespace)
     promised = claim.status.allocation is None
     users = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
-    waiting = owner(claim)
-    if promised and waiting is not None:
-        users = [waiting[0]]
+    waiting = owners_of(claim)
+    if promised and waiting:
+        users = [name for name, _ in waiting]
     pods = tuple(sorted((plain(user) for user in users), key=natural))
     since = plain(claim.metadata.creation_timestamp or "")
     who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"

@@ -62,6 +62,8 @@ def wish(noted: Resolved) -> str:
         more.append(f"strategy {request.strategy.value}")
     if len(noted.containers) > 1:
         more.append(f"for containers {', '.join(noted.containers)}")
+    if noted.shared is not msgspec.UNSET:
+        more.append(f"one set with all pods that share claim {noted.shared}")
     if noted.nccl is not msgspec.UNSET:
         more.append(f"NCCL: {noted.nccl}")
     return "; ".join([said, *more])

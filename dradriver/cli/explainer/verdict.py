@@ -139,6 +139,8 @@ async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
             place=place_of(found.choice, found.uuids),
             turn=turn,
         )
+    if wish.shared and wish.claim in scene.picture.claims:
+        return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
     lifted = (
         "" if entry.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
     )
@@ -215,7 +217,7 @@ async def _having(scene: Scene, pod: Pod, wish: Wish | None, pin: Pin | None, re
         return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and theirs else None)
     found: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
-        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_for(wish.claim)
+        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_by(wish.pod)
         found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
         await scene.fill([one.node for one in found])
         fit = scene.picture.nodes.eligible(ask, besides=mine)
@@ -257,6 +259,6 @@ def _turn(scene: Scene, entry: Entry) -> Turn:
 
 def _alike(one: Entry, other: Entry) -> bool:
     try:
-        return one.wish.kind == other.wish.kind
+        return one.kind == other.kind
     except WordError:
         return False

@@ -1,0 +1,76 @@
+"""What pods of ours take from their nodes: those that are bound, and those that are promised to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Key, claim_key, is_set
+from dradriver.controller.claimants import Claimants
+from dradriver.controller.nodes.requests import Amounts, request_of
+from dradriver.controller.nodes.table import NodeTable
+from dradriver.controller.placement import Placement
+from dradriver.controller.records import ClaimRecord
+
+
+class Taking:
+    """Counts each pod of ours on one node, or on none."""
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        *,
+        pods: Mapping[Key, Pod],
+        claims: Mapping[Key, ClaimRecord],
+        intended: Mapping[Key, Placement],
+        claimants: Claimants,
+    ) -> None:
+        """All of these are the picture's; what changes in them is told to ``recount``."""
+        self._nodes, self._pods, self._claims, self._intended = nodes, pods, claims, intended
+        self._claimants = claimants
+        self._joining: dict[Key, str] = {}  # nodes by pods that are being written into the claim of a set
+        self._taken: dict[Key, tuple[str, Amounts]] = {}
+
+    def by(self, pod: Key) -> tuple[str, Amounts] | None:
+        """Return the node that a pod takes something from, and what; None for nothing."""
+        return self._taken.get(pod)
+
+    def joins(self, pod: Key, node: str) -> None:
+        """Count a pod on the node of the set that it is coming to."""
+        self._joining[pod] = node
+        self.recount(pod)
+
+    def joined(self, pod: Key) -> None:
+        """Count it as what it has become: an owner of the set's claim, or not."""
+        self._joining.pop(pod, None)
+        self.recount(pod)
+
+    def recount(self, key: Key) -> None:
+        """Count what a pod takes: from its node, or from the one that it is promised to."""
+        pod = self._pods.get(key)
+        node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised(pod)
+        before, after = self._taken.get(key), None
+        if pod is not None and node:
+            after = node, request_of(pod)
+        if before == after:
+            return
+        if before is not None:
+            self._nodes.give(*before)
+        if after is None:
+            del self._taken[key]
+        else:
+            self._nodes.take(*after)
+            self._taken[key] = after
+
+    def _promised(self, pod: Pod) -> str:
+        key = claim_key(pod)
+        if key is None:
+            return ""
+        claim, intended = self._claims.get(key), self._intended.get(key)
+        if claim is None:
+            mine = intended is not None and (not is_set(key) or self._claimants.lead(key) is pod)
+            return intended.node if intended is not None and mine else ""
+        counts = claim.owned_by(pod.metadata.uid) and not (claim.deleting and claim.devices is None)
+        if claim.pin is not None and counts:
+            return claim.pin.choice.node
+        return self._joining.get((pod.metadata.namespace, pod.metadata.name), "")

@@ -1,0 +1,182 @@
+"""``shared-claim``: pods that say one name get one set, chosen once for the first of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.sharing import SHARED, cluster_of, drop, gates, nodes_of, owners, settled, the_claim
+
+
+async def test_pods_of_one_name_get_one_set_the_first_of_them_chooses() -> None:
+    cluster = cluster_of("trainer", "sampler", nodes="abc")
+    await cluster.settle()
+    assert cluster.client.writes == [("create", "duo"), ("patch", "trainer"), ("patch", "sampler")]
+    assert gates(cluster, "sampler")
+    assert cluster.note("sampler", "reason") == "its set duo is being placed with pod trainer"
+    claim = the_claim(cluster)
+    assert [owner.get("controller") for owner in claim["metadata"]["ownerReferences"]] == [None]
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert (request["name"], request["exactly"]["count"]) == (names.SET_REQUEST, 4)
+
+    cluster.schedule()
+    await cluster.settle()
+    assert not gates(cluster, "sampler")
+    assert owners(cluster) == ["trainer", "sampler"]
+    node = cluster.get_pod("trainer")["spec"]["nodeName"]
+    assert nodes_of(cluster, "sampler") == [node]
+    cluster.schedule()
+    await cluster.settle()
+    assert cluster.get_pod("sampler")["spec"]["nodeName"] == node
+    for key in ("allocated", "ring-order", "bandwidth", "busbw", "level", "score", "node"):
+        assert cluster.note("sampler", key) == cluster.note("trainer", key) is not None, key
+    assert cluster.note("sampler", "reason") is None
+
+
+async def test_a_pod_that_comes_while_others_run_has_their_set() -> None:
+    cluster = cluster_of("trainer")
+    await settled(cluster)
+    cluster.pod("late", {"one": 4, "two": 4}, wishes=SHARED)
+    await settled(cluster)
+    assert owners(cluster) == ["trainer", "late"]
+    assert cluster.note("late", "allocated") == cluster.note("trainer", "allocated")
+
+
+async def test_a_pod_that_asks_for_something_else_is_told_what_the_set_is() -> None:
+    cluster = cluster_of("trainer")
+    cluster.pod("other", 2, wishes=SHARED)
+    await settled(cluster)
+    reason = cluster.note("other", "reason") or ""
+    assert reason.startswith(
+        "its set duo was chosen for 4 GPUs with nvlink, and this pod asks for 2 GPUs with nvlink; "
+    )
+    assert gates(cluster, "other")
+    drop(cluster, "trainer")
+    await settled(cluster)
+    assert owners(cluster) == ["other"]
+
+
+async def test_wishes_that_differ_in_words_only_the_set_shows_are_told_apart_too() -> None:
+    cluster = cluster_of("trainer")
+    cluster.pod("other", wishes=SHARED | {"strategy": "pack"})
+    await settled(cluster)
+    assert "was chosen for 4 GPUs with nvlink with other wishes than this pod's" in (
+        cluster.note("other", "reason") or ""
+    )
+
+
+async def test_a_pod_that_its_node_cannot_run_waits_until_it_can() -> None:
+    cluster = cluster_of("trainer")
+    await settled(cluster)
+    cluster.pod("big", wishes=SHARED, requests={"cpu": "65"})
+    await settled(cluster)
+    assert cluster.note("big", "reason") == "its set duo is on node a, which cannot run this pod: too little cpu"
+    cluster.node("a", None, allocatable={"cpu": "128"})
+    await settled(cluster)
+    assert cluster.get_pod("big")["spec"]["nodeName"] == "a"
+
+
+async def test_the_set_goes_where_there_is_room_for_all_who_wait_for_it() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "8"})
+    cluster.node("b", allocatable={"cpu": "32"})
+    for name in ("p", "q", "r"):
+        cluster.pod(name, wishes=SHARED, requests={"cpu": "6"})
+    await settled(cluster)
+    assert {cluster.get_pod(name)["spec"].get("nodeName") for name in "pqr"} == {"b"}
+
+
+async def test_where_no_node_has_room_for_all_some_have_the_set() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "8"})
+    for name in ("p", "q"):
+        cluster.pod(name, wishes=SHARED, requests={"cpu": "6"})
+    await settled(cluster)
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
+    assert "too little cpu" in (cluster.note("q", "reason") or "")
+    drop(cluster, "p")
+    await settled(cluster)
+    assert cluster.get_pod("q")["spec"]["nodeName"] == "a"
+
+
+async def test_what_a_pod_that_comes_takes_counts_for_the_next_at_once() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"cpu": "16"})
+    cluster.pod("p", wishes=SHARED, requests={"cpu": "4"})
+    await settled(cluster)
+    for name in ("q", "r", "s"):
+        cluster.pod(name, wishes=SHARED, requests={"cpu": "6"})
+    await cluster.settle()
+    assert [bool(gates(cluster, name)) for name in "qrs"] == [False, False, True]
+
+
+async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    theirs = cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "duo", "namespace": "default"}, "spec": {}})
+    cluster.pod("trainer", wishes=SHARED)
+    await cluster.settle()
+    assert (cluster.note("trainer", "reason") or "").startswith("claim duo is not one that the driver made for pods ")
+    assert the_claim(cluster) == theirs
+    cluster.remove(RESOURCE_CLAIMS, "duo", "default")
+    await cluster.settle()  # nothing but a sweep tells that such a claim is gone
+    await settled(cluster)
+    assert owners(cluster) == ["trainer"]
+
+
+async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:
+    cluster = cluster_of()
+    cluster.pod("single", 2)
+    await settled(cluster)
+    made = cluster.claim("single")
+    assert made is not None
+    cluster.put(RESOURCE_CLAIMS, made | {"metadata": made["metadata"] | {"name": "duo", "uid": "another"}})
+    cluster.pod("trainer", 2, wishes=SHARED)
+    await cluster.settle()
+    assert "is not one that the driver made for pods to share" in (cluster.note("trainer", "reason") or "")
+    assert owners(cluster) == ["single"]
+
+
+@pytest.mark.parametrize("field", ["shared", "entry"])
+async def test_a_pod_whose_note_does_not_fit_its_claim_gets_nothing(field: str) -> None:
+    cluster = cluster_of("trainer")
+    pod = cluster.get_pod("trainer")
+    if field == "shared":
+        pod["metadata"]["annotations"][names.REQUEST] = pod["metadata"]["annotations"][names.REQUEST].replace(
+            "duo", "x"
+        )
+    else:
+        pod["spec"]["resourceClaims"][0]["resourceClaimName"] = "gpus-somebodys"
+    cluster.put(PODS, pod)
+    await cluster.settle()
+    assert "create the pod anew" in (cluster.note("trainer", "reason") or "")
+    assert cluster.all(RESOURCE_CLAIMS) == []
+
+
+async def test_a_pod_that_another_gate_holds_does_not_lead() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    both = [{"name": names.GATE}, {"name": "tenant.example.com/budget"}]
+    cluster.pod("held", wishes=SHARED, schedulingGates=both)
+    cluster.pod("sampler", wishes=SHARED)
+    await settled(cluster)
+    assert owners(cluster) == ["sampler"]
+    assert (cluster.note("held", "reason") or "").startswith("waits for scheduling gate tenant.example.com/budget")
+    pod = cluster.get_pod("held")
+    cluster.put(PODS, pod | {"spec": pod["spec"] | {"schedulingGates": both[:1]}})
+    await settled(cluster)
+    assert owners(cluster) == ["sampler", "held"]
+
+
+async def test_two_hundred_pods_cost_two_writes_each() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", allocatable={"pods": "300"})
+    every = [f"p{number:03}" for number in range(200)]
+    for name in every:
+        cluster.pod(name, wishes=SHARED)
+    await settled(cluster)
+    assert sorted(owners(cluster)) == every
+    assert len([name for _, name in cluster.client.writes if name == "duo"]) == 200
+    assert all(cluster.get_pod(name)["spec"]["nodeName"] == "a" for name in every)
