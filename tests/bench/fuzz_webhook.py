@@ -70,9 +70,14 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.MAX_NODES: ("2",),
     names.MIN_GPUS_PER_NODE: ("2", "4"),
     names.MIN_NETWORK_BANDWIDTH: ("100Gbps", "100"),
+    names.IDLE_TIMEOUT: ("30m", "1h30m"),
+    names.CLAIM: ("gpus", "gpu"),
+    names.PLACEMENT: ("placed", "static"),
+    names.WHEN_FULL: ("wait", "hand-over"),
+    names.SHARED_CLAIM: ("duo", "gpus-abc"),
 }
 _ANY_VALUE: Final = (*_ODD, *{value for some in _VALUES.values() for value in some})
-_KEYS: Final = tuple(_VALUES)
+_KEYS: Final = tuple(dict.fromkeys((*_VALUES, *names.WISHES, *names.NOTED)))  # a new word, too
 _OTHER_KEYS: Final = (
     *(*names.NOTES, *names.RESULTS, names.PREFIX + "polici", names.PREFIX, names.PREFIX + "\n"),
     *("example.com/x", "gpu-topology.example.com/", names.PREFIX + "x" * 999),
