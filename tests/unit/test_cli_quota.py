@@ -104,6 +104,15 @@ def test_odd_input_is_no_traceback(text: str) -> None:
     assert not result.exception or isinstance(result.exception, SystemExit)
 
 
+@pytest.mark.parametrize("value", ["!!binary aGE=", "!!set {a}", "!!timestamp 2026-01-01", ".inf", "!!omap [a: 1]"])
+def test_values_that_no_object_of_kubernetes_has_are_refused(value: str) -> None:
+    text = f"kind: ResourceQuota\nmetadata: {{labels: {{x: {value}}}}}\nspec: {{hard: {{nvidia.com/gpu: 1}}}}"
+    result = CliRunner().invoke(main, ["quota", "convert", "-", "-o", "json"], input=text)
+    assert isinstance(result.exception, SystemExit)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "standard input:2: document 1: not YAML: a " in result.stderr
+
+
 async def test_a_clusters_quotas(tmp_path: Path) -> None:
     cluster = GpuCluster()
     for namespace in ("a", "b"):
