@@ -181,6 +181,22 @@ def test_words_on_what_has_no_pod_template_are_told() -> None:
     assert other["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("step", "warned"),
+    [
+        ({"container": {"resources": {"limits": {"nvidia.com/gpu": 2}}}}, True),
+        ({"podSpecPatch": '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}'}, True),
+        ({"metadata": {"annotations": {names.POLICY: "nvlnk"}}, "script": {"source": "x"}}, True),
+        ({"container": {"image": "busybox"}}, False),
+    ],
+)
+def test_steps_of_argo_workflows_are_not_looked_into_and_it_says_so(step: dict[str, Any], warned: bool) -> None:
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "w"}}
+    (found,) = results(json.dumps(workflow | {"spec": {"templates": [step]}}))
+    assert [("are not looked into" in one["message"]) for one in found["warnings"]] == [True] * warned
+    assert found["errors"] == []
+
+
 def test_a_launcher_that_gets_no_words_is_not_told_of() -> None:
     templates = [TEMPLATE, {"spec": {"containers": [{"name": "launcher"}]}}]
     made = yaml.safe_load(job("JobSet", "jobset.x-k8s.io/v1alpha2"))
