@@ -95,6 +95,7 @@ def create(
         template = references.meant(pod, asks)
         queued.check(pod)
     if template is not None:
+        references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)

@@ -133,7 +133,7 @@ def test_a_copy_with_another_name_joins_that_set() -> None:
 
 
 def test_init_containers_of_a_copy_use_what_its_own_claim_has() -> None:
-    """A set that is shared has other requests than a claim of one pod, and a container without its request never starts."""
+    """A shared set has other requests than a claim of one pod, and a container without its request never starts."""
     init = {"initContainers": [sidecar(4, restart=None) | {"name": "before"}]}
     for before, after in ((SHARED, NVLINK), (NVLINK, SHARED), (NVLINK, NVLINK), (SHARED, SHARED)):
         original = running(lifted(stored(create(4, 4, annotations=before, spec=init))))
