@@ -95,6 +95,7 @@ def create(
         template = references.meant(pod, asks)
         queued.check(pod)
     if template is not None:
+        references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
@@ -270,11 +271,23 @@ def _init(container: view.Container, asks: Asks, requests: Requests, *, copied: 
         WordError: It asks for a number that nobody has.
     """
     found = containers.amounts(container)
+    # A copy's init containers hold their share already; a limit here is a LimitRange's default.
+    if copied and _lost(container, requests):
+        return _user(container, next(iter(requests.values())), found.gpus)
     if not found.gpus:
         return None
-    # A copy's init containers hold their share already; a limit here is a LimitRange's default.
     own_ask = 0 if copied else containers.asked(container.name, found)
     if not own_ask:
         return wanted.Container(tuple(range(len(container.claims))), found.gpus)
     lender = containers.lender(container.name, own_ask, asks)
     return _user(container, (None,) if lender is None else requests[lender], found.gpus)
+
+
+def _lost(container: view.Container, requests: Requests) -> bool:
+    """Return whether a container borrows what the claim has under other names: a copy's set may be one that is shared.
+
+    No container starts whose claim has no such request.
+    """
+    known = {name for own in requests.values() for name in own}
+    mine = (used.request for used in container.claims if used.name == names.POD_CLAIM)
+    return bool(known) and any(request and request not in known for request in mine)

@@ -36,10 +36,7 @@ def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
         if entry.resource_claim_template_name and entry.name != names.POD_CLAIM
     }
     for entry, template in found.items():
-        if max(len(entry), len(template)) > LONGEST:
-            raise WordError(
-                f"spec.resourceClaims: {shown(max(entry, template, key=len))} is longer than any object's name"
-            )
+        check_names(entry, template)
     said = pod.words.get(names.CLAIM)
     if said is not None:
         if said not in found:
@@ -64,6 +61,17 @@ def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
             f"{_one_of(found)} as annotation {names.CLAIM}"
         )
     return next(iter(found.items()))
+
+
+def check_names(entry: str, template: str) -> None:
+    """Return if an entry of ``spec.resourceClaims`` and its template may be called so.
+
+    Raises:
+        WordError: One of them has a name that no object has.
+    """
+    longest = max(entry, template, key=len)
+    if len(longest) > LONGEST:
+        raise WordError(f"spec.resourceClaims: {shown(longest)} is longer than any object's name")
 
 
 def _refuse_named(pod: view.Pod) -> None:

@@ -5,13 +5,16 @@ Without it a typing error would come to light on the node, after a pod has been 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import config, names
+from dradriver.api import config, messages, names
 from dradriver.api.errors import WordError
+from dradriver.api.messages import MOST_SHOWN
+from dradriver.yamltext.cures import hint
 
 MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object
 
@@ -25,7 +28,12 @@ class _Config(msgspec.Struct, frozen=True, gc=False):
     opaque: _Opaque | None = None
 
 
+class _Request(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+
+
 class _Devices(msgspec.Struct, frozen=True, gc=False):
+    requests: list[_Request] | None = None
     config: list[_Config] | None = None
 
 
@@ -56,7 +64,8 @@ def claim(kind: str, new: Raw, old: Raw) -> None:
             immutable, and an object that an older release let in must still lose its finalizers.
 
     Raises:
-        WordError: A configuration for this driver that it cannot read; the message has the field's path.
+        WordError: A configuration for this driver that it cannot read, or of no request of the claim; the message has
+            the field's path.
     """
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
         return
@@ -72,12 +81,25 @@ def claim(kind: str, new: Raw, old: Raw) -> None:
         spec = _SPEC.decode(text) if kind == "ResourceClaim" else _TEMPLATE.decode(text).spec
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: spec: {error}") from None
-    for i, entry in enumerate((spec.devices and spec.devices.config) or []):
+    devices = spec.devices or _Devices()
+    requests = [one.name for one in devices.requests or ()]
+    for i, entry in enumerate(devices.config or ()):
         if entry.opaque is not None and entry.opaque.driver == names.DRIVER:
             try:
-                config.read(entry.opaque.parameters)
+                _check_requests(config.read(entry.opaque.parameters), requests)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
+
+
+def _check_requests(told: config.ClaimConfig, requests: Sequence[str]) -> None:
+    """Refuse what is told of a request that there is not: the node agent, which looks by name, would never see it."""
+    for field, said in (("order", told.order), ("mig", told.mig)):
+        for name in said:
+            if name not in requests:
+                raise WordError(
+                    f"{field}: the claim has no request {messages.shown(name)}{hint(name, requests)}; it has "
+                    f"{', '.join(map(messages.shown, requests[:MOST_SHOWN])) or 'none'}"
+                )
 
 
 def _spec(kind: str, text: Raw) -> memoryview | None:

@@ -50,7 +50,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     power: float = 5
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
     """What every request may say: of which kind the GPUs are, and where.
 
     Attributes:

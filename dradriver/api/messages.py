@@ -9,7 +9,7 @@ from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
 from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.api.values import MOST_GPUS
+from dradriver.api.values import MOST_GPUS, STRATEGIES
 from dradriver.yamltext.cures import hint
 
 # What a value is not, and what to write; after "<key>: <value> is no".
@@ -55,6 +55,11 @@ def not_one_of(key: str, text: str, allowed: Iterable[str]) -> WordError:
 
 def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
     """Return the refusal of a policy; ``named`` are those of the policies file."""
+    if text.strip() in STRATEGIES:
+        return WordError(
+            f"{key}: {shown(text)} is not allowed alone: it is a strategy, which stands behind a policy and a comma; "
+            f"write best-effort,{text.strip()}"
+        )
     names = [*POLICIES, *named]
     shown_names = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
     return WordError(

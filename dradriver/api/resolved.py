@@ -24,6 +24,8 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
+NEWEST: Final = 3
+"""Of a note whose request has what releases that know version 2 at most would read past: a least driver or CUDA."""
 MOST_KEPT: Final = 64  # variables
 LONGEST_KEPT: Final = 128  # characters of one
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
@@ -114,6 +116,7 @@ def resolve(
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     found = Resolved(
+        version=NEWEST if request.min_driver or request.min_cuda else VERSION,
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
@@ -199,10 +202,10 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 def _decode(text: str) -> Resolved:
     """Return the note; one of version 1 as the one that would be written today."""
     version = _VERSION.decode(text).version
-    if version == VERSION:
+    if VERSION <= version <= NEWEST:
         return _DECODER.decode(text)
     if version != 1:
-        raise WordError(f"its version is {version}, and {VERSION} is the newest that is known")
+        raise WordError(f"its version is {version}, and {NEWEST} is the newest that is known")
     before = _DECODER_BEFORE.decode(text)
     if tuple(before.containers.values()) != before.request.containers:
         raise WordError(_NO_NUMBER)

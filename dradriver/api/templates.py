@@ -82,7 +82,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: What the allocator is asked: the pod's words, with the template's amounts.
         requests: Names of the claim's requests.
-        metadata: Labels and annotations of the claim, as the template's author has them.
+        metadata: Labels and annotations of the claim, as the template's author has them, but none under our prefix.
         devices: For each request what the claim takes over as it stands, by the request's name.
         keep_env: Variables that no edit may replace.
         nccl: What NCCL is told; None where the template does not say.
@@ -139,13 +139,18 @@ def _read(template: Template, words: Whole, ledger: Ledger) -> Asked:
     return Asked(
         request=_request(words, asked, told, fields, required, ledger),
         requests=tuple(asked),
-        metadata={"labels": spec.metadata.labels or {}, "annotations": spec.metadata.annotations or {}},
+        metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
         devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
         keep_env=tuple(told.keep_env) if told is not None else (),
         nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
         others=others,
         spec=msgspec.json.decode(template.spec)["spec"],
     )
+
+
+def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the labels or annotations of a claim that anybody may write: what is under our prefix is believed."""
+    return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
 
 
 def _exactly(request: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Files that a user names, ``-`` for standard input, within bounds."""
+"""Files that a user names, ``-`` for standard input, within bounds; and numbers."""
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -12,6 +13,17 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 
 STDIN: Final = "-"
 MOST_BYTES: Final = 16 << 20
+
+
+class Number(click.FloatRange):
+    """A number of a range; ``nan``, which click takes for one of any range, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; a usage error where it is none or outside the range."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def content(name: str) -> bytes:

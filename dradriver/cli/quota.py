@@ -12,8 +12,9 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import limits, names, quantity
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import LEDGERS, OURS, Ledger
 from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, server_options
+from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options
 from dradriver.cli.inputs import called, content
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.render.document import report, table
@@ -63,6 +64,7 @@ def quota() -> None:
 @namespace_option
 @all_namespaces_option
 @server_options
+@ledger_option
 @click.option("--replace", is_flag=True, help="Leave out what the quota counted before; else it counts both.")
 @click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
 def convert(
@@ -71,6 +73,7 @@ def convert(
     all_namespaces: bool,
     kubeconfig: str | None,
     context: str | None,
+    ledger: str,
     replace: bool,
     output: str,
 ) -> None:
@@ -88,7 +91,9 @@ def convert(
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
         found = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
-    made = [converted for one in found if (converted := convert_quota(one, replace=replace)) is not None]
+    made = [
+        converted for one in found if (converted := convert_quota(one, LEDGERS[ledger], replace=replace)) is not None
+    ]
     for one in made:
         for note in one.notes:
             warn(f"{one.name}: {note}")
@@ -122,11 +127,12 @@ async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[
         return await reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
 
 
-def convert_quota(found: dict[str, Any], *, replace: bool) -> Converted | None:
+def convert_quota(found: dict[str, Any], ledger: Ledger, *, replace: bool) -> Converted | None:
     """Return what becomes of a quota; None where it names no GPUs.
 
     Args:
         found: The quota.
+        ledger: Whose devices claims are of.
         replace: Whether it stops to count what it counted before.
     """
     metadata, spec = _dict(found.get("metadata")), _dict(found.get("spec"))
@@ -134,7 +140,7 @@ def convert_quota(found: dict[str, Any], *, replace: bool) -> Converted | None:
     before = {key: value for key, value in hard.items() if limits.is_ours(_resource(key)) or _product(key)}
     if not before:
         return None
-    after, notes = _counted(before)
+    after, notes = _counted(before, ledger)
     namespace, name = metadata.get("namespace"), str(metadata.get("name") or "quota")
     kept = {key: metadata[key] for key in _KEPT if key in metadata}
     if isinstance(annotations := kept.get("annotations"), dict):
@@ -179,8 +185,9 @@ def _product(key: str) -> bool:
     return _resource(key).startswith(_OF_PRODUCT)
 
 
-def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+def _counted(before: dict[str, str], ledger: Ledger) -> tuple[dict[str, str], list[str]]:
     """Return what counts the same of claims, and what is not the same."""
+    whole = _DEVICES.format(ledger.device_class)
     wholes: list[int] = []
     slices: dict[str, int] = {}
     notes = []
@@ -191,21 +198,23 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
         except WordError as error:
             notes.append(f"{key}: {error}")
             continue
-        if resource.startswith(_MIG):
+        if ledger is not OURS and resource != names.GPU_RESOURCE and not _product(key):
+            notes.append(f"{key}: claims that this driver makes of GPUs of {ledger.driver} are of whole ones")
+        elif resource.startswith(_MIG):
             slices[resource] = min(number, slices.get(resource, number))
         elif resource == names.GPU_RESOURCE:
             wholes.append(number)
         elif _product(key):
-            notes.append(f"{key}: no quota counts one product's GPUs; {WHOLE} counts all of them together")
+            notes.append(f"{key}: no quota counts one product's GPUs; {whole} counts all of them together")
         else:
             notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
-    after = {WHOLE: str(min(wholes))} if wholes else {}
+    after = {whole: str(min(wholes))} if wholes else {}
     if slices:
         after[MIG] = str(sum(slices.values()))
         if len(slices) > 1:
             notes.append(f"{', '.join(slices)}: {MIG} counts slices of all profiles together")
-    open_ = [key for key in (WHOLE, MIG, SHARE) if key not in after]
-    notes.append(
-        f"what it does not name it does not limit: write {' and '.join(f'{key}: 0' for key in open_)} for none"
-    )
+    open_ = [key for key in (whole, *((MIG, SHARE) if ledger is OURS else ())) if key not in after]
+    if open_:
+        zeros = " and ".join(f"{key}: 0" for key in open_)
+        notes.append(f"what it does not name it does not limit: write {zeros} for none")
     return after, notes

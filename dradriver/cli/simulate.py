@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from dradriver.cli.inputs import Number
 from dradriver.cli.render import svg
 from dradriver.cli.render.document import Document
 from dradriver.cli.render.output import show
@@ -37,15 +38,15 @@ class SimulationError(DriverError):
 )  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=16, show_default=True)
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, help="How many to draw.")
-@click.option("--load", type=click.FloatRange(0.01, 10), default=0.9, show_default=True, help="GPU time asked for.")
+@click.option("--load", type=Number(0.01, 10), default=0.9, show_default=True, help="GPU time asked for.")
 @click.option("--trace", "file", type=click.Path(path_type=Path), help="CSV instead: arrival_s,gpus,duration_s.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
-    "--communication", type=click.FloatRange(0, 0.99), default=0.2, show_default=True,
+    "--communication", type=Number(0, 0.99), default=0.2, show_default=True,
     help="Share of a job's time that is all-reduce on the best set; it grows as bandwidth shrinks.",
 )  # fmt: skip
 @click.option(
-    "--parts", type=click.FloatRange(0.0, 1.0),
+    "--parts", type=Number(0.0, 1.0),
     help="Requests of whole GPUs, shares and MIG slices instead of jobs: which share of them wants a part of a GPU.",
 )  # fmt: skip
 @click.option(

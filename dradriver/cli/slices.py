@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from dradriver.topology.machine import Machine
 
 NODE: Final = "template"
 _GENERATION: Final = 1
+_NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 
 @click.command()
@@ -39,6 +41,8 @@ def slices(
 
     Uuids and bus ids are the profile's own; those of a real node are others.
     """
+    if not _NAME.fullmatch(node):
+        raise click.UsageError(f"--node: {node!r} is no node's name; write lower-case letters, digits, - and .")
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     made = template(machine, node, _modes(machine, node, labels, policies_file))
     if output == "yaml":

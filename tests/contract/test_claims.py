@@ -8,6 +8,7 @@ from dradriver.api import config, ladder, names, resolved
 from dradriver.api.claims import uuid_selector
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.ledger import NVIDIA
+from dradriver.controller.claimants import MOST
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused
@@ -137,3 +138,31 @@ async def test_a_drivers_entries_are_applied_beside_others(server: Server) -> No
         assert sorted(found, key=lambda one: str(one["driver"])) == [ours, theirs]
     assert (await refused(apply("ours", key | {"device": "gpu-1"}))).invalid
     assert (await refused(apply("ours", ours, uid="11111111-2222-3333-4444-555555555555"))).invalid
+
+
+def _owner(name: str, uid: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+
+
+async def test_as_many_pods_as_may_use_a_claim_may_own_it_and_each_once(server: Server) -> None:
+    pods = [await server.pod(f"p{number}") for number in range(2)]
+    some, other = (_owner(one["metadata"]["name"], one["metadata"]["uid"]) for one in pods)
+    many = [_owner("p0", f"{number:08d}-0000-4000-8000-000000000000") for number in range(MOST - 1)]
+    uid = (await server.claim("c", ownerReferences=[some, *many], finalizers=[names.FINALIZER]))["metadata"]["uid"]
+    for _ in range(2):  # the answer to the first may have been lost
+        patch = Patch().test("metadata", "uid", value=uid).add("metadata", "ownerReferences", "-", value=other)
+        owned = await server.patch(RESOURCE_CLAIMS, "c", patch)
+        found = [one["uid"] for one in owned["metadata"]["ownerReferences"]]
+        assert found.count(other["uid"]) == 1
+
+
+async def test_an_owner_is_added_to_the_claim_that_was_meant_and_to_others_only(server: Server) -> None:
+    pod = await server.pod()
+    one = _owner("p", pod["metadata"]["uid"])
+    uid = (await server.claim())["metadata"]["uid"]
+    patch = Patch().test("metadata", "uid", value=uid).add("metadata", "ownerReferences", "-", value=one)
+    assert (await refused(server.patch(RESOURCE_CLAIMS, "c", patch))).invalid, "there is no list"
+    other = "00000000-0000-4000-8000-000000000000"
+    patch = Patch().test("metadata", "uid", value=other).add("metadata", "ownerReferences", value=[one])
+    assert (await refused(server.patch(RESOURCE_CLAIMS, "c", patch))).invalid
+    assert "ownerReferences" not in (await server.get(RESOURCE_CLAIMS, "c"))["metadata"]

@@ -152,8 +152,10 @@ class Store:
         self._remove(where, key)
 
     def _kept(self, where: Collection, obj: Object) -> Object:
-        """Return a copy of what is sent, without the fields that this server lacks."""
+        """Return a copy of what is sent, without the fields that this server lacks, and with each owner once."""
         obj = copy.deepcopy(obj)
+        if owners := obj.get("metadata", {}).get("ownerReferences"):
+            obj["metadata"]["ownerReferences"] = [one for i, one in enumerate(owners) if one not in owners[:i]]
         if where.plural == "resourceclaimtemplates":
             for request in obj["spec"]["spec"]["devices"].get("requests", ()):
                 for name in self.lacks:

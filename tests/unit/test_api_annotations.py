@@ -74,7 +74,8 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
     ("words", "message"),
     [
         ({"gpu.topology/policy": "nvlink,pakc"}, "one of best-fit, pack, spread, first-fit"),
-        ({"gpu.topology/policy": "pack"}, "'pack' is not allowed"),
+        ({"gpu.topology/policy": "pack"}, "write best-effort,pack"),
+        ({"gpu.topology/policy": " spread "}, "write best-effort,spread"),
         ({"gpu.topology/policy": "best-effort,pack", "gpu.topology/strategy": "spread"}, "'spread' contradicts"),
         ({"gpu.topology/strategy": "packed"}, "did you mean pack?"),
         ({"gpu.topology/min-bandwidth": "100Gb/s"}, "write a number of GB/s above zero, as 100 or 100GB/s"),

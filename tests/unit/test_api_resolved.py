@@ -28,6 +28,22 @@ def test_a_note_is_plain_json_with_its_version() -> None:
     assert (plain["request"]["kind"], plain["request"]["required"]) == ("whole", ["nvlink"])
 
 
+@pytest.mark.parametrize("word", [names.MIN_DRIVER, names.MIN_CUDA])
+def test_a_request_that_older_releases_would_read_past_has_a_version_that_they_refuse(word: str) -> None:
+    """They know versions 1 and 2, and skipped members of a request that they had never heard of."""
+    found = resolved.resolve({word: "12.4"}, {"main": 2})
+    assert found.version == 3
+    assert resolved.read({names.REQUEST: resolved.write(found)}) == found
+    before = msgspec.structs.replace(found, version=2)
+    assert resolved.read({names.REQUEST: resolved.write(before)}) == before
+
+
+def test_a_request_with_something_of_a_later_release_is_refused() -> None:
+    note = resolved.write(GOOD).replace('"kind":"whole"', '"kind":"whole","min_pcie":5')
+    with pytest.raises(WordError, match="unknown field `min_pcie`"):
+        resolved.read({names.REQUEST: note})
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -192,7 +208,7 @@ def test_counts_that_are_none_or_not_the_containers_are_refused(
         resolved.read({names.REQUEST: note})
 
 
-@pytest.mark.parametrize("text", ["", "null", "[" * 100_000, "\ud800", "x" * 20_000, '{"version":3}', "1e999"])
+@pytest.mark.parametrize("text", ["", "null", "[" * 100_000, "\ud800", "x" * 20_000, '{"version":4}', "1e999"])
 def test_a_hostile_note_is_refused(text: str) -> None:
     with pytest.raises(WordError, match="create the pod anew"):
         resolved.read({names.REQUEST: text})

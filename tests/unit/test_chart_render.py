@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,9 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
         (("webhook.certificates.mode=mounted",), "x", "set webhook.certificates.secretName"),
         (("webhook.certificates.caBundle=YWI=",), "x", "set webhook.certificates.mode to mounted"),
         (("deviceClass.extendedResourceName=nvidia.com/gpu",), "x", "leave it empty"),
+        (("deviceClass.extendedResourceName=a.kubernetes.io/gpu",), "x", "as nvidia.com/gpu"),
+        (("deviceClass.extendedResourceName=requests.nvidia.com/gpu",), "x", "as nvidia.com/gpu"),
+        ((f"deviceClass.extendedResourceName=nvidia.com/{'x' * 64}",), "x", "as nvidia.com/gpu"),
         (("controller.leaderElection.renewDeadline=15",), "x", "15, 10 and 2 are good"),
         (("nccl.tuning=auto",), "x", "write policies.nccl with the same servers and tuning"),
         (("nccl.server=x",), "x", "write policies.nccl with the same servers and tuning"),
@@ -85,6 +89,19 @@ def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespa
 def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() -> None:
     """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
+    for value in ("mps", "ledger", "networkPolicy", "webhook.translate"):
+        assert template(f"{value}=null") == template(), value
+    without = [line for line in template().splitlines() if not re.search("--(promise|unschedulable)=", line)]
+    assert template("controller.promise=null").splitlines() == without
+
+
+def test_an_upgrade_that_reuses_values_and_wants_mps_is_told_how() -> None:
+    done = run(
+        *("template", "g", str(CHART), "--namespace", "x", "--kube-version", "1.36.3"),
+        *("--set-json", 'mps={"enabled": true, "healthPort": null}'),
+    )
+    assert done.returncode != 0
+    assert "--reset-then-reuse-values" in done.stderr
 
 
 def test_an_older_kubernetes_is_refused() -> None:

@@ -65,6 +65,14 @@ def test_a_good_pod_comes_out_as_the_webhook_makes_it() -> None:
     assert made["metadata"]["annotations"] == wanted["metadata"]["annotations"]
 
 
+def test_what_another_driver_cannot_have_is_refused_where_it_hands_out_the_gpus() -> None:
+    text = POD.replace("  annotations:", "  annotations:\n    gpu.topology/placement: static")
+    assert lint(text).exit_code == 0
+    result = lint(text, "--ledger", "gpu.nvidia.com")
+    assert result.exit_code == 1
+    assert "in this cluster gpu.nvidia.com hands out the GPUs" in result.stdout
+
+
 def test_what_is_refused_has_its_file_document_and_line(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     file.write_text(POD + "---\n# nothing\n---\n" + POD.replace("nvlink", "nvlnk"))
@@ -171,6 +179,22 @@ def test_words_on_what_has_no_pod_template_are_told() -> None:
         assert [one["message"].partition(",")[0] for one in found["warnings"]] == [f"{key} stands on the TrainJob"]
     (other,) = results(json.dumps(made | {"metadata": {"name": "x", "annotations": {names.MACHINE: "{}"}}}))
     assert other["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "warned"),
+    [
+        ({"container": {"resources": {"limits": {"nvidia.com/gpu": 2}}}}, True),
+        ({"podSpecPatch": '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}'}, True),
+        ({"metadata": {"annotations": {names.POLICY: "nvlnk"}}, "script": {"source": "x"}}, True),
+        ({"container": {"image": "busybox"}}, False),
+    ],
+)
+def test_steps_of_argo_workflows_are_not_looked_into_and_it_says_so(step: dict[str, Any], warned: bool) -> None:
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "w"}}
+    (found,) = results(json.dumps(workflow | {"spec": {"templates": [step]}}))
+    assert [("are not looked into" in one["message"]) for one in found["warnings"]] == [True] * warned
+    assert found["errors"] == []
 
 
 def test_a_launcher_that_gets_no_words_is_not_told_of() -> None:

@@ -19,6 +19,7 @@ from tests.schema import check
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 WHOLE = "gpu.topology.deviceclass.resource.k8s.io/devices"
+THEIRS = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 MIG = "mig.gpu.topology.deviceclass.resource.k8s.io/devices"
 
 
@@ -53,6 +54,14 @@ def test_whole_gpus_and_slices_become_devices_of_our_classes() -> None:
     assert "status" not in made
     (both,) = converted(quota(hard))
     assert both["spec"]["hard"] == {key: str(value) for key, value in hard.items()} | {WHOLE: "8", MIG: "5"}
+
+
+def test_where_anothers_devices_are_handed_out_its_class_is_counted() -> None:
+    hard = {"requests.nvidia.com/gpu": "8", "requests.nvidia.com/mig-1g.10gb": "3"}
+    result = convert(quota(hard), options=("--replace", "--ledger", "gpu.nvidia.com"))
+    assert yaml.safe_load(result.stdout)["spec"]["hard"] == {THEIRS: "8"}
+    assert "requests.nvidia.com/mig-1g.10gb: claims that this driver makes" in result.stderr
+    assert "gpu.topology" not in result.output
 
 
 def test_the_classes_are_those_that_claims_name() -> None:
@@ -102,6 +111,15 @@ def test_odd_input_is_no_traceback(text: str) -> None:
     result = CliRunner().invoke(main, ["quota", "convert", "-"], input=text)
     assert result.exit_code in (0, 1)
     assert not result.exception or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("value", ["!!binary aGE=", "!!set {a}", "!!timestamp 2026-01-01", ".inf", "!!omap [a: 1]"])
+def test_values_that_no_object_of_kubernetes_has_are_refused(value: str) -> None:
+    text = f"kind: ResourceQuota\nmetadata: {{labels: {{x: {value}}}}}\nspec: {{hard: {{nvidia.com/gpu: 1}}}}"
+    result = CliRunner().invoke(main, ["quota", "convert", "-", "-o", "json"], input=text)
+    assert isinstance(result.exception, SystemExit)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "standard input:2: document 1: not YAML: a " in result.stderr
 
 
 async def test_a_clusters_quotas(tmp_path: Path) -> None:

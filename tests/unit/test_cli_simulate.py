@@ -153,3 +153,17 @@ def test_the_table_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     for policy in POLICIES:
         assert policy in printed
         assert policy in drawn
+
+
+@pytest.mark.parametrize("option", ["--load", "--communication", "--parts"])
+def test_what_is_no_number_is_refused(option: str) -> None:
+    result = CliRunner().invoke(main, ["simulate", "--nodes", "1", "--jobs", "5", option, "nan"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'nan' is not a number" in result.stderr
+
+
+def test_a_trace_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Spreadsheets write one."""
+    file = tmp_path / "trace.csv"
+    file.write_text("arrival_s,gpus,duration_s\n0,1,1\n", encoding="utf-8-sig")
+    assert trace.read(file) == [Job(0, 0.0, 1, 1.0)]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -44,6 +45,13 @@ def test_the_policies_file_says_what_is_cut_up(tmp_path: Path) -> None:
     assert result.exit_code == 2
     file.write_text("gpus: 3")
     assert CliRunner().invoke(main, ["slices", "-m", "hgx-h100", "--policies", str(file)]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["", "A_b", "-a", "a..b", "\x1b[31m", "a" * 254, "a\n"])
+def test_names_that_no_node_has_are_refused(name: str) -> None:
+    result = CliRunner().invoke(main, ["slices", "-m", "hgx-h100", "--node", name])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is no node's name" in result.stderr
 
 
 def test_tables_and_json() -> None:

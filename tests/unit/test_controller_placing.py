@@ -237,7 +237,7 @@ PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amo
     [
         ("[", "create the pod anew"),
         (note({"other": 2}, {}), "no container 'other'"),
-        (note({"main": 2}, {}).replace('"version":2', '"version":3'), "its version is 3"),
+        (note({"main": 2}, {}).replace('"version":2', '"version":4'), "its version is 4"),
         (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create the pod anew"),
         ("[" * 100_000, "more than 16384"),
         (PARTS, "no node offers GPUs in shares"),

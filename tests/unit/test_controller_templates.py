@@ -91,7 +91,10 @@ async def test_what_the_template_says_beside_is_in_the_claim() -> None:
         spec(
             request(tolerations=tolerations),
             config=[other, opaque(own)],
-            metadata={"labels": {"team": "a", names.LABEL: "mine"}, "annotations": {"why": "so", names.CHOICE: "{}"}},
+            metadata={
+                "labels": {"team": "a", names.LABEL: "mine", "gpu.topology/new": "x"},
+                "annotations": {"why": "so", names.CHOICE: "{}", names.SET: '{"containers": [1]}'},
+            },
         ),
     )
     pod(cluster)
@@ -99,7 +102,7 @@ async def test_what_the_template_says_beside_is_in_the_claim() -> None:
     claim = cluster.claim("p")
     assert claim is not None
     assert claim["metadata"]["labels"] == {"team": "a", names.LABEL: names.LABEL_PLACED}
-    assert claim["metadata"]["annotations"]["why"] == "so"
+    assert claim["metadata"]["annotations"].keys() == {"why", names.CHOICE}
     assert claim["metadata"]["annotations"][names.CHOICE] != "{}"
     devices = claim["spec"]["devices"]
     assert devices["requests"][0]["exactly"]["tolerations"] == tolerations

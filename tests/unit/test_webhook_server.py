@@ -168,7 +168,7 @@ async def test_an_object_that_is_no_pod_is_refused(http: Http, broken: object) -
 
 
 def claim(*entries: object, template: bool = False) -> dict[str, Any]:
-    spec: dict[str, Any] = {"devices": {"requests": [], "config": list(entries)}}
+    spec: dict[str, Any] = {"devices": {"requests": [{"name": "c0"}], "config": list(entries)}}
     kind = "ResourceClaimTemplate" if template else "ResourceClaim"
     return {"kind": kind, "metadata": {"name": "c"}, "spec": {"spec": spec} if template else spec}
 
@@ -188,8 +188,10 @@ GOOD = config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
         (GOOD | {"apiVersion": "gpu.topology/v9"}, "write apiVersion: gpu.topology/v1alpha1"),
         (GOOD | {"order": {"c0": ["GPU 1"]}}, "'GPU 1'"),
         (None, "object"),
+        (GOOD | {"order": {"c1": [UUID]}}, "order: the claim has no request 'c1'"),
+        (GOOD | {"mig": {"c0/a": {"profile": "1g.10gb"}}}, "mig: the claim has no request 'c0/a'"),
     ],
-    ids=["unknown field", "version", "uuid", "nothing"],
+    ids=["unknown field", "version", "uuid", "nothing", "order of no request", "slice of no request"],
 )
 async def test_a_bad_configuration_is_refused_with_its_path(http: Http, template: bool, bad: object, part: str) -> None:
     sent = claim(opaque(GOOD), opaque({"a": 1}, driver="gpu.nvidia.com"), opaque(bad), template=template)

@@ -132,6 +132,21 @@ def test_a_copy_with_another_name_joins_that_set() -> None:
     assert resolved.read(copied["metadata"]["annotations"]).shared == "trio"
 
 
+def test_init_containers_of_a_copy_use_what_its_own_claim_has() -> None:
+    """A shared set has other requests than a claim of one pod, and a container without its request never starts."""
+    init = {"initContainers": [sidecar(4, restart=None) | {"name": "before"}]}
+    for before, after in ((SHARED, NVLINK), (NVLINK, SHARED), (NVLINK, NVLINK), (SHARED, SHARED)):
+        original = running(lifted(stored(create(4, 4, annotations=before, spec=init))))
+        for key in before:
+            del original["metadata"]["annotations"][key]
+        original["metadata"]["annotations"] |= after
+        copied = admit(original).admitted
+        requests = resolved.read(copied["metadata"]["annotations"]).requests
+        used = copied["spec"]["initContainers"][0]["resources"]["claims"]
+        assert used == [{"name": names.POD_CLAIM, "request": request} for request in requests["c0"]]
+        assert admit(copied).admitted["spec"]["initContainers"] == copied["spec"]["initContainers"]
+
+
 @pytest.mark.parametrize("stage", [lambda live: live, lifted, lambda live: running(lifted(live))])
 def test_an_unchanged_apply_gives_back_the_live_pod(stage: Any) -> None:
     manifest = pod(4, 4, annotations=SHARED)

@@ -55,6 +55,17 @@ def test_too_many_variables_are_refused() -> None:
     assert "more than 64 variables" in admit(sent).message
 
 
+@pytest.mark.parametrize(("count", "length", "good"), [(64, 128, True), (65, 20, False), (1, 129, False)])
+def test_as_many_variables_are_kept_as_a_note_may_have(count: int, length: int, good: bool) -> None:
+    sent = defaulted(pod(2, annotations=STATIC))
+    names_ = [f"NCCL_{n}_".ljust(length, "X") for n in range(count)]
+    sent["spec"]["containers"][0]["env"] = [{"name": name} for name in names_]
+    verdict = admit(sent)
+    assert verdict.allowed is good
+    if good:
+        assert resolved.read(verdict.admitted["metadata"]["annotations"]).keep_env == tuple(sorted(names_))
+
+
 def test_a_second_pass_changes_nothing() -> None:
     made = create(4, annotations=STATIC)
     assert admit(made).patch == []

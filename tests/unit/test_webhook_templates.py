@@ -31,6 +31,14 @@ def refusal(sent: Object) -> str:
     return verdict.message
 
 
+def test_a_template_may_have_the_longest_name_of_an_object() -> None:
+    sent = wanting(claims=[GPUS | {"resourceClaimTemplateName": "x" * 253}])
+    made = admit(sent).admitted
+    assert made["metadata"]["annotations"][names.TEMPLATE] == "gpus/" + "x" * 253
+    made["metadata"]["annotations"][names.TEMPLATE] += "x"
+    assert "is longer than any object's name" in refusal(made), "a copy's note is its author's to write"
+
+
 def test_the_reference_becomes_a_claims_name_and_the_template_is_noted() -> None:
     sent = wanting(
         {"name": "gpus", "request": "left"}, {"name": "nic"}, claims=[NIC, GPUS], words=NVLINK | claim("gpus")

@@ -57,6 +57,17 @@ def test_limits_alone_make_a_pod_ours(limits: Object, request_of: Any) -> None:
     assert admit(defaulted(sent)).patch == [], "elsewhere it is nobody's business"
 
 
+def test_a_claim_of_a_translated_pod_is_none_of_its_gpus() -> None:
+    """A network card's, say: without a word of ours no template is meant."""
+    nic = {"name": "nic", "resourceClaimTemplateName": "rdma"}
+    sent = pod(None, spec={"resourceClaims": [nic], "initContainers": [sidecar(2, restart=None)]})
+    sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "nic"}]}
+    made = translated(sent).admitted
+    assert made["spec"]["resourceClaims"][0] == nic
+    assert made["spec"]["resourceClaims"][1]["name"] == names.POD_CLAIM
+    assert noted(made).containers == ("init",)
+
+
 def test_a_pod_without_gpu_limits_stays_as_it_is() -> None:
     for sent in (limited({"cpu": "1"}), pod(None), pod("0")):
         verdict = translated(sent)

@@ -55,6 +55,19 @@ def test_other_annotations_of_a_template_stay() -> None:
     assert made.admitted["spec"]["template"] == expected
 
 
+def test_what_a_template_has_not_or_has_as_null_is_nothing() -> None:
+    """As a manifest has it that gputopo lint reads."""
+    for metadata in ({"labels": {"a": "b"}}, {"labels": {"a": "b"}, "annotations": None}):
+        one = template(4) | {"metadata": metadata}
+        made = asked(workload("Job", one, words=WORDS)).admitted["spec"]["template"]["metadata"]
+        assert made == {"labels": {"a": "b"}, "annotations": WORDS}
+    for one in ({"metadata": None, "spec": None}, {"spec": {"containers": None, "initContainers": None}}):
+        made = asked(workload("Job", one, words=WORDS)).admitted["spec"]["template"]
+        assert made == one | {"metadata": {"annotations": WORDS}}
+    sent = workload("Job", template(4)) | {"metadata": {"annotations": None, "labels": None}}
+    assert asked(sent).patch == []
+
+
 def test_a_template_with_words_of_its_own_stays() -> None:
     assert asked(workload("Job", template(4, annotations=OTHER), words=WORDS)).patch == []
     assert asked(workload("Job", template(4))).patch == []

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from dradriver.api.ledger import LEDGERS, OURS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("table", "json", "yaml")
@@ -33,6 +35,14 @@ def policies_option(command: F) -> F:
     """Give a command the option ``policies_file`` of ``inputs.policies_of``."""
     said = "The policies file that the controller follows; else the defaults count."
     return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
+
+
+def ledger_option(command: F) -> F:
+    """Give a command without a cluster the option ``ledger``, a key of ``LEDGERS``: the chart's value of that name."""
+    said = "The chart's value of this name: whose devices are handed out."
+    return click.option(
+        "--ledger", type=click.Choice(tuple(LEDGERS)), default=OURS.driver, show_default=True, help=said
+    )(command)
 
 
 def output_options(command: F) -> F:

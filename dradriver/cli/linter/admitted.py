@@ -35,6 +35,8 @@ GROUPS: Final = {
     "PyTorchJob": "kubeflow.org",
 }
 _OF_PODS: Final = frozenset((*names.WISHES, *names.NOTED))
+_ARGO: Final = "argoproj.io"
+_OF_GPUS: Final = (names.PREFIX, names.ALIAS_PREFIX, "nvidia.com/", "aliyun.com/gpu-")
 _LEFT: Final = (
     "it asks for GPUs by limits and has no word of ours, so it stays as it is; in a namespace labelled "
     "gpu.topology/translate=true (--translate) "
@@ -111,7 +113,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
         result = _pod(head, document, admission, pod.path, pod.manifest, translate)
         yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
     if not found:
-        yield _with_words_of_no_pod(head, document)
+        yield _with_unread_templates(_with_words_of_no_pod(head, document), document)
 
 
 def _copied(document: Document, admission: Admission) -> _Response:
@@ -190,6 +192,20 @@ def _with_words_of_no_pod(result: Result, document: Document) -> Result:
     message = f"{plain(key)} stands on the {result.kind}, which has no pod template: write it where its pods get theirs"
     finding = Finding(line=document.line(("metadata", "annotations", key)), message=message)
     return msgspec.structs.replace(result, warnings=(finding,))
+
+
+def _with_unread_templates(result: Result, document: Document) -> Result:
+    """Return the result with a warning where it is of an Argo workflow with GPUs: its steps are no pod templates."""
+    group = str(document.data.get("apiVersion")).partition("/")[0]
+    text = msgspec.json.encode(document.data).decode()
+    if group != _ARGO or not any(word in text for word in _OF_GPUS):
+        return result
+    message = (
+        f"the steps of a {result.kind} (container, script, podSpecPatch) are not looked into: put the pod that a step "
+        f"comes to into a file of its own, with the step's metadata.annotations"
+    )
+    finding = Finding(line=document.line(("spec",)), message=message)
+    return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
 def _words(of: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ Kubernetes reads YAML 1.1 without dates and without numbers in base 60: ``12:30`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
@@ -42,6 +43,18 @@ class _Loader(_Base):  # type: ignore[misc]
             return found
         return {_key(key, node.start_mark): value for key, value in found.items()}
 
+    def construct_yaml_float(self, node: Any) -> float:
+        """Return a number; what JSON has no text for is none."""
+        number = float(super().construct_yaml_float(node))
+        if not math.isfinite(number):
+            raise yaml.constructor.ConstructorError(None, None, f"a number that is none: {node.value}", node.start_mark)
+        return number
+
+    def construct_other(self, node: Any) -> None:
+        """Refuse a value of a type that JSON has not, such as a set or bytes: no object of Kubernetes has one."""
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        raise yaml.constructor.ConstructorError(None, None, f"a value of the type !!{tag}", node.start_mark)
+
 
 def _key(key: object, mark: Any) -> str:
     match key:
@@ -65,6 +78,11 @@ _Loader.add_implicit_resolver(
     ),
     [*"-+.0123456789"],
 )
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_other)
 
 
 class DocumentError(DriverError):

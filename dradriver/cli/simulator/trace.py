@@ -68,7 +68,7 @@ def read(path: Path) -> list[Job]:
     """
     jobs: list[Job] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             if missing := {"arrival_s", "gpus", "duration_s"} - set(rows.fieldnames or ()):
                 raise TraceError(f"{path}: no column {', '.join(sorted(missing))}; write arrival_s,gpus,duration_s")
