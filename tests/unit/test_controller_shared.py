@@ -126,6 +126,20 @@ async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
     assert owners(cluster) == ["trainer"]
 
 
+async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_too() -> None:
+    cluster = cluster_of()
+    cluster.rival("duo", "a", range(2))
+    await cluster.settle()
+    cluster.put(RESOURCE_CLAIMS, the_claim(cluster) | {"status": {}})
+    cluster.pod("trainer", wishes=SHARED)
+    await cluster.settle()
+    assert (cluster.note("trainer", "reason") or "").startswith("claim duo is not one that the driver made for pods ")
+    cluster.remove(RESOURCE_CLAIMS, "duo", "default")
+    await cluster.settle()  # nothing but a sweep tells that such a claim is gone
+    await settled(cluster)
+    assert owners(cluster) == ["trainer"]
+
+
 async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:
     cluster = cluster_of()
     cluster.pod("single", 2)
