@@ -61,9 +61,10 @@ class Specs:
     async def _read(self, key: Key, slots: asyncio.Semaphore) -> bool:
         async with slots:
             try:
-                found = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0])
-                template = records.read_template(msgspec.Raw(msgspec.json.encode(found)))
-            except (ApiError, Unreachable, BadJson, RecursionError) as error:
+                # As it came: JSON of any depth can be read, but not be written again.
+                found = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], type=msgspec.Raw)
+                template = records.read_template(found)
+            except (ApiError, Unreachable, BadJson) as error:
                 if not (isinstance(error, ApiError) and error.not_found):
                     logger.warning("template %s/%s cannot be read: %s; trying again", *key, error)
                     return False

@@ -13,8 +13,9 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
 from dradriver.api.policies.modes import Mode
 from dradriver.api.templates import Template
+from dradriver.kube import codec
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
+from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, pins
 
 Object = dict[str, Any]
@@ -378,6 +379,23 @@ async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     await cluster.settle()
     reason = cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
     assert reason == f"ResourceClaimTemplate t: more than {templates.LONGEST} bytes; write a shorter one"
+
+
+async def test_a_template_that_nests_deeper_than_can_be_read_is_said_to_be() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4), config=[{"opaque": {"driver": "example.com", "parameters": "DEEP"}}]))
+    pod(cluster)
+    answer = cluster.client.get
+
+    async def deep(resource: Resource, name: str, *, namespace: str, type: Any = dict) -> Any:  # noqa: A002
+        text = msgspec.json.encode(await answer(resource, name, namespace=namespace))
+        return codec.decode(text.replace(b'"DEEP"', b'{"a":' * 1500 + b"1" + b"}" * 1500), type)
+
+    cluster.client.get = deep  # type: ignore[method-assign, assignment]
+    cluster.deliver()
+    await cluster.worker.rest()
+    assert (cluster.note("p", "reason") or "").startswith("ResourceClaimTemplate t: it cannot be read: ")
 
 
 async def _refused(*_: Any, **__: Any) -> Any:
