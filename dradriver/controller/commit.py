@@ -248,7 +248,7 @@ class Writer:
         await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
 
     async def hand_over(self, pod: Pod, wish: Wish, why: str, *, has_claim: bool) -> None:
-        """Let the scheduler have a gated pod that has no place, with a claim that promises nothing.
+        """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
 
         The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
 
@@ -264,7 +264,8 @@ class Writer:
             body = claims.handed_over(pod, wish.alone)
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
             self._check_pause()
-        await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+        texts = {names.REASON: why[:LONGEST_REASON]}
+        await (self._lift(pod, texts, {}) if pod.gated else self.annotate(pod, texts))
 
     async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
@@ -333,8 +334,7 @@ class Writer:
         claim = await self._make(wish, body)
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",
-            *(pod.metadata.namespace, pod.metadata.name, claim.metadata.name),
-            *(list(placement.choice.gpus), placement.node),
+            *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),
         )
         return claim
 

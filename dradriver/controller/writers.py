@@ -217,6 +217,7 @@ class Writers:
         if (
             entry.pod.gated
             and claim is not None
+            and not claim.handed_over  # it keeps nothing from anybody
             and claim.owned_by(entry.uid)
             and claim.devices is None
             and not claim.deleting
