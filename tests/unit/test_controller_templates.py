@@ -371,6 +371,36 @@ async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
     assert cluster.claim("p") is not None
 
 
+@pytest.mark.parametrize("when", ["asked before", "asked between"])
+async def test_a_template_that_is_made_anew_while_it_is_asked_for_is_the_new_one(when: str) -> None:
+    """The answer to who asks may come after what the reflector shows."""
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4)))
+    pod(cluster)
+    answer = cluster.client.get
+
+    async def late(resource: Resource, name: str, **more: Any) -> Any:
+        if resource is not RESOURCE_CLAIM_TEMPLATES:
+            return await answer(resource, name, **more)
+        cluster.client.get = answer  # type: ignore[method-assign]
+        found = await answer(resource, name, **more) if when == "asked before" else None
+        cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
+        put(cluster, spec(request(count=2)))
+        cluster.deliver()
+        if found is None:
+            raise ApiError(404, "NotFound", "no such template")
+        return found
+
+    cluster.client.get = late  # type: ignore[method-assign]
+    cluster.deliver()
+    await cluster.worker.rest()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert len(pins(claim)) == 2
+
+
 async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     cluster = GpuCluster()
     cluster.node("a")
