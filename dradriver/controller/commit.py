@@ -132,7 +132,7 @@ class Writer:
         """Make a pod one of the owners of the claim that it shares, which ends with the last of them.
 
         Others do the same at the same time, so the pod is added to whatever owners there are: only where there are none
-        must the claim be the one that was seen.
+        or some go must the claim be the one that was seen.
 
         Raises:
             MovedOnError: There is another claim of that name by now, or none.
@@ -146,20 +146,19 @@ class Writer:
             return known
         namespace, name = known.key
         patch = Patch().test("metadata", "uid", value=uid)
-        if known.owners:
-            patch.add("metadata", "ownerReferences", "-", value=claims.owner(pod))
+        mine, staying = claims.owner(pod.metadata.name, pod.metadata.uid), self._picture.claimants.staying(known)
+        if staying and staying == known.owners:
+            patch.add("metadata", "ownerReferences", "-", value=mine)
         else:
             patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
-            patch.add("metadata", "ownerReferences", value=[claims.owner(pod)])
+            patch.add("metadata", "ownerReferences", value=[*(claims.owner(*one) for one in staying), mine])
         try:
             owned = await self._client.patch(
                 RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
             )
         except ApiError as error:
             now = await self.look(known.key) if error.invalid or error.conflict else None
-            if error.not_found or (
-                now is not None and now.metadata.resource_version != known.metadata.resource_version
-            ):
+            if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
                 raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
             raise
         claim = claim_record(owned, self._picture.ledger)
