@@ -52,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, "/".join(self.claim) if self.shared else namespace, self.alone is not None
+        return self.request, self.ask, namespace, self.alone is not None
 
 
 def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
