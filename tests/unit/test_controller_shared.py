@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.sharing import SHARED, cluster_of, drop, gates, nodes_of, owners, settled, the_claim
 
@@ -152,6 +155,31 @@ async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_t
     await cluster.settle()  # nothing but a sweep tells that such a claim is gone
     await settled(cluster)
     assert owners(cluster) == ["trainer"]
+
+
+async def test_claims_of_somebody_elses_are_asked_about_side_by_side() -> None:
+    """Whoever has thousands of them would hold up what else a sweep does."""
+    cluster = cluster_of()
+    for number in range(40):
+        name = f"set{number}"
+        cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "spec": {}})
+        cluster.pod(f"p{number}", wishes=SHARED | {"shared-claim": name})
+    await cluster.settle()
+    for number in range(40):
+        cluster.remove(RESOURCE_CLAIMS, f"set{number}", "default")
+    cluster.deliver()
+    answer, under_way = cluster.client.get, [0]
+
+    async def counted(resource: Resource, name: str, **more: Any) -> Any:
+        under_way.append(under_way[-1] + 1)
+        await asyncio.sleep(0)
+        under_way.append(under_way[-1] - 1)
+        return await answer(resource, name, **more)
+
+    cluster.client.get = counted  # type: ignore[method-assign]
+    await cluster.worker.sweep()
+    assert max(under_way) == 16
+    assert not cluster.worker.picture.assumed_claims
 
 
 async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:
