@@ -263,8 +263,8 @@ class Writer:
             body = claims.handed_over(pod, wish.alone)
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
             self._check_pause()
-        texts = {names.REASON: why[:LONGEST_REASON]}
-        await (self._lift(pod, texts, {}) if pod.gated else self.annotate(pod, texts))
+        if pod.gated:
+            await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 
     async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
