@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dradriver.api import names
+from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.pins import Key
+from dradriver.controller.claimants import Claimants
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object
@@ -103,3 +109,35 @@ async def test_of_sets_that_are_gone_nothing_is_kept() -> None:
     await cluster.settle()
     claimants, taking = cluster.worker.picture.claimants, cluster.worker.picture._taking
     assert [*claimants._members, *claimants._leads, *taking._taken, *taking._joining] == []
+
+
+@pytest.mark.parametrize("users", [255, 256])
+async def test_so_many_use_a_claim_as_kubernetes_lets(users: int) -> None:
+    cluster = cluster_of("trainer")
+    await settled(cluster)
+    claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
+    assert claim is not None
+    others = [{"resource": "pods", "name": f"x{number}", "uid": f"x{number}"} for number in range(1, users)]
+    claim["status"]["reservedFor"] += others
+    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.pod("late", wishes=SHARED)
+    await cluster.settle()
+    assert bool(gates(cluster, "late")) is (users == 256)
+
+
+@pytest.mark.parametrize(("first", "then"), [("one", "two"), ("gpus-one", "gpus-two"), ("one", "gpus-one")])
+def test_a_pod_of_the_same_name_with_another_claim_is_of_that_alone(first: str, then: str) -> None:
+    """One event may tell of both: that the first is gone, and that the second is there."""
+    pods: dict[Key, Pod] = {}
+    claimants = Claimants(pods)
+    key, before, after = ("default", "p"), ("default", first), ("default", then)
+    for claim in (first, then):
+        named = PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name=claim)])
+        pods[key] = Pod(metadata=Metadata(namespace="default", name="p", uid=claim), spec=named)
+        claimants.put(before, key)
+        if claim == then:
+            claimants.put(after, key)
+    assert ([*claimants.of(before)], [*claimants.of(after)]) == ([], [key])
+    del pods[key]
+    claimants.put(after, key)
+    assert [*claimants.of(after)] == []
