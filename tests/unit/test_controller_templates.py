@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from dradriver.kube import codec
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, pins
+from tests.fakes.troubles import working
 
 Object = dict[str, Any]
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -354,6 +356,30 @@ async def test_a_template_that_cannot_be_read_is_read_later() -> None:
     cluster.client.get = answer  # type: ignore[method-assign]
     await cluster.settle()
     assert cluster.claim("p") is not None
+
+
+@pytest.mark.looptime
+async def test_a_template_that_comes_is_read_at_once_and_one_that_cannot_be_soon_again() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    answer, refusals = cluster.client.get, [ApiError(503, "ServiceUnavailable", "not now")] * 3
+
+    async def get(resource: Resource, name: str, **more: Any) -> Any:
+        if name == "u" and refusals:
+            raise refusals.pop()
+        return await answer(resource, name, **more)
+
+    cluster.client.get = get  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(5)
+        for name in ("t", "u"):
+            put(cluster, spec(request(count=4)), name)
+            claims = [{"name": "gpus", "resourceClaimName": claim_of(name)}]
+            cluster.pod(name, 1, wishes={"template": f"gpus/{name}"}, resourceClaims=claims)
+        await asyncio.sleep(0.5)
+        assert cluster.claim("t") is not None
+        await asyncio.sleep(20)
+    assert cluster.claim("u") is not None
 
 
 async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
