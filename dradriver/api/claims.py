@@ -121,19 +121,20 @@ def digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
-def owner(pod: Pod) -> dict[str, Any]:
-    """Return the reference by which a claim belongs to a pod, among others."""
-    return {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
+def owner(pod: str, uid: str) -> dict[str, Any]:
+    """Return the reference by which a claim belongs to a pod, given by name, among others."""
+    return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
 
 
 def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
+    mine = owner(pod.metadata.name, pod.metadata.uid)
     return {
         "name": pod.claim_name,
         "namespace": pod.metadata.namespace,
         "labels": {names.LABEL: label},
         "finalizers": [names.FINALIZER],
-        "ownerReferences": [owner(pod) if shared else owner(pod) | {"controller": True}],
+        "ownerReferences": [mine if shared else mine | {"controller": True}],
     }
 
 

@@ -13,6 +13,7 @@ from dradriver.controller.nodes.requests import LARGEST, Amounts, request_of
 from dradriver.controller.records import ClaimRecord
 
 MOST: Final = 256  # pods that may use a claim at once: ResourceClaimReservedForMaxSize of resource.k8s.io/v1
+MOST_ENDED: Final = 32  # finished pods that a claim names as owners
 
 
 class Claimants:
@@ -72,6 +73,15 @@ class Claimants:
         """Return for whom a set that is not allocated is kept: the first of its owners; None if all have ended."""
         found = [(self._pods.get((claim.metadata.namespace, name)), uid) for name, uid in claim.owners]
         return _first((pod for pod, uid in found if pod is not None and pod.metadata.uid == uid), _waits)
+
+    def staying(self, claim: ClaimRecord) -> tuple[tuple[str, str], ...]:
+        """Return the owners of a set that it is still for; all of them while few have finished.
+
+        Of those that are deleted the garbage collector takes the names away. Finished ones may be there for long.
+        """
+        pods = ((self._pods.get((claim.metadata.namespace, name)), name, uid) for name, uid in claim.owners)
+        ended = {uid for pod, _, uid in pods if pod is not None and pod.metadata.uid == uid and pod.finished}
+        return claim.owners if len(ended) < MOST_ENDED else tuple(one for one in claim.owners if one[1] not in ended)
 
     def crowd(self, claim: Key) -> Amounts:
         """Return what the pods of a set that wait for it take together, as many of them as may use a claim."""

@@ -8,7 +8,7 @@ import logging
 from typing import Final
 
 from dradriver.api.objects import Pod
-from dradriver.api.pins import Claim
+from dradriver.api.pins import Claim, Key
 from dradriver.controller.commit import MovedOnError, PausedError, Writer
 from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.picture import Picture
@@ -103,20 +103,32 @@ class Collector:
         return False
 
     async def _end_assumptions(self) -> None:
-        """A relist can hide a claim that came and went in between: ask the server about those not seen for long."""
-        for key, since in list(self._picture.assumed_claims.items()):
-            if asyncio.get_running_loop().time() - since < self._grace_s:
-                continue
-            claim: ClaimRecord | None = None
-            try:
-                found = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
-                claim = claim_record(found, self._picture.ledger)
-            except ApiError as error:
-                if not error.not_found:
-                    raise
-            assumed = self._picture.claims.get(key)
-            if claim is None or assumed is None or claim.uid != assumed.uid:
-                self._picture.correct_claim(key, claim)
+        """A relist can hide a claim that came and went in between: ask the server about those not seen for long.
+
+        Nor is one shown that is somebody else's and has a set's name, and anybody can have thousands of these.
+        """
+        now = asyncio.get_running_loop().time()
+        due = (key for key, since in list(self._picture.assumed_claims.items()) if now - since >= self._grace_s)
+
+        async def some() -> None:
+            for key in due:
+                await self._end_assumption(key)
+
+        for error in await asyncio.gather(*(some() for _ in range(MOST)), return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _end_assumption(self, key: Key) -> None:
+        claim: ClaimRecord | None = None
+        try:
+            found = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
+            claim = claim_record(found, self._picture.ledger)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        assumed = self._picture.claims.get(key)
+        if claim is None or assumed is None or claim.uid != assumed.uid:
+            self._picture.correct_claim(key, claim)
 
 
 def _wants(pod: Pod, claim: ClaimRecord) -> bool:

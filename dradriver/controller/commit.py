@@ -132,7 +132,7 @@ class Writer:
         """Make a pod one of the owners of the claim that it shares, which ends with the last of them.
 
         Others do the same at the same time, so the pod is added to whatever owners there are: only where there are none
-        must the claim be the one that was seen.
+        or some go must the claim be the one that was seen.
 
         Raises:
             MovedOnError: There is another claim of that name by now, or none.
@@ -146,20 +146,19 @@ class Writer:
             return known
         namespace, name = known.key
         patch = Patch().test("metadata", "uid", value=uid)
-        if known.owners:
-            patch.add("metadata", "ownerReferences", "-", value=claims.owner(pod))
+        mine, staying = claims.owner(pod.metadata.name, pod.metadata.uid), self._picture.claimants.staying(known)
+        if staying and staying == known.owners:
+            patch.add("metadata", "ownerReferences", "-", value=mine)
         else:
             patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
-            patch.add("metadata", "ownerReferences", value=[claims.owner(pod)])
+            patch.add("metadata", "ownerReferences", value=[*(claims.owner(*one) for one in staying), mine])
         try:
             owned = await self._client.patch(
                 RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
             )
         except ApiError as error:
             now = await self.look(known.key) if error.invalid or error.conflict else None
-            if error.not_found or (
-                now is not None and now.metadata.resource_version != known.metadata.resource_version
-            ):
+            if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
                 raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
             raise
         claim = claim_record(owned, self._picture.ledger)
@@ -248,7 +247,7 @@ class Writer:
         await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
 
     async def hand_over(self, pod: Pod, wish: Wish, why: str, *, has_claim: bool) -> None:
-        """Let the scheduler have a gated pod that has no place, with a claim that promises nothing.
+        """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
 
         The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
 
@@ -264,7 +263,8 @@ class Writer:
             body = claims.handed_over(pod, wish.alone)
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
             self._check_pause()
-        await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+        if pod.gated:
+            await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 
     async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
@@ -333,8 +333,7 @@ class Writer:
         claim = await self._make(wish, body)
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",
-            *(pod.metadata.namespace, pod.metadata.name, claim.metadata.name),
-            *(list(placement.choice.gpus), placement.node),
+            *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),
         )
         return claim
 

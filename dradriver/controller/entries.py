@@ -52,7 +52,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> tuple[Request, Ask, str, bool]:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, "/".join(self.claim) if self.shared else namespace, self.alone is not None
+        return self.request, self.ask, namespace, self.alone is not None
 
 
 def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
@@ -88,13 +88,18 @@ def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS)
         ask=ask_of(pod),
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
-    hand_over = pod.gated and found.when_full == HAND_OVER and ledger is OURS
+    hand_over = not _narrowed(pod) and found.when_full == HAND_OVER and ledger is OURS
     if pod.template is not None:
         asked = _by_template(wish, pod.template[1], template, ledger)
         return msgspec.structs.replace(asked, alone=asked.template.spec) if hand_over and asked.template else asked
     if hand_over:
         return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
     return wish
+
+
+def _narrowed(pod: Pod) -> bool:
+    """Return whether a pod was lifted for some nodes; one that was handed over may go to any."""
+    return not pod.gated and names.AFFINITY in pod.metadata.annotations
 
 
 def _by_template(wish: Wish, name: str, template: Template | None, ledger: Ledger) -> Wish:
@@ -247,7 +252,7 @@ class Entry:
 
 def why(entry: Entry, error: NoPlaceError) -> str:
     """Return why a pod has no place: one that was placed before can have one on a few nodes only."""
-    if entry.pod.gated:
+    if not _narrowed(entry.pod):
         return str(error)
     return (
         f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"

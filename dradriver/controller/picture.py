@@ -100,7 +100,8 @@ class Picture:
     def claim_changed(self, change: Change[ClaimRecord]) -> None:
         """Take in what the claims' reflector saw."""
         key, new = change.key, change.new
-        if new is None and change.old is not None:
+        # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
+        if new is None and change.old is not None and (change.old.ours or not is_set(key)):
             self._ended[change.old.uid] = None
             if len(self._ended) > _ENDED:
                 self._ended.popitem(last=False)

@@ -128,6 +128,7 @@ def review(
     if claim.devices is not None:
         return Wait(texts=_untrue(pod, claim))
     if claim.handed_over:
+        entry.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
     return _promised(entry, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
 

@@ -59,15 +59,20 @@ class Specs:
         return any(await asyncio.gather(*(self._read(key, slots) for key in list(self._wanted))))
 
     async def _read(self, key: Key, slots: asyncio.Semaphore) -> bool:
+        known = self._picture.templates.known
         async with slots:
+            asked = known.get(key)
             try:
-                found = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0])
-                template = records.read_template(msgspec.Raw(msgspec.json.encode(found)))
-            except (ApiError, Unreachable, BadJson, RecursionError) as error:
+                # As it came: JSON of any depth can be read, but not be written again.
+                found = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], type=msgspec.Raw)
+                template = records.read_template(found)
+            except (ApiError, Unreachable, BadJson) as error:
                 if not (isinstance(error, ApiError) and error.not_found):
                     logger.warning("template %s/%s cannot be read: %s; trying again", *key, error)
                     return False
                 template = None  # its reflector is late
+        if known.get(key) is not asked:
+            return True  # or this answer is: it may be of the template that was there before
         self._wanted.pop(key, None)
         self._picture.template_read(key, template)
         return True

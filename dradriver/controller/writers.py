@@ -217,6 +217,7 @@ class Writers:
         if (
             entry.pod.gated
             and claim is not None
+            and not claim.handed_over  # it keeps nothing from anybody
             and claim.owned_by(entry.uid)
             and claim.devices is None
             and not claim.deleting
@@ -247,8 +248,12 @@ class Writers:
         self._lifted(entry, placement, began)
 
     async def _hand_over(self, entry: Entry, why: str, *, has_claim: bool) -> None:
-        await self._writer.hand_over(entry.pod, entry.wish, f"handed over to the scheduler: {why}", has_claim=has_claim)
-        self._reasons.taken_away(entry.key)
+        reason = f"handed over to the scheduler: {why}"
+        await self._writer.hand_over(entry.pod, entry.wish, reason, has_claim=has_claim)
+        if entry.pod.gated:
+            self._reasons.taken_away(entry.key)
+        else:
+            self._reasons.want(entry.pod, reason)
         logger.info("pod %s/%s: handed over to the scheduler: %s", *entry.key, why)
 
     async def _lift(self, entry: Entry, claim: ClaimRecord, placement: Placement) -> None:

@@ -110,7 +110,7 @@ def test_a_set_that_is_promised_is_promised_to_all_who_own_its_claim() -> None:
     )
     uuids = {names.SET_REQUEST: [gpu.uuid for gpu in machine("a").gpus[:2]]}
     claim = claims.pinned(owner, choice, uuids=uuids, shared=Whole(containers=(2,)))
-    claim["metadata"]["ownerReferences"].append(claims.owner(owner) | {"name": "sampler", "uid": "v"})
+    claim["metadata"]["ownerReferences"].append(claims.owner("sampler", "v"))
     nodes, warnings = shown([piece("a")], claim)
     assert warnings == []
     assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/trainer, sampler"]

@@ -11,7 +11,7 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes import scheduling
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
-from tests.fakes.troubles import working
+from tests.fakes.troubles import refuse, working
 
 HAND_OVER = {"policy": "nvlink", "when-full": "hand-over"}
 
@@ -178,6 +178,50 @@ async def test_a_claim_whose_pod_is_gone_goes_too() -> None:
     await cluster.settle()
     await cluster.settle()
     assert cluster.claim("p") is None
+
+
+@pytest.mark.looptime
+async def test_a_lift_that_somebodys_webhook_holds_up_takes_no_claim_back() -> None:
+    cluster = full("p")
+    refuse(cluster, "default", lambda: asyncio.sleep(3), verbs=("patch",))
+    async with working(cluster):
+        await asyncio.sleep(10)
+    assert ("delete", claim_of("p")) not in cluster.client.writes
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.claim("p") is not None
+
+
+async def test_a_claim_that_somebody_deletes_is_made_anew() -> None:
+    cluster = full("p", "q")
+    await cluster.settle()
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    cluster.restart()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert claim["metadata"]["labels"][names.LABEL] == names.LABEL_HANDED_OVER
+    assert (cluster.note("p", "reason") or "").startswith("handed over to the scheduler: 4 GPUs")
+    cluster.node("b")
+    cluster.remove(RESOURCE_CLAIMS, claim_of("q"), "default")
+    await cluster.settle()
+    assert cluster.gpus("q")[0] == "b"
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_goes_again_and_again_is_made_more_and_more_seldom() -> None:
+    cluster = full("p")
+
+    async def meddle() -> None:
+        while True:
+            if cluster.claim("p") is not None:
+                cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+            await asyncio.sleep(0.05)
+
+    async with working(cluster):
+        meddling = asyncio.create_task(meddle())
+        await asyncio.sleep(60)
+        meddling.cancel()
+    assert 2 < [verb for verb, _ in cluster.client.writes].count("create") < 15
 
 
 async def test_a_refused_claim_leaves_the_gate_and_the_reason() -> None:

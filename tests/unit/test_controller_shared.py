@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.sharing import SHARED, cluster_of, drop, gates, nodes_of, owners, settled, the_claim
 
@@ -112,6 +115,20 @@ async def test_what_a_pod_that_comes_takes_counts_for_the_next_at_once() -> None
     assert [bool(gates(cluster, name)) for name in "qrs"] == [False, False, True]
 
 
+async def test_sets_of_other_names_find_a_place_together_or_not_at_all_where_their_pods_wish_the_same() -> None:
+    """A thousand of them would be asked one by one whenever a GPU becomes free."""
+    cluster = cluster_of()
+    cluster.rival("other", "a", range(8))
+    for number in range(20):
+        cluster.pod(f"p{number}", wishes=SHARED | {"shared-claim": f"set{number}"})
+    await cluster.settle()
+    assert len({entry.kind for entry in cluster.worker._entries.values()}) == 1
+    assert "4 GPUs" in (cluster.note("p19", "reason") or "")
+    cluster.remove(RESOURCE_CLAIMS, "other", "default")
+    await cluster.settle()
+    assert [claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS)] == ["set0", "set1"]
+
+
 async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -124,6 +141,45 @@ async def test_a_claim_of_somebody_elses_is_left_alone() -> None:
     await cluster.settle()  # nothing but a sweep tells that such a claim is gone
     await settled(cluster)
     assert owners(cluster) == ["trainer"]
+
+
+async def test_a_claim_of_somebody_elses_that_had_gpus_and_has_none_is_told_of_too() -> None:
+    cluster = cluster_of()
+    cluster.rival("duo", "a", range(2))
+    await cluster.settle()
+    cluster.put(RESOURCE_CLAIMS, the_claim(cluster) | {"status": {}})
+    cluster.pod("trainer", wishes=SHARED)
+    await cluster.settle()
+    assert (cluster.note("trainer", "reason") or "").startswith("claim duo is not one that the driver made for pods ")
+    cluster.remove(RESOURCE_CLAIMS, "duo", "default")
+    await cluster.settle()  # nothing but a sweep tells that such a claim is gone
+    await settled(cluster)
+    assert owners(cluster) == ["trainer"]
+
+
+async def test_claims_of_somebody_elses_are_asked_about_side_by_side() -> None:
+    """Whoever has thousands of them would hold up what else a sweep does."""
+    cluster = cluster_of()
+    for number in range(40):
+        name = f"set{number}"
+        cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "spec": {}})
+        cluster.pod(f"p{number}", wishes=SHARED | {"shared-claim": name})
+    await cluster.settle()
+    for number in range(40):
+        cluster.remove(RESOURCE_CLAIMS, f"set{number}", "default")
+    cluster.deliver()
+    answer, under_way = cluster.client.get, [0]
+
+    async def counted(resource: Resource, name: str, **more: Any) -> Any:
+        under_way.append(under_way[-1] + 1)
+        await asyncio.sleep(0)
+        under_way.append(under_way[-1] - 1)
+        return await answer(resource, name, **more)
+
+    cluster.client.get = counted  # type: ignore[method-assign]
+    await cluster.worker.sweep()
+    assert max(under_way) == 16
+    assert not cluster.worker.picture.assumed_claims
 
 
 async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:

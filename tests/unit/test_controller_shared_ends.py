@@ -44,6 +44,24 @@ async def test_a_set_whose_pods_have_finished_ends_and_the_next_of_the_name_gets
     assert owners(cluster) == ["next"]
 
 
+async def test_pods_that_have_finished_do_not_pile_up_as_owners() -> None:
+    """A Job's are there until somebody deletes them: thousands would make the claim longer than the server stores."""
+    cluster = cluster_of("p0", "stays")
+    await settled(cluster)
+    for number in range(1, 100):
+        cluster.pod(f"p{number}", wishes=SHARED)
+        await settled(cluster)
+        finish(cluster, f"p{number - 1}")
+    assert {"stays", "p99"} <= {*owners(cluster)}
+    assert len(owners(cluster)) <= 40
+    for name in ("stays", "p99"):
+        finish(cluster, name)
+    cluster.collect()
+    await cluster.settle()
+    await cluster.settle()
+    assert cluster.find(RESOURCE_CLAIMS, "duo", "default") is None
+
+
 async def test_until_the_set_of_pods_that_have_ended_is_gone_the_next_waits() -> None:
     cluster = cluster_of("trainer")
     await settled(cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -13,9 +14,11 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
 from dradriver.api.policies.modes import Mode
 from dradriver.api.templates import Template
+from dradriver.kube import codec
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
+from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, pins
+from tests.fakes.troubles import working
 
 Object = dict[str, Any]
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -358,6 +361,30 @@ async def test_a_template_that_cannot_be_read_is_read_later() -> None:
     assert cluster.claim("p") is not None
 
 
+@pytest.mark.looptime
+async def test_a_template_that_comes_is_read_at_once_and_one_that_cannot_be_soon_again() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    answer, refusals = cluster.client.get, [ApiError(503, "ServiceUnavailable", "not now")] * 3
+
+    async def get(resource: Resource, name: str, **more: Any) -> Any:
+        if name == "u" and refusals:
+            raise refusals.pop()
+        return await answer(resource, name, **more)
+
+    cluster.client.get = get  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(5)
+        for name in ("t", "u"):
+            put(cluster, spec(request(count=4)), name)
+            claims = [{"name": "gpus", "resourceClaimName": claim_of(name)}]
+            cluster.pod(name, 1, wishes={"template": f"gpus/{name}"}, resourceClaims=claims)
+        await asyncio.sleep(0.5)
+        assert cluster.claim("t") is not None
+        await asyncio.sleep(20)
+    assert cluster.claim("u") is not None
+
+
 async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -373,6 +400,36 @@ async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:
     assert cluster.claim("p") is not None
 
 
+@pytest.mark.parametrize("when", ["asked before", "asked between"])
+async def test_a_template_that_is_made_anew_while_it_is_asked_for_is_the_new_one(when: str) -> None:
+    """The answer to who asks may come after what the reflector shows."""
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4)))
+    pod(cluster)
+    answer = cluster.client.get
+
+    async def late(resource: Resource, name: str, **more: Any) -> Any:
+        if resource is not RESOURCE_CLAIM_TEMPLATES:
+            return await answer(resource, name, **more)
+        cluster.client.get = answer  # type: ignore[method-assign]
+        found = await answer(resource, name, **more) if when == "asked before" else None
+        cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
+        put(cluster, spec(request(count=2)))
+        cluster.deliver()
+        if found is None:
+            raise ApiError(404, "NotFound", "no such template")
+        return found
+
+    cluster.client.get = late  # type: ignore[method-assign]
+    cluster.deliver()
+    await cluster.worker.rest()
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    assert len(pins(claim)) == 2
+
+
 async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -381,6 +438,23 @@ async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     await cluster.settle()
     reason = cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
     assert reason == f"ResourceClaimTemplate t: more than {templates.LONGEST} bytes; write a shorter one"
+
+
+async def test_a_template_that_nests_deeper_than_can_be_read_is_said_to_be() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    put(cluster, spec(request(count=4), config=[{"opaque": {"driver": "example.com", "parameters": "DEEP"}}]))
+    pod(cluster)
+    answer = cluster.client.get
+
+    async def deep(resource: Resource, name: str, *, namespace: str, type: Any = dict) -> Any:  # noqa: A002
+        text = msgspec.json.encode(await answer(resource, name, namespace=namespace))
+        return codec.decode(text.replace(b'"DEEP"', b'{"a":' * 1500 + b"1" + b"}" * 1500), type)
+
+    cluster.client.get = deep  # type: ignore[method-assign, assignment]
+    cluster.deliver()
+    await cluster.worker.rest()
+    assert (cluster.note("p", "reason") or "").startswith("ResourceClaimTemplate t: it cannot be read: ")
 
 
 async def _refused(*_: Any, **__: Any) -> Any:
