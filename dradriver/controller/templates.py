@@ -46,7 +46,6 @@ class Templates:
             self._keep(before)
         if (after := _named(new)) is not None:
             self._named_by.setdefault(after, set()).add(key)
-            self._keep(after)
 
     def pods(self, key: Key) -> list[Key]:
         """Return the waiting pods that name a template."""

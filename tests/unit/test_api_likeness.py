@@ -49,6 +49,11 @@ def test_different(other: Any) -> None:
     assert digest(other) != digest(spec())
 
 
+@pytest.mark.parametrize(("one", "other"), [(spec("odd"), spec("odder")), (spec(capacity="all"), spec(capacity={}))])
+def test_what_is_no_amount_counts_as_it_stands(one: Any, other: Any) -> None:
+    assert digest(one) != digest(other)
+
+
 def test_what_nests_too_deeply_is_like_nothing() -> None:
     nested: Any = []
     for _ in range(100_000):

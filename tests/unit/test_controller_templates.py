@@ -166,6 +166,19 @@ async def test_a_template_made_anew_is_read_anew() -> None:
     assert len(cluster.gpus("p")[1]) == 3
 
 
+async def test_a_template_that_goes_is_missed_by_a_pod_that_waits_for_room() -> None:
+    cluster = GpuCluster()
+    put(cluster, spec(request(count=2)))
+    pod(cluster)
+    await cluster.settle()
+    cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")
+    await cluster.settle()
+    cluster.node("a")
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "waits for ResourceClaimTemplate 't', which is not there" in (cluster.note("p", "reason") or "")
+
+
 async def test_a_template_that_goes_takes_nothing_from_a_pod_with_its_place() -> None:
     cluster = GpuCluster()
     cluster.node("a")
