@@ -166,6 +166,20 @@ async def test_a_template_made_anew_is_read_anew() -> None:
     assert len(cluster.gpus("p")[1]) == 3
 
 
+async def test_a_spec_is_kept_as_long_as_the_template_is_the_same() -> None:
+    cluster = GpuCluster()
+    put(cluster, spec(request(count=2)))
+    pod(cluster)
+    await cluster.settle()
+    picture, key = cluster.worker.picture, ("default", "t")
+    waiting, known = picture.pods["default", "p"], picture.templates.known[key]
+    picture.templates.changed(key, msgspec.structs.replace(known, metadata=known.metadata))
+    assert picture.templates.of(waiting) is not None
+    another = Metadata(name="t", namespace="default", uid="another")  # its deletion was in no event
+    picture.templates.changed(key, msgspec.structs.replace(known, metadata=another))
+    assert (picture.templates.of(waiting), picture.templates.unread_of(waiting)) == (None, key)
+
+
 async def test_a_template_that_goes_is_missed_by_a_pod_that_waits_for_room() -> None:
     cluster = GpuCluster()
     put(cluster, spec(request(count=2)))
