@@ -6,7 +6,6 @@ it are admitted as they are and a mistake in them is seen now.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +14,6 @@ import msgspec
 from dradriver.allocator.request import Strategy
 from dradriver.api import messages, names, values
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _MOST: Final = 9999  # pods or nodes
 
 
@@ -45,17 +43,13 @@ class _Field(NamedTuple):
     what: str
 
 
-def _name(text: str) -> str | None:
-    return text if _NAME.fullmatch(text) else None
-
-
 def _count(text: str) -> int | None:
     count = values.natural(text)
     return count if count is not None and 1 <= count <= _MOST else None
 
 
 _FIELDS: Final = {
-    names.GANG: _Field("name", _name, messages.GANG),
+    names.GANG: _Field("name", values.label, messages.GANG),
     names.GANG_SIZE: _Field("pods", _count, messages.MANY),
     names.MULTI_NODE_POLICY: _Field("strategy", values.strategy, f"strategy; write one of {', '.join(Strategy)}"),
     names.MAX_NODES: _Field("max_nodes", _count, messages.MANY),

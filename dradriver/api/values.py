@@ -27,8 +27,9 @@ _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII
 _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}", re.ASCII)
 # What names of products are made of, and globs; no quotes, which would be somebody's way out of a string.
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9 ._,()/+*?!\[\]-]{1,100}", re.ASCII)
+LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_LABEL: Final = re.compile(LABEL, re.ASCII)
 _SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
-_SET: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,4})h)?(?:([0-9]{1,4})m)?(?:([0-9]{1,4})s)?", re.ASCII)
 _MIB: Final = 1 << 20
@@ -105,9 +106,14 @@ def duration_s(text: str) -> int | None:
     return 3600 * hours + 60 * minutes + seconds or None
 
 
+def label(text: str) -> str | None:
+    """Return a DNS label (RFC 1123): up to 63 lower-case letters, digits and dashes."""
+    return text if _LABEL.fullmatch(text) else None
+
+
 def set_name(text: str) -> str | None:
     """Return the name of a claim that several pods share: a DNS label, and none of those that the driver makes up."""
-    return text if _SET.fullmatch(text) and not text.startswith(names.CLAIM_PREFIX) else None
+    return text if label(text) and not text.startswith(names.CLAIM_PREFIX) else None
 
 
 def gpu_count(text: str) -> int | None:

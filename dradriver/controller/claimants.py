@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from dradriver.api import names
@@ -69,18 +69,23 @@ class Claimants:
             self._leads[claim] = found.metadata.namespace, found.metadata.name
         return self._pods[self._leads[claim]]
 
+    def owners(self, claim: ClaimRecord) -> Iterator[Pod]:
+        """Yield the pods that a claim belongs to, as far as they are there still."""
+        for name, uid in claim.owners:
+            pod = self._pods.get((claim.metadata.namespace, name))
+            if pod is not None and pod.metadata.uid == uid:
+                yield pod
+
     def heir(self, claim: ClaimRecord) -> Pod | None:
         """Return for whom a set that is not allocated is kept: the first of its owners; None if all have ended."""
-        found = [(self._pods.get((claim.metadata.namespace, name)), uid) for name, uid in claim.owners]
-        return _first((pod for pod, uid in found if pod is not None and pod.metadata.uid == uid), _waits)
+        return _first(self.owners(claim), _waits)
 
     def staying(self, claim: ClaimRecord) -> tuple[tuple[str, str], ...]:
         """Return the owners of a set that it is still for; all of them while few have finished.
 
         Of those that are deleted the garbage collector takes the names away. Finished ones may be there for long.
         """
-        pods = ((self._pods.get((claim.metadata.namespace, name)), name, uid) for name, uid in claim.owners)
-        ended = {uid for pod, _, uid in pods if pod is not None and pod.metadata.uid == uid and pod.finished}
+        ended = {pod.metadata.uid for pod in self.owners(claim) if pod.finished}
         return claim.owners if len(ended) < MOST_ENDED else tuple(one for one in claim.owners if one[1] not in ended)
 
     def crowd(self, claim: Key) -> Amounts:

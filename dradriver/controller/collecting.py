@@ -85,8 +85,7 @@ class Collector:
         """
         if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
             return False
-        pods = ((self._picture.pods.get((claim.metadata.namespace, name)), uid) for name, uid in claim.owners)
-        return not any(pod is not None and pod.metadata.uid == uid and _wants(pod, claim) for pod, uid in pods)
+        return not any(_wants(pod, claim) for pod in self._picture.claimants.owners(claim))
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
         """Ask the server itself whether a pod wants it still: the claims' reflector may be ahead of the pods'."""

@@ -278,7 +278,7 @@ def read_template(data: msgspec.Raw) -> Template:
     """
     found: _RawTemplate = codec.decode(data, _RawTemplate)
     short = len(memoryview(found.spec)) <= templates.LONGEST
-    return msgspec.structs.replace(known_template(data), spec=bytes(found.spec) if short else b"")
+    return msgspec.structs.replace(_known(found), spec=bytes(found.spec) if short else b"")
 
 
 def known_template(data: msgspec.Raw) -> Template:
@@ -287,7 +287,10 @@ def known_template(data: msgspec.Raw) -> Template:
     Raises:
         BadJson: It is no template.
     """
-    found: _RawTemplate = codec.decode(data, _RawTemplate)
+    return _known(codec.decode(data, _RawTemplate))
+
+
+def _known(found: _RawTemplate) -> Template:
     if ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is None:  # a copy's author wants to keep it
         return Template(_bare(found.metadata), None)
     static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from dradriver.allocator import request
+from dradriver.api import values
 
 MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 MOST_RULES: Final = 256
 MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
 MOST_NUMBER: Final = 255  # of a GPU of a machine
 
-_NAME: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY: Final = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL}"
 
@@ -36,7 +36,7 @@ Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
-PolicyName = Annotated[str, Meta(pattern=rf"\A{_NAME}\Z", description="a name in lower case, as train-fast")]
+PolicyName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as train-fast")]
 SchedulerName = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", examples=["gpu-scheduler"])]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
 Version = Annotated[  # one that topology.nccl_version reads
