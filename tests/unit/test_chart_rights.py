@@ -9,7 +9,6 @@ import pytest
 
 from dradriver.api import ladder, limits, names
 from dradriver.controller.main import LEASE
-from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 from webhook.admission import Admission
 
@@ -215,11 +214,11 @@ def test_nobody_else_makes_a_template_that_pods_without_a_choice_would_take() ->
 
 
 def test_only_a_claim_with_a_choice_is_beyond_the_bounds() -> None:
-    """One that is handed over is for the scheduler to search, and a template's label says nothing of its claims."""
+    """One that is handed over is for the scheduler to search. Nobody else may write that label, nor on a template."""
     policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-parts"]["spec"]
-    (placed,) = (one["expression"] for one in policy["variables"] if one["name"] == "placed")
-    assert f'request.resource.resource == "{RESOURCE_CLAIMS.plural}" && ' in placed
-    assert placed.endswith(f'.?labels["{names.LABEL}"].orValue("") == "{names.LABEL_PLACED}"')
+    assert policy["matchConstraints"]["objectSelector"] == {
+        "matchExpressions": [{"key": names.LABEL, "operator": "NotIn", "values": [names.LABEL_PLACED]}]
+    }
 
 
 @pytest.mark.parametrize("kubernetes", KUBERNETES)

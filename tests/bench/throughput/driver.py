@@ -50,7 +50,7 @@ class Driver:
         file.write_text(token)
         # A pod's token is read from a file at every request, too.
         content["users"][0]["user"] = {"tokenFile": str(file)}
-        self._kubeconfig(part).write_text(json.dumps(content))
+        self.kubeconfig(part).write_text(json.dumps(content))
 
     @contextlib.asynccontextmanager
     async def running(self, *parts: str) -> AsyncIterator[float]:
@@ -97,9 +97,10 @@ class Driver:
         words: list[str | Path] = [sys.executable, "-m"]
         if self._profiles is not None:
             words += ["cProfile", "-o", self._profiles / f"{self.tree.name}-{part}.prof", "-m"]
-        return [*words, *self.chart.arguments[part], f"--kubeconfig={self._kubeconfig(part)}"]
+        return [*words, *self.chart.arguments[part], f"--kubeconfig={self.kubeconfig(part)}"]
 
-    def _kubeconfig(self, part: str) -> Path:
+    def kubeconfig(self, part: str) -> Path:
+        """Return the file with a part's credentials."""
         return self._folder / f"{part}.kubeconfig"
 
 

@@ -23,6 +23,7 @@ from tests.bench.throughput.stage import Stage
 from tests.bench.throughput.starting import starting
 from tests.bench.throughput.steady import steady
 from tests.bench.throughput.workloads import OURS
+from tests.bench.throughput.writes import writes
 from tests.cluster.errors import ClusterError
 from tests.cluster.nodeless import Nodeless
 
@@ -91,6 +92,12 @@ async def measure(stage: Stage, variants: list[str], asked: argparse.Namespace, 
                     starts.append(each)
                     results.add("start", each)
         say(report.starts(starts))
+    if "writes" in modes:
+        for variant in stage.drivers:
+            costs = await writes(stage, variant, asked.pods)
+            for each in costs:
+                results.add("writes", each)
+            say(report.writes(costs))
 
 
 class Results:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.bench.throughput import parts, workloads
 from tests.paths import REPO
 
-MODES = ("burst", "steady", "start")
+MODES = ("burst", "steady", "start", "writes")
 RESULTS = "results.json"  # in the control plane's folder
 
 

@@ -75,6 +75,16 @@ def starts(results: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
+def writes(results: Sequence[Figures]) -> str:
+    """Return a line for each kind of write."""
+    parts = ("apiserver", "etcd", "webhook")
+    lines = [f"{results[0]['variant']}: ms CPU a write: {' '.join(parts)}, and ms until the next one"]
+    for each in results:
+        costs = " ".join(f"{each['cpu_ms'].get(part, 0.0):5.2f}" for part in parts)
+        lines.append(f"{each['write']:<40}{costs}   {each['ms']:5.2f}")
+    return "\n".join(lines)
+
+
 def _width(variants: Iterable[str]) -> int:
     return max(10, *(len(variant) + 2 for variant in variants))
 
