@@ -112,10 +112,43 @@ class NodeAffinity(_Object, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
+class LabelSelector(_Object, frozen=True):
+    """Which objects a rule is about, by their labels; an empty one chooses all."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[NodeRequirement] = []
+
+
+class PodAffinityTerm(_Object, frozen=True):
+    """Pods in places of one kind: on one node, in one zone."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = []
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAntiAffinity(_Object, frozen=True):
+    """Only what is required."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+
+
 class Affinity(_Object, frozen=True):
-    """Only the part about nodes."""
+    """The parts about nodes, and about pods that a pod is not to be beside."""
 
     node_affinity: NodeAffinity | None = None
+    pod_anti_affinity: PodAntiAffinity | None = None
+
+
+class TopologySpread(_Object, frozen=True):
+    """How evenly a pod and others are to be spread over places of one kind."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: list[str] = []
 
 
 class PodSpec(_Object, frozen=True):
@@ -124,6 +157,7 @@ class PodSpec(_Object, frozen=True):
     node_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
+    topology_spread_constraints: list[TopologySpread] = []
     tolerations: list[Toleration] = []
     containers: list[Container] = []
     init_containers: list[Container] = []

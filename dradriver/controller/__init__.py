@@ -5,6 +5,8 @@ What is known:
 picture     the cluster as reflectors show it, and our own writes at once
 claimants   the pods of each claim, and who leads those that share one
 taking      what our pods take from their nodes
+neighbours  pods of ours that are not to be beside each other
+refusals    nodes on which the scheduler found no room, by kind of pod
 records     what is kept of claims, nodes, slices and device classes
 pods        what is kept of pods: ours whole, of others what they take
 nodes       all nodes as arrays: whom they take, what they have left

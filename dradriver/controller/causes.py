@@ -14,5 +14,6 @@ class Cause(enum.StrEnum):
     UNSCHEDULABLE = "unschedulable"  # the scheduler finds no room on its nodes, whatever we think of them
     OVERLOOKED = "overlooked"  # the same of a part that has room by our books: made anew, the scheduler finds it
     OVERDUE = "overdue"  # the scheduler has not bound the pod, and does not say why
+    BYPASSED = "bypassed"  # somebody bound the pod and left its claim as it was
     OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
     BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim

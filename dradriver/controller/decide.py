@@ -15,13 +15,17 @@ from dradriver.api import names, results
 from dradriver.api.pins import Pin
 from dradriver.controller.claimants import MOST
 from dradriver.controller.entries import Wish
+from dradriver.controller.neighbours import BESIDE
 from dradriver.controller.nodes.ask import listed
 from dradriver.controller.nodes.columns import Bools
+from dradriver.controller.nodes.requests import Amounts
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
+AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
+ZONE: Final = "topology.kubernetes.io/zone"
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
 
 
@@ -47,7 +51,7 @@ def decide(
     """
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
-    fit = picture.nodes.eligible(wish.ask)
+    fit = _eligible(picture, wish)
     if only is not None:
         fit &= only
     for node in avoid:
@@ -59,8 +63,21 @@ def decide(
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claimants.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            return _placement(picture, wish, _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most))
-    return _placement(picture, wish, _rank(picture, wish, fit, most=most))
+            found = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most)
+            return _placement(picture, wish, found, most)
+    shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
+    if shunned.any():  # the scheduler would put it there only if those others are gone by then
+        with contextlib.suppress(NoPlaceError):
+            return _placement(picture, wish, _rank(picture, wish, fit & ~shunned, most=most), most)
+    return _placement(picture, wish, _rank(picture, wish, fit, most=most), most)
+
+
+def _eligible(picture: Picture, wish: Wish, *, besides: tuple[str, Amounts] | None = None) -> Bools:
+    """Return the nodes that a pod fits on by what is free there, and by what it says of pods of ours beside it."""
+    fit = picture.nodes.eligible(wish.ask, besides=besides)
+    if wish.rules is not None:
+        fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
+    return fit
 
 
 def _joining(picture: Picture, wish: Wish, claim: ClaimRecord) -> Placement:
@@ -111,23 +128,22 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
     if row is None or (wish.shared and made is not None and made.set != wish.request):
         return None
     with picture.inventory.without(wish.claim):
-        fit = picture.nodes.eligible(wish.ask, besides=picture.taken_by(wish.pod))
+        fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
         if not fit[row]:
             return None
         here = np.zeros_like(fit)
         here[row] = True
         try:
-            mine = _placement(picture, wish, _rank(picture, wish, here))
+            mine = _placement(picture, wish, _rank(picture, wish, here), MOST_NODES)
             others = _rank(picture, wish, fit)
         except NoPlaceError:
             return None
     chosen = {uuid for each in mine.uuids.values() for uuid in each}
     if mine.uuids != pin.uuids or mine.taken != pin.taken or mine.placed & chosen != pin.placed:
         return None
-    hostnames = _hostnames(picture, [node, *(c.node for c in others if c.node != node)])
     return Placement(
         choice=mine.choice,
-        hostnames=dict(list(hostnames.items())[:MOST_NODES]),
+        hostnames=_hostnames(picture, [node, *(c.node for c in others if c.node != node)], MOST_NODES),
         uuids=mine.uuids,
         texts=mine.texts,
         compute=mine.compute,
@@ -147,10 +163,10 @@ def _rank(
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
     try:
         if not isinstance(wish.request, Whole):
-            return fleet.rank(wish.request, eligible=fit, limit=most, explain=False)
+            return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False)
         # The administrator's, and no note's: they count for who has long been waiting, too.
         request = msgspec.structs.replace(wish.request, weights=picture.weights)
-        return fleet.rank(request, eligible=fit, limit=most, explain=False)
+        return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
     except NoPlaceError as error:
         causes = _causes(picture, wish)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
@@ -168,10 +184,15 @@ def _lacks(picture: Picture) -> str:
 
 
 def _causes(picture: Picture, wish: Wish) -> str:
-    return ", ".join(picture.nodes.causes(wish.ask))
+    found = list(picture.nodes.causes(wish.ask))
+    if wish.rules is not None:
+        open_ = picture.nodes.open(wish.ask)
+        if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
+            found.append(BESIDE)
+    return ", ".join(sorted(found))
 
 
-def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequence[PartChoice]) -> Placement:
+def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequence[PartChoice], most: int) -> Placement:
     first = choices[0]
     known = picture.inventory.uuids(first.node)
     if isinstance(first, Choice):
@@ -181,7 +202,7 @@ def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequenc
     sliced = isinstance(wish.request, Mig)
     return Placement(
         choice=first,
-        hostnames=_hostnames(picture, [choice.node for choice in choices]),
+        hostnames=_hostnames(picture, [choice.node for choice in choices], most),
         uuids={
             name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)
         },
@@ -191,7 +212,7 @@ def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequenc
     )
 
 
-def _hostnames(picture: Picture, nodes: Sequence[str]) -> dict[str, str]:
+def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, str]:
     """Return the labels of the nodes that a pod may go to, the chosen one first.
 
     A node whose MIG placements share counters costs the scheduler tens of milliseconds for each pod that it is looked
@@ -201,4 +222,24 @@ def _hostnames(picture: Picture, nodes: Sequence[str]) -> dict[str, str]:
     if picture.inventory.counted(first):
         others = []
     every = [first, *(node for node in others if not picture.inventory.counted(node))]
-    return {node: picture.nodes.hostname(node) for node in every}
+    return {node: picture.nodes.hostname(node) for node in _unlike(picture, every, most)}
+
+
+def _unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
+    """Return so many of some nodes, best first, that they are not all alike.
+
+    What the scheduler refuses a pod for on one of them, a zone's volume or a neighbour's port, it would refuse it for
+    on all that are like it, and a pod that is lifted stays within its nodes. So half are the best, and the others from
+    zones that these are not in, and from further down.
+    """
+    if len(nodes) <= most:
+        return nodes
+    best, rest = list(nodes[: -(-most // 2)]), list(nodes[-(-most // 2) :])
+    zones = {picture.nodes.label(node, ZONE) for node in best}
+    for node in rest:
+        if len(best) < most and (zone := picture.nodes.label(node, ZONE)) not in zones:
+            zones.add(zone)
+            best.append(node)
+    rest = [node for node in rest if node not in best]
+    wanted = most - len(best)
+    return [*best, *(rest[(i + 1) * len(rest) // wanted - 1] for i in range(wanted))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -15,10 +15,13 @@ from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
+from dradriver.controller.neighbours import Rules, rules_of
 from dradriver.controller.nodes.ask import Ask, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
+
+Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None]
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         template: What its claim has of a template, if it is made by one.
         shared: Whether it shares them with all pods that name this claim.
         alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
+        rules: What it says of pods beside it; None for nothing.
     """
 
     request: Request
@@ -47,12 +51,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     template: templates.Asked | None = None
     shared: bool = False
     alone: dict[str, Any] | None = None
+    rules: Rules | None = None
 
     @property
-    def kind(self) -> tuple[Request, Ask, str, bool]:
+    def kind(self) -> Kind:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, namespace, self.alone is not None
+        return self.request, self.ask, namespace, self.alone is not None, self.rules
 
 
 def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
@@ -86,6 +91,7 @@ def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS)
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
         ask=ask_of(pod),
+        rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
     hand_over = not _narrowed(pod) and found.when_full == HAND_OVER and ledger is OURS
@@ -142,6 +148,8 @@ class Entry:
         lost: How often its claim has vanished by somebody else's doing.
         promised_at: When that claim was first seen.
         unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
+        said: What it had said when the claim before was taken back, as long as it says nothing else.
+        bound_at: When it was first seen to be bound, without what its claim should hold; None while it is not.
     """
 
     def __init__(self, key: Key, pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> None:
@@ -163,6 +171,8 @@ class Entry:
         self.lost = 0
         self.promised_at = 0.0
         self.unschedulable_at: float | None = None
+        self.said: str | None = None
+        self.bound_at: float | None = None
         self._wish: Wish | WordError | None = None
 
     @property
@@ -171,14 +181,14 @@ class Entry:
         return self.pod.metadata.uid
 
     @property
-    def kind(self) -> tuple[Request, Ask, str, bool]:
+    def kind(self) -> Kind:
         """The kind of its wish; of those that want to share a claim, which finds a place or not, that claim's.
 
         Raises:
             WordError: What it wishes cannot be read.
         """
-        request, ask, where, alone = self.wish.kind
-        return request, ask, self.joins or where, alone
+        request, ask, where, alone, rules = self.wish.kind
+        return request, ask, self.joins or where, alone, rules
 
     @property
     def scheduler(self) -> str:
@@ -213,6 +223,7 @@ class Entry:
         return pod.metadata.annotations.get(names.REQUEST) != old.metadata.annotations.get(names.REQUEST) or (
             (pod.spec.node_name, pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations)
             != (old.spec.node_name, old.spec.node_selector, old.spec.affinity, old.spec.tolerations)
+            or pod.metadata.labels != old.metadata.labels
             or pod.spec.scheduling_gates != old.spec.scheduling_gates
         )
 
@@ -221,9 +232,19 @@ class Entry:
 
         Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
         """
+        self.step_back(now, first_s=first_s, behind=behind)
+        self.failures += 1
+
+    def step_back(self, now: float, *, first_s: float, behind: str) -> None:
+        """Let it wait behind all others, as long as the last time: there are nodes that it was not tried on yet."""
         self.order = (max(self.order[0], behind), f"~{self.uid}")
         self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
-        self.failures += 1
+
+    def begin_again(self) -> None:
+        """Take in that it is tried on nodes again on which it was tried: all have had their turn."""
+        if self.tried:
+            self.tried.clear()
+            self.failures += 1
 
     def lose(self, now: float) -> bool:
         """Take in that its claim is gone. Returns whether it must wait before it gets another.

@@ -16,11 +16,13 @@ from dradriver.api.pins import Device, Key, Taken, claim_key, is_set
 from dradriver.api.templates import Template
 from dradriver.controller.claimants import Claimants
 from dradriver.controller.inventory import Inventory
+from dradriver.controller.neighbours import Neighbours
 from dradriver.controller.nodes.requests import Amounts
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.controller.refusals import Refusals
 from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
@@ -43,6 +45,8 @@ class Picture:
         inventory: All GPUs and who holds them.
         ledger: Whose devices are handed out.
         claimants: The pods of each claim.
+        neighbours: Which pods of ours are not to be beside each other, and where they are.
+        refusals: On which nodes the scheduler found no room for pods of each kind.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
         version: Grows with every change that a decision may depend on.
@@ -74,6 +78,8 @@ class Picture:
         self._taking = Taking(
             self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claimants=self.claimants
         )
+        self.neighbours = Neighbours(self.nodes, self.pods, self._node_of)
+        self.refusals = Refusals()
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
         self._clock = 0  # of the nodes, when the last change that could help was told
@@ -281,6 +287,10 @@ class Picture:
         """Return the node that a pod takes something from, and what; None for nothing."""
         return self._taking.by(pod)
 
+    def _node_of(self, pod: Key) -> str | None:
+        taken = self._taking.by(pod)
+        return None if taken is None else taken[0]
+
     # How it is kept.
 
     def _set_pod(self, key: Key, new: Pod | None) -> None:
@@ -289,6 +299,7 @@ class Picture:
             self.pods.pop(key, None)
         else:
             self.pods[key] = new
+        self.neighbours.pod_changed(key, new)
         self.templates.pod_changed(key, old, new)
         claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
         for claim in claims:

@@ -22,6 +22,7 @@ from dradriver.kube import codec
 
 FINISHED: Final = ("Succeeded", "Failed")
 LONGEST_KEY: Final = 4096  # bytes of resources that are remembered; longer ones, which hardly any pod has, are not
+LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod with more, which nobody has, ours alone
 LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
 TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
 _NOTHING: Final = msgspec.Raw(b"{}")
@@ -68,8 +69,8 @@ class Static(Foreign, frozen=True, gc=False):
 def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return what is kept of a pod's JSON.
 
-    A pod with our label is a ``Pod``, with those of its annotations, labels and variables that are looked at. Of any
-    other nothing is kept until it is bound, unless the scheduler alone places it, and once it has finished.
+    A pod with our label is a ``Pod``, with its labels, and those of its annotations and variables that are looked at.
+    Of any other nothing is kept until it is bound, unless the scheduler alone places it, and once it has finished.
 
     Raises:
         BadJson: It is not a pod.
@@ -104,7 +105,9 @@ def _whole(data: msgspec.Raw) -> Pod:
     pod: Pod = codec.decode(data, Pod)
     # Anybody can set our label, and other people's annotations are as long on such a pod as on any other.
     ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(names.PREFIX)}
-    labels = {names.LABEL: pod.metadata.labels[names.LABEL]}
+    labels = pod.metadata.labels  # by which pods of ours choose each other as neighbours
+    if sum(len(key) + len(value) for key, value in labels.items()) > LONGEST_LABELS:
+        labels = {names.LABEL: labels[names.LABEL]}
     spec = msgspec.structs.replace(
         pod.spec,
         containers=[_lean(container) for container in pod.spec.containers],

@@ -11,14 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.request import Request, Whole
+from dradriver.allocator.request import Whole
 from dradriver.api.pins import Key
-from dradriver.controller.entries import Entry
-from dradriver.controller.nodes.ask import Ask
+from dradriver.controller.entries import Entry, Kind
 from dradriver.controller.nodes.columns import Bools, Ints
 from dradriver.controller.nodes.table import NodeTable
 
-Kind = tuple[Request, Ask, str, bool]
 Order = tuple[str, str]
 
 _NEVER: Final = -1

@@ -22,6 +22,7 @@ from dradriver.controller.records import ClaimRecord
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
 OVERLOOKED_S: Final = 1.0
+SCHEDULER_PAUSE_S: Final = 10.0  # kube-scheduler's longest pause before it tries a pod again (podMaxBackoffSeconds)
 
 
 class _Untrue(msgspec.Struct, frozen=True):
@@ -100,9 +101,11 @@ def review(
         picture: The cluster.
         now: The loop's clock.
         promise_s: How long a promise may last.
-        unschedulable_s: How long once the scheduler says that it finds no room; doubled with every promise not kept.
+        unschedulable_s: How long once the scheduler says that it finds no room.
     """
     pod, claim = entry.pod, picture.claim_of(entry.pod)
+    if pod.spec.node_name and (claim is None or _is_unused(pod, claim)):
+        return _bypassed(entry, claim, now, promise_s=promise_s)
     if pod.spec.node_name:
         untrue = _untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {})
         uses = claim is not None and pod.metadata.uid in claim.users
@@ -131,6 +134,30 @@ def review(
         entry.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
     return _promised(entry, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _is_unused(pod: Pod, claim: ClaimRecord) -> bool:
+    """Return whether a claim is a pod's promise of GPUs that the scheduler has not given it, or was."""
+    return claim.pin is not None and claim.devices is None and claim.owned_by(pod.metadata.uid)
+
+
+def _bypassed(entry: Entry, claim: ClaimRecord | None, now: float, *, promise_s: float) -> Step:
+    """Return what is done for a pod that is bound and whose claim was not allocated, as far as is seen so far.
+
+    The scheduler allocates first, but claims and pods are seen apart. Who binds a pod by hand and leaves its claim
+    aside leaves the kubelet waiting for it for ever. The claim is deleted as it was seen only: of a later state the
+    server knows.
+    """
+    reason = (
+        f"it was bound to node {entry.pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
+        "scheduler that allocates claims"
+    )
+    if entry.bound_at is None:
+        entry.bound_at = now
+    if now < (until := entry.bound_at + promise_s):
+        said = entry.pod.metadata.annotations.get(names.REASON, reason)  # perhaps why it waited before
+        return Wait(until=until, texts={} if said == reason else {names.REASON: None})
+    return Wait(reason=reason) if claim is None or claim.deleting else Withdraw(claim, Cause.BYPASSED, reason)
 
 
 def _behind(pod: Pod, picture: Picture) -> Step | None:
@@ -210,18 +237,20 @@ def _promised(
         entry.claim_uid, entry.promised_at, entry.unschedulable_at = claim.uid, now, None
     refused = pod.refused
     if refused is None:
-        entry.unschedulable_at = None
+        entry.unschedulable_at = entry.said = None
     elif entry.unschedulable_at is None:
         entry.unschedulable_at = now
+    elif refused != entry.said:
+        entry.said = None  # it speaks of this claim
     until, cause = entry.promised_at + promise_s, Cause.OVERDUE
     if entry.unschedulable_at is not None and not pod.status.nominated_node_name:
-        # Nothing tells whether the scheduler has tried this claim, or still speaks of the one before.
         if _overlooked(entry, claim, picture):
             # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
             # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
             overlooked = entry.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
             return Wait(until=overlooked) if now < overlooked else Withdraw(claim, Cause.OVERLOOKED)
-        patient = entry.unschedulable_at + unschedulable_s * 2.0 ** min(entry.failures, 6)
+        # What it said of the claim before it may say again, and then nothing is written: it has had the time to.
+        patient = entry.unschedulable_at + unschedulable_s + (0.0 if entry.said is None else SCHEDULER_PAUSE_S)
         if patient < until:
             until, cause = patient, Cause.UNSCHEDULABLE
     if now < until:

@@ -215,8 +215,7 @@ class Worker:
             self._forget(key)
             entry = Entry(key, pod, self.picture.template_of(pod), self.picture.ledger)
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
-            if not pod.spec.node_name:
-                self._entries[key] = entry
+            self._entries[key] = entry
         elif entry.busy:
             return  # its writer looks again when it is done
         elif entry.update(pod, self.picture.template_of(pod)):
@@ -245,7 +244,6 @@ class Worker:
             case Withdraw() if self._writable(entry):
                 self._writers.withdraw(entry, step)
             case Settle() | Wait() if step.untrue:
-                self._entries[key] = entry
                 if self._writable(entry):
                     self._writers.settle(entry, step)
             case Settle():
@@ -376,12 +374,14 @@ class Worker:
 
     def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
-        if entry.tried:
-            try:
-                return decide(self.picture, entry.wish, avoid=entry.tried, only=rows, most=most)
-            except NoPlaceError:
-                entry.tried.clear()  # all have had their turn
-        return decide(self.picture, entry.wish, only=rows, most=most)
+        refused = self.picture.refusals.of(entry.pod, asyncio.get_running_loop().time())
+        for avoid in ([*entry.tried, *refused], entry.tried):
+            if avoid:
+                with contextlib.suppress(NoPlaceError):
+                    return decide(self.picture, entry.wish, avoid=avoid, only=rows, most=most)
+        placement = decide(self.picture, entry.wish, only=rows, most=most)
+        entry.begin_again()
+        return placement
 
     # Now and then.
 

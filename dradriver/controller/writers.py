@@ -126,6 +126,9 @@ class Writers:
     def fail(self, entry: Entry, reason: str, *, first_s: float = OBJECT_BACKOFF_S) -> None:
         """Let an entry wait, each time twice as long, and say why."""
         entry.fail(asyncio.get_running_loop().time(), first_s=first_s, behind=self._newest())
+        self._wait(entry, reason)
+
+    def _wait(self, entry: Entry, reason: str) -> None:
         self._at(entry.not_before, entry.key)
         pod = self._picture.pods.get(entry.key)
         if pod is not None and pod.metadata.uid == entry.uid and not pod.spec.node_name:
@@ -270,15 +273,23 @@ class Writers:
 
     async def _withdraw(self, entry: Entry, step: Withdraw) -> None:
         await self._writer.withdraw(step.claim)
-        entry.claim_uid = ""
+        entry.claim_uid, entry.said = "", entry.pod.refused
         entry.renewed = step.cause is Cause.OVERLOOKED
         metrics.WITHDRAWALS.labels(step.cause.value).inc()
+        if step.cause is Cause.BYPASSED:
+            logger.info("pod %s/%s: its GPUs are free again: %s", *entry.key, step.reason)
+            return  # it is told why when it is looked at again
         if step.claim.pin is not None and step.reason:
             node = step.claim.pin.choice.node
             logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *entry.key, node, step.reason)
-            if step.cause is Cause.UNSCHEDULABLE:  # else the scheduler may just be slow there, with a volume perhaps
-                entry.tried.append(node)
-            self.fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
+            if step.cause is not Cause.UNSCHEDULABLE:  # the scheduler may just be slow there, with a volume perhaps
+                self.fail(entry, step.reason, first_s=PROMISE_BACKOFF_S)
+                return
+            entry.tried.append(node)
+            now = asyncio.get_running_loop().time()
+            self._picture.refusals.add(entry.pod, node, now)
+            entry.step_back(now, first_s=PROMISE_BACKOFF_S, behind=self._newest())
+            self._wait(entry, step.reason)
 
     async def _settle(self, entry: Entry, step: Settle | Wait) -> None:
         if step.joins is not None:

@@ -216,7 +216,9 @@ async def test_a_lifted_pod_is_kept_on_eight_nodes_the_chosen_one_first() -> Non
     await cluster.settle()
     affinity = cluster.get_pod("p")["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [term["matchFields"][0]["values"] for term in terms] == [[f"n{number}"] for number in range(8)]
+    assert [term["matchFields"][0]["values"] for term in terms] == [
+        [f"n{number}"] for number in (0, 1, 2, 3, 4, 6, 7, 9)
+    ]
     assert cluster.gpus("p")[0] == "n0"
 
 

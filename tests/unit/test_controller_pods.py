@@ -61,7 +61,7 @@ def test_of_ours_all_is_kept_that_is_looked_at_and_no_long_text_of_others() -> N
 
     assert isinstance(kept, Pod)
     assert kept.placed
-    assert kept.metadata.labels == OURS
+    assert kept.metadata.labels == OURS | {"app": "x"}
     assert [variable.name for variable in kept.spec.containers[0].env] == ["NCCL_ALGO"]
     assert kept.metadata.annotations == {names.POLICY: "nvlink"}
     assert kept.spec.containers[0].resources.requests == {"cpu": "1500m", "memory": "1Gi"}

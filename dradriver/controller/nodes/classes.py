@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from dradriver.api.objects import Taint
@@ -49,6 +49,14 @@ class Classes:
     def changed(self) -> None:
         """Make all masks anew when they are asked for next."""
         self._masks.clear()
+
+    def labelled(self, key: str, values: Collection[str]) -> Bools:
+        """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
+        return self._labels.labelled(key, values)
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a label has in some of the rows."""
+        return self._labels.values(key, rows)
 
     def mask(self, constraints: Constraints) -> Bools:
         """Return the rows that pods of a class may run on, what is free there aside: shape (rows,).

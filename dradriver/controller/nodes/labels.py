@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
@@ -75,6 +75,13 @@ class Index:
             case _:
                 return False
 
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a key has in some of the rows."""
+        if key not in self._users:
+            return frozenset()
+        found = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
+        return frozenset(value for value in found if value is not None)
+
     def _column(self, columns: dict[str, _Column], key: str, make: Callable[[list[str | None]], _Column]) -> _Column:
         """Return a key's column; that which nobody asked for the longest goes."""
         column = columns.pop(key, None)
@@ -109,6 +116,15 @@ class Labels:
         """Forget a row's labels and name."""
         self._labels.set(row, _NONE)
         self._fields.set(row, _NONE)
+
+    def labelled(self, key: str, values: Collection[str]) -> Bools:
+        """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
+        found = self._labels.holds((key, "In", tuple(values))) if values else False
+        return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a label has in some of the rows."""
+        return self._labels.values(key, rows)
 
     def selected(self, constraints: Constraints) -> Bools:
         """Return the rows that constraints choose: shape (rows,). What it says of rows without a node means nothing."""

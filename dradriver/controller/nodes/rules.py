@@ -5,7 +5,7 @@ Decisions ask ``NodeTable``, which answers for all nodes at once and must always
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from dradriver.api import affinity
@@ -73,22 +73,26 @@ def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def _holds(expression: NodeRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(expression.key)
-    match expression.operator:
+    return holds(labels.get(expression.key), expression.operator, expression.values)
+
+
+def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
+    """Return whether an expression holds for a label's value, None for a label that is not there."""
+    match operator:
         case "In":
-            return value in expression.values
+            return value in values
         case "NotIn":  # a missing label counts as different
-            return value not in expression.values
+            return value not in values
         case "Exists":
             return value is not None
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
             left = integer(value)
-            right = integer(expression.values[0]) if len(expression.values) == 1 else None
+            right = integer(values[0]) if len(values) == 1 else None
             if left is None or right is None:
                 return False
-            return left > right if expression.operator == "Gt" else left < right
+            return left > right if operator == "Gt" else left < right
         case _:
             return False
 

@@ -84,6 +84,18 @@ class NodeTable:
         """Return a node's ``kubernetes.io/hostname`` label, its name where it has none."""
         return self._known.get(name, _UNKNOWN).labels.get(HOSTNAME, name)
 
+    def label(self, name: str, key: str) -> str | None:
+        """Return a node's label; None where it has none, and where there is no such node."""
+        return self._known.get(name, _UNKNOWN).labels.get(key)
+
+    def labelled(self, key: str, values: Collection[str]) -> Bools:
+        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
+        return self._classes.labelled(key, values)
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a label has on some of the nodes."""
+        return self._classes.values(key, rows)
+
     @property
     def claimable(self) -> Collection[str]:
         """Extended resources that a DeviceClass serves: not checked on nodes that do not list them at all."""
@@ -158,9 +170,12 @@ class NodeTable:
             ask: What the pod asks.
             besides: A node and what was taken there that counts as free: the share of the pod that is placed again.
         """
-        open_ = self._classes.mask(ask.key) & self._offered & self._ready
         with self._without(besides):
-            return self._capacity.fitting(open_, ask.amounts)
+            return self._capacity.fitting(self.open(ask), ask.amounts)
+
+    def open(self, ask: Ask) -> Bools:
+        """Return the nodes with GPUs that a pod may run on, what is free aside: shape (rows,), the caller's own."""
+        return self._classes.mask(ask.key) & self._offered & self._ready
 
     def causes(
         self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
