@@ -22,6 +22,7 @@ from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
+UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
 
 
@@ -142,9 +143,9 @@ def _rank(
         picture.inventory.look_as(wish.claim[0])
     fleet = picture.inventory.fleet
     if not fit.any():
-        if not fleet.nodes:
+        if not fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver")
-        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
+        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
         if not isinstance(wish.request, Whole):
             return fleet.rank(wish.request, eligible=fit, limit=most, explain=False)
@@ -152,7 +153,7 @@ def _rank(
         request = msgspec.structs.replace(wish.request, weights=picture.weights)
         return fleet.rank(request, eligible=fit, limit=most, explain=False)
     except NoPlaceError as error:
-        causes = _causes(picture, wish)
+        causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
 
@@ -167,8 +168,10 @@ def _lacks(picture: Picture) -> str:
     )
 
 
-def _causes(picture: Picture, wish: Wish) -> str:
-    return ", ".join(picture.nodes.causes(wish.ask))
+def _causes(picture: Picture, wish: Wish, fit: Bools) -> str:
+    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
+    found = [UNKNOWN_KIND] if any(row is not None and fit[row] for row in aside) else []
+    return ", ".join(sorted([*picture.nodes.causes(wish.ask), *found]))
 
 
 def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequence[PartChoice]) -> Placement:
