@@ -113,7 +113,6 @@ class Inventory:
         self.nccl_version = version
         for name, pool in self._pools.items():
             pool.row = None  # so that the fleet is told of the machine again
-            self._assess(name, pool)
             self._dirty.add(name)
             self._nodes.helped(name)
 
