@@ -32,6 +32,7 @@ limiter     how many writes may be under way
 parking     entries that wait for what many wait for
 pace        how many promises may wait for a scheduler
 reasons     why pods wait, written on them
+tabulating  tables of new kinds of machines, made in another process
 background  work that goes on for ever beside all that
 collecting  claims of ours that nothing else removes
 statics     templates of the claims of pods that the scheduler alone places

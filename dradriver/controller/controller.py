@@ -13,10 +13,12 @@ import msgspec
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.controller import pods, records
+from dradriver.controller.background import always
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.statics import Statics
+from dradriver.controller.tabulating import Tabulator
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -88,12 +90,26 @@ class Controller:
         grace_s: float = 10.0,
         record: Record | None = None,
         ledger: Ledger = OURS,
+        tabulator: Tabulator | None = None,
     ) -> None:
-        """Make a controller that knows nothing yet and hands out a driver's devices; see ``Worker`` for the rest."""
+        """Make a controller that knows nothing yet; see ``Worker`` for the rest.
+
+        Args:
+            client: The API server.
+            promise_s: See there.
+            unschedulable_s: See there.
+            grace_s: See there.
+            record: See there.
+            ledger: Whose devices are handed out.
+            tabulator: Makes tables beside the loop; without one they are made in it.
+        """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
         self.worker.picture.hand_out(ledger)
+        self._tabulator = tabulator
+        if tabulator is not None:
+            self.worker.picture.make_tables(tabulator)
         self._reflectors = {
             source: Reflector[Any](
                 client,
@@ -125,6 +141,8 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
+            if self._tabulator is not None:
+                tasks.create_task(always(self._tabulator.run))
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""

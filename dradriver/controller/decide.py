@@ -26,6 +26,7 @@ from dradriver.controller.records import ClaimRecord
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
 ZONE: Final = "topology.kubernetes.io/zone"
+UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
 
 
@@ -158,9 +159,9 @@ def _rank(
         picture.inventory.look_as(wish.claim[0])
     fleet = picture.inventory.fleet
     if not fit.any():
-        if not fleet.nodes:
+        if not fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver")
-        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
+        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
         if not isinstance(wish.request, Whole):
             return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False)
@@ -168,7 +169,7 @@ def _rank(
         request = msgspec.structs.replace(wish.request, weights=picture.weights)
         return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
     except NoPlaceError as error:
-        causes = _causes(picture, wish)
+        causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
 
@@ -183,8 +184,11 @@ def _lacks(picture: Picture) -> str:
     )
 
 
-def _causes(picture: Picture, wish: Wish) -> str:
+def _causes(picture: Picture, wish: Wish, fit: Bools) -> str:
     found = list(picture.nodes.causes(wish.ask))
+    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
+    if any(row is not None and fit[row] for row in aside):
+        found.append(UNKNOWN_KIND)
     if wish.rules is not None:
         open_ = picture.nodes.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():

@@ -22,6 +22,7 @@ from dradriver.controller.holds import Holds
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.pools import Pool
 from dradriver.controller.records import SliceRecord
+from dradriver.controller.tabulating import AtOnce
 from dradriver.controller.tenants import Tenants
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
@@ -40,11 +41,15 @@ class Inventory:
     Attributes:
         holds: Who holds what.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
+        tables: Says whose machine's tables are there.
+        aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
         """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
         self.holds = Holds()
+        self.tables = AtOnce()
+        self.aside: set[str] = set()
         self._nodes = nodes
         self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._pools: dict[str, Pool] = {}
@@ -110,6 +115,12 @@ class Inventory:
             pool.row = None  # so that the fleet is told of the machine again
             self._dirty.add(name)
             self._nodes.helped(name)
+
+    def set_tables(self, name: str) -> None:
+        """Take in that the tables of a node's machine are there."""
+        self.aside.discard(name)
+        self._dirty.add(name)
+        self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
         """Take in that a node came or went: without a row of its own it has no place in the arrays."""
@@ -246,6 +257,10 @@ class Inventory:
             self._slices.pop(name, None)
         elif (pool := pools.read(name, pieces.values())) is not None:
             self._pools[name] = pool
+            self._assess(name, pool)  # also in a standby, which may have to place pods soon
+        if name not in self._pools:
+            self.tables.forget(name)
+            self.aside.discard(name)
         self._offer(name)
 
     def _offer(self, name: str) -> None:
@@ -259,6 +274,9 @@ class Inventory:
                 self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
             self._free[row] = 0
         self._tenants.set(name, ())
+        if pool is not None and pool.row is None and not self._assess(name, pool):
+            self._fleet.remove(name)
+            return
         if pool is None or row is None:
             self._fleet.remove(name)
             return
@@ -330,6 +348,19 @@ class Inventory:
             shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only), rules=tuple(rules)
         )
         return offer, found
+
+    def _assess(self, name: str, pool: Pool) -> bool:
+        """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""
+        try:
+            ready = self.tables.ready(name, self._with_nccl(pool.offered))
+        except Exception:  # a bug in what one machine meets must not stop the other nodes
+            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            ready = False
+        if ready:
+            self.aside.discard(name)
+        else:
+            self.aside.add(name)
+        return ready
 
     def _with_nccl(self, machine: Machine) -> Machine:
         if machine.nccl_version or not self.nccl_version:

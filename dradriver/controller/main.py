@@ -42,6 +42,7 @@ async def serve(args: Options) -> None:
     from dradriver.api.ledger import LEDGERS
     from dradriver.controller import policies, reasons
     from dradriver.controller.controller import Controller
+    from dradriver.controller.tabulating import Tabulator
     from dradriver.kube import config, memory
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
@@ -55,6 +56,7 @@ async def serve(args: Options) -> None:
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
             ledger=LEDGERS[args.ledger],
+            tabulator=Tabulator(),
         )
         file = policies.follow(
             controller,

@@ -18,6 +18,9 @@ PLACEMENTS: Final = Labelled(
     level=[*(level.value for level in Level), PART],
 )
 WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
+ASIDE: Final = Gauge(
+    "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
+)
 DURATION: Final = Histogram(
     "gpu_topology_placement_duration_seconds",
     "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",

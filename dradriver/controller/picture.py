@@ -23,6 +23,7 @@ from dradriver.controller.placement import Placement
 from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
 from dradriver.controller.refusals import Refusals
+from dradriver.controller.tabulating import Tabulator
 from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
@@ -145,8 +146,17 @@ class Picture:
     def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
         for pool in self.inventory.set_slice(old, new):
             self.nodes.helped(pool)
-            for claim in sorted(self._pinned_on.get(pool, ())):
-                self._touch_pods_of(claim)
+            self._touch_pinned_on(pool)
+
+    def tables_made(self, node: str) -> None:
+        """Take in that the tables of a node's machine are there: it can be placed on."""
+        self.inventory.set_tables(node)
+        self._touch_pinned_on(node)
+        self._tell()
+
+    def _touch_pinned_on(self, node: str) -> None:
+        for claim in sorted(self._pinned_on.get(node, ())):
+            self._touch_pods_of(claim)
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
         """Take in what the device classes' reflector saw: which extended resources no node need have."""
@@ -173,6 +183,10 @@ class Picture:
     def hand_out(self, ledger: Ledger) -> None:
         """Hand out this driver's devices; said before anything is seen."""
         self.ledger, self._theirs = ledger, None if ledger is OURS else Theirs()
+
+    def make_tables(self, tabulator: Tabulator) -> None:
+        """Have the tables of machines made beside the loop; said before anything is seen."""
+        self.inventory.tables, tabulator.made = tabulator, self.tables_made
 
     def nccl_changed(self, version: str) -> None:
         """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.

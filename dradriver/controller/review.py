@@ -127,7 +127,7 @@ def review(
     if claim.deleting:
         return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
-        return _gated(pod, claim, others)
+        return _gated(pod, claim, picture, others)
     if claim.devices is not None:
         return Wait(texts=_untrue(pod, claim))
     if claim.handed_over:
@@ -210,7 +210,7 @@ def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
     return None if mine else claim
 
 
-def _gated(pod: Pod, claim: ClaimRecord, others: list[str]) -> Step:
+def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) -> Step:
     if [uid for uid in claim.users if uid != pod.metadata.uid]:
         return Wait(
             reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
@@ -220,6 +220,8 @@ def _gated(pod: Pod, claim: ClaimRecord, others: list[str]) -> Step:
         return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
     if others:
         return Withdraw(claim, Cause.BLOCKED, _other_gate(others))
+    if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
+        return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
     return Keep(claim)
 
 

@@ -146,6 +146,7 @@ class Worker:
             elif not (self._asked() or self._next()):
                 break
         metrics.WAITING.set(len(self._queue))
+        metrics.ASIDE.set(len(self.picture.inventory.aside))
 
     async def rest(self) -> None:
         """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import msgspec
 
 from dradriver.controller.controller import Controller
+from dradriver.controller.picture import Picture
+from dradriver.controller.tabulating import AtOnce
 from dradriver.kube.client import Client
+from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient
 from tests.simulator.faults import Plan
 from tests.simulator.loop import VirtualLoop
@@ -28,6 +32,32 @@ def controller(client: SimClient) -> Controller:
     return Controller(cast("Client", client), promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S, grace_s=10.0)
 
 
+class Later(AtOnce):
+    """Has the tables of each machine that a node becomes up to two seconds after it was asked for them."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._wanted: dict[str, Machine] = {}
+        self._there: dict[str, Machine] = {}
+
+    def ready(self, node: str, machine: Machine) -> bool:
+        if self._there.get(node) == machine:
+            return True
+        if self._wanted.get(node) != machine:
+            self._wanted[node] = machine
+            delay_s = zlib.crc32(f"{node} {len(machine.gpus)}".encode()) % 40 / 20
+            asyncio.get_running_loop().call_later(delay_s, self._made, node, machine)
+        return False
+
+    def forget(self, node: str) -> None:
+        self._wanted.pop(node, None)
+
+    def _made(self, node: str, machine: Machine) -> None:
+        if self._wanted.get(node) == machine:
+            self._there[node] = self._wanted.pop(node)
+            self._picture.tables_made(node)
+
+
 class Replica:
     """One process. ``ended`` is why it ended by itself, which it never should."""
 
@@ -36,6 +66,8 @@ class Replica:
         self.client = client
         self.feed = feed
         self.controller = controller(client)
+        picture = self.controller.worker.picture
+        picture.inventory.tables = Later(picture)
         self.watching: asyncio.Task[Any] = asyncio.ensure_future(self.controller.watch())
         self.working: asyncio.Task[Any] | None = None
         self.leads_since = 0.0

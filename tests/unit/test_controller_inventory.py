@@ -18,6 +18,7 @@ from dradriver.controller.inventory import Inventory
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.records import read_slice
 from dradriver.topology import profiles
+from dradriver.topology.machine import Nic, PathType
 from tests.fakes.instances import in_mig_mode
 
 Instances = Sequence[tuple[str, int]]
@@ -238,3 +239,17 @@ def test_a_gpu_that_is_never_whole_is_no_free_one_and_its_tainted_instance_nobod
     assert found.fleet.rank(Mig(profiles=(("3g.40gb",),)))
     with pytest.raises(NoPlaceError):
         found.fleet.rank(Mig(profiles=(("1g.10gb",),)))
+
+
+def test_a_machine_of_which_too_much_is_said_is_not_read() -> None:
+    found = Inventory(NodeTable())
+    machine = profiles.load("hgx-h100", seed="a")
+    nics = tuple(Nic(name=f"mlx5_{number}") for number in range(4000))
+    paths = ((PathType.SYS,) * 8,) * len(nics)
+    (piece,) = slices.build(msgspec.structs.replace(machine, nics=nics, nic_paths=paths), node="a", node_uid="u")
+    read = read_slice(msgspec.Raw(json.dumps(piece).encode()))
+    assert read is not None
+    assert isinstance(read.machine, str)
+    assert "at most 98304 are read" in read.machine
+    found.set_slice(None, read)
+    assert not found.uuids("a")

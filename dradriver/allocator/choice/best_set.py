@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from dradriver.allocator.choice.set_order import USUAL, Preference, set_order
 from dradriver.allocator.sets.criteria import ANY, Criteria
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.allocator.sets.tables import SAME, Tables
+from dradriver.allocator.sets.tables import SAME, Tables, remembered
 
 TABULATED = 10  # up to here the choice from every free mask is computed at once
 
@@ -47,7 +45,7 @@ def best_sets(
     return np.array(found, dtype=np.int64)
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def search(tables: Tables, free: int, *, gpus: int, criteria: Criteria, preference: Preference) -> int:
     """The best set of one free mask, 0 for none."""
     order = set_order(tables, preference, gpus=gpus)

@@ -1,6 +1,7 @@
 """Which nodes of a cluster, for one pod and for gangs.
 
 node_group   nodes of one kind as arrays
+kinds        what is costly to know of a kind, for another process to compute
 candidates   the nodes that a request may be placed on, and what it could use of them
 node_order   in which order nodes are filled
 network      where nodes stand in the network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 import numpy as np
@@ -65,8 +65,9 @@ class NodeGroup:
         self._row = np.zeros(64, dtype=np.int64)
         self._site = np.zeros(64, dtype=np.int32)
         self._by_name: Ints | None = None
-        self._suitable = lru_cache(maxsize=_MOST_ANSWERS)(self._find_suitable)
-        self._described = lru_cache(maxsize=_MOST_ANSWERS)(self._describe)
+        # Of no method of its own, so that the group and its tables go with its last node and wait for no collector.
+        self._suitable = lru_cache(maxsize=_MOST_ANSWERS)(partial(_suitable, machine))
+        self._described = lru_cache(maxsize=_MOST_ANSWERS)(partial(_describe, machine, tables))
 
     def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
         """Take in a node, nothing free on it; its slot."""
@@ -199,14 +200,18 @@ class NodeGroup:
         """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
-    def _find_suitable(
-        self, product: str, architecture: str, memory_mib: int, driver: str, cuda: str, exclude: tuple[int, ...]
-    ) -> int:
-        wish = Whole(
-            containers=(), product=product, architecture=architecture, min_memory_mib=memory_mib, min_driver=driver,
-            min_cuda=cuda, exclude=exclude,
-        )  # fmt: skip
-        return suitable(self.machine, wish)
 
-    def _describe(self, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]) -> Choice:
-        return describe(self.machine, self.tables, taken, request=Whole(containers=containers, preferred=preferred))
+def _suitable(
+    machine: Machine, product: str, architecture: str, memory_mib: int, driver: str, cuda: str, exclude: tuple[int, ...]
+) -> int:
+    wish = Whole(
+        containers=(), product=product, architecture=architecture, min_memory_mib=memory_mib, min_driver=driver,
+        min_cuda=cuda, exclude=exclude,
+    )  # fmt: skip
+    return suitable(machine, wish)
+
+
+def _describe(
+    machine: Machine, tables: Tables, taken: int, containers: tuple[int, ...], preferred: tuple[Constraint, ...]
+) -> Choice:
+    return describe(machine, tables, taken, request=Whole(containers=containers, preferred=preferred))

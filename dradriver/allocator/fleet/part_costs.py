@@ -20,7 +20,7 @@ from dradriver.allocator.parts.assign import OPENING
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Array, Ints
-from dradriver.allocator.sets.tables import Tables
+from dradriver.allocator.sets.tables import Tables, remembered
 
 FAR: Final = 1 << 50  # the cost where there is no place
 _NOT_YET = np.int32(NONE // 2)  # the sum with any cost stays within 32 bits
@@ -107,7 +107,7 @@ def _orders(tables: Tables, masks: Array, g: int) -> Array:
     return out
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def order(tables: Tables, mask: int) -> tuple[int, ...]:
     """The empty GPUs in the order in which losing them one after the other costs whole requests least."""
     found: list[int] = []

@@ -7,22 +7,29 @@ how many instances of a profile. A GPU of today has some hundred states, so what
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.topology.machine import MigProfile
+from dradriver.allocator.sets.kept import Kept
+from dradriver.topology.machine import Machine, MigProfile
 
 NONE = 1 << 30  # a cost that nothing has
 _MOST_STATES = 1 << 13
-_MOST_STEPS = 1 << 16  # from state to state: twenty times as many as a GPU of today has
+_MOST_STEPS = 1 << 14  # from state to state: six times as many as a GPU of today has
+_MOST_KINDS = 4  # of GPUs in one machine: a server has one, rarely two
+_KEPT: Final[Kept[Profiles, Layout | _Untold]] = Kept(16)
 _MOST_WORTH = (1 << 8) - 1  # that is told apart
 _MOST_COUNTED = 16  # profiles that count for more than the next: costs stay within 32 bits
 
+_MOST_ANSWERS = 1 << 13
+
+P = ParamSpec("P")
+R = TypeVar("R")
 Counts = tuple[int, ...]
+Profiles = tuple[MigProfile, ...]
 _Key = tuple[int, int, Counts]  # memory slices as a mask, compute slices, instances of the profiles that are counted
 
 
@@ -116,9 +123,7 @@ class Layout:
                     self.cost[state, profile], self.start[state, profile] = cost, start
         spare = np.minimum(self.worth, _MOST_WORTH)[:, None]
         self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + spare, NONE).astype(np.int32)
-        self._ways = lru_cache(maxsize=4096)(self._find_ways)
-        self._costs = lru_cache(maxsize=4096)(self._find_costs)
-        self._kept = lru_cache(maxsize=4096)(self._find_kept)
+        self._answers: dict[Hashable, Any] = {}
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
         """The state that instances, by profile's name and start, make; ``closed`` where that is none of the states."""
@@ -135,17 +140,27 @@ class Layout:
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """The cheapest way of each multiset within ``wanted``, instances by profile number, that fits; none is one."""
-        return self._ways(state, wanted)
+        return self._answer(self._find_ways, state, wanted)
 
     def costs(self, counts: Counts) -> NDArray[np.int32]:
         """What some instances together, by profile number, cost at their best starts; ``NONE`` where they do not fit.
 
         (closed + 1,) int32; read only.
         """
-        return self._costs(counts)
+        return self._answer(self._find_costs, counts)
+
+    def _answer(self, find: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a method of this layout gives, remembered here, so that it goes with the layout."""
+        key = (find.__name__, args)
+        if key not in self._answers:
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = find(*args, **kwargs)
+        found: R = self._answers[key]
+        return found
 
     def _find_costs(self, counts: Counts) -> NDArray[np.int32]:
-        kept = self._kept(counts)
+        kept = self._answer(self._find_kept, counts)
         return np.where(kept < 0, np.int32(NONE), self.worth - kept)
 
     def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
@@ -153,7 +168,7 @@ class Layout:
         if not any(counts):
             return self.worth
         number = next(number for number, count in enumerate(counts) if count)
-        rest = self._kept((*counts[:number], counts[number] - 1, *counts[number + 1 :]))
+        rest = self._answer(self._find_kept, (*counts[:number], counts[number] - 1, *counts[number + 1 :]))
         kept = np.full(self.closed + 1, -1, dtype=np.int32)
         for state, found in enumerate(self._states.after):
             after = [then for (profile, _), then in found.items() if profile == number]
@@ -187,9 +202,49 @@ def _preferred(way: Way) -> tuple[int, list[int]]:
     return way.cost, [-start for _, start in way.placements]
 
 
-@lru_cache(maxsize=64)
-def layout_of(profiles: tuple[MigProfile, ...]) -> Layout | None:
-    """The layout of a GPU with these profiles; None without any, and for more states than can be tabulated."""
+class _Untold:
+    """There is no layout: it would have more states than can be tabulated."""
+
+
+def kinds(machine: Machine) -> tuple[Profiles, ...]:
+    """The different lists of MIG profiles that a machine's GPUs have, by position, as many as are looked at."""
+    return tuple(dict.fromkeys(gpu.profiles for gpu in machine.gpus if gpu.profiles))[:_MOST_KINDS]
+
+
+def layouts_of(machine: Machine) -> list[Layout | None]:
+    """The layout of each position's GPU; None where it has no MIG profiles, or is of a kind too many."""
+    seen = kinds(machine)
+    return [layout_of(gpu.profiles) if gpu.profiles in seen else None for gpu in machine.gpus]
+
+
+def layout_of(profiles: Profiles) -> Layout | None:
+    """The layout of a GPU with these profiles; None without any, and for more states than can be tabulated.
+
+    About 1 MB for a GPU of today.
+    """
+    found = _KEPT.find(profiles)
+    if found is None:
+        return keep(profiles, _layout(profiles))
+    return None if isinstance(found, _Untold) else found
+
+
+def keep(profiles: Profiles, layout: Layout | None) -> Layout | None:
+    """Keep a layout that was computed elsewhere; it is returned."""
+    _KEPT.put(profiles, layout or _Untold(), 1)
+    return layout
+
+
+def known(profiles: Profiles) -> bool:
+    """Whether the layout of a GPU with these profiles is there."""
+    return profiles in _KEPT
+
+
+def forget() -> None:
+    """Drop them all; for measurements."""
+    _KEPT.clear()
+
+
+def _layout(profiles: Profiles) -> Layout | None:
     free = _reachable(profiles, counted=(), compute=0) if profiles else None
     if free is None:
         return None

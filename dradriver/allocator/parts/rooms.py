@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.parts.layouts import layout_of
+from dradriver.allocator.parts.layouts import layouts_of
 from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, MigPart, Part, SharePart
 from dradriver.allocator.sets import rings
@@ -62,7 +62,7 @@ class Rooms:
         promised: Ints = np.array([rule.memory_mib for rule in own], dtype=np.int64)
         self.promised_mib = np.minimum(np.where(promised > 0, promised, self.memory_mib), MOST_TIMES * self.memory_mib)
         self.equal = [rule.equal for rule in own]
-        self.layouts = [layout_of(gpu.profiles) for gpu in machine.gpus]
+        self.layouts = layouts_of(machine)
         self._closed = np.array([layout.closed if layout else 0 for layout in self.layouts], dtype=np.int16)
         self._cores = np.zeros((g, 64), dtype=np.int16)
         self._memory = np.zeros((g, 64), dtype=np.int32)

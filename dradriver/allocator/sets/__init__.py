@@ -14,6 +14,7 @@ packing     how many rings fit into links at once, exactly
 search      how many channels of which speed NCCL's search finds
 busbw       the all-reduce bus bandwidth that NCCL will reach
 facts       what is costly to compute of a canonical shape
+kept        what was computed, as long as it is of use
 criteria    what a set must be
 tables      everything about every subset of a machine, looked up by mask
 tours       the best closed tour over GPUs or nodes

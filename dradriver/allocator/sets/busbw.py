@@ -33,6 +33,7 @@ _SKYLAKE_GBPS = 10.0  # between sockets (topo.h), up to 2.25 also for what NCCL 
 _AFTER_SKYLAKE_GBPS = (22.0, 40.0)  # Sapphire Rapids and Emerald Rapids
 
 _BLOCK = 1 << 13  # sets at once, so that their figures stay in a processor's cache
+_WIDTHS = 16  # of links, for each of which there are such figures; fewer sets at once where there are more
 
 
 def predict(
@@ -72,8 +73,9 @@ def predict(
     wires = Wires(shape, speeds(shape.capability))
     any_path = np.logical_or.reduce([np.zeros(len(masks), dtype=np.bool_), *near_paths.values()])
     paths = {**linked_paths, 0: any_path}
-    for start in range(0, len(lowest), _BLOCK):
-        sets = sets_of(lowest[start : start + _BLOCK], g)
+    block = _BLOCK * _WIDTHS // max(_WIDTHS, len(wires.widths))
+    for start in range(0, len(lowest), block):
+        sets = sets_of(lowest[start : start + block], g)
         out[:, sets.masks] = _of_sets(shape, Room(wires, Reach(shape, wires, sets, near), linked), paths)
     out = np.where(switched, out, out[:, first])
     return (out[0], out[1]) if wires.widths else (out[0], out[0])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from functools import lru_cache, partial
+from functools import partial
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Level
 from dradriver.allocator.sets import busbw, subsets
+from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
 from dradriver.topology.machine import PathType
@@ -25,6 +27,9 @@ _LEVEL_OF_PATH = {
     PathType.SYS: LEVELS.index(Level.NODE),
 }
 _Kind = tuple[int, float]  # number of the level, line rate
+MOST: Final = 1 << 18  # masks of all that is kept for nobody: three shapes of 16 GPUs, or 60 of 8
+_LEAST: Final = 1 << 12  # that any shape counts for
+_KEPT: Final[Kept[Shape, Facts]] = Kept(MOST)
 
 
 class Facts:
@@ -91,10 +96,30 @@ class Facts:
         self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
 
 
-@lru_cache(maxsize=32)
 def facts_of(shape: Shape) -> Facts:
     """The facts of a canonical shape, computed on first use; about 2 MB for 16 GPUs, 8 kB for 8."""
-    return Facts(shape)
+    found = _KEPT.find(shape)
+    return keep(shape, Facts(shape)) if found is None else found
+
+
+def keep(shape: Shape, facts: Facts) -> Facts:
+    """Keep facts of a canonical shape that were computed elsewhere; they are returned."""
+    return _KEPT.put(shape, facts, weight(shape))
+
+
+def weight(shape: Shape) -> int:
+    """What a shape counts for among those that are kept: its masks, and something for being one."""
+    return (1 << shape.size) + _LEAST
+
+
+def known(shape: Shape) -> bool:
+    """Whether the facts of a canonical shape are there."""
+    return shape in _KEPT
+
+
+def forget() -> None:
+    """Drop them all; for measurements."""
+    _KEPT.clear()
 
 
 def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dradriver.allocator.sets import tours
 from dradriver.allocator.sets.subsets import Floats, Ints
-from dradriver.allocator.sets.tables import Tables
+from dradriver.allocator.sets.tables import Tables, remembered
 
 _EXACT = 8  # up to here orders and splits are searched exhaustively
 
@@ -28,7 +28,7 @@ def mask_of(members: tuple[int, ...]) -> int:
     return sum(1 << position for position in members)
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
     """The ring whose weakest step is best, then whose steps sum to most; it starts at the lowest position.
 
@@ -46,7 +46,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
     return tuple(members[list(tours.exact(gain))].tolist())
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     """The order of ranks in which aligned blocks of 2, then of 4, have the best links (tensor parallel groups).
 
@@ -80,7 +80,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     return (*itertools.chain.from_iterable(blocks), *tails[way if n % 4 else 0])
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]:
     """Each container's part of the set, as masks in the containers' order.
 

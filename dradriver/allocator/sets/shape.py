@@ -109,7 +109,7 @@ def line_gbps(link_gbps: float) -> float:
     return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
     """The machine's shape: positions as in ``machine.gpus``, nothing else of its names."""
     return Shape(

@@ -3,22 +3,24 @@
 Positions, not GPU numbers: bit ``i`` of a mask is ``machine.gpus[i]``. For ``g`` GPUs an array over masks has
 ``2**g`` entries: 256 for 8 GPUs, 65,536 for 16. What is costly is computed for the canonical shape and shared by all
 numberings; a numbering of its own costs one gather an array. A shape holds about 10 kB (8 GPUs) or 3 MB (16) and rows
-of answers in a cache of its own, which is bounded to 16 MB however many different criteria are asked about.
+of answers in a cache of its own, which is bounded to 16 MB however many different criteria are asked about. It goes
+with its tables, and these when nobody has such a machine any more.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from dradriver.allocator.request import Constraint, Level
-from dradriver.allocator.sets import busbw, subsets
+from dradriver.allocator.sets import busbw, facts, subsets
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.allocator.sets.facts import facts_of
+from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape, shape_of
 from dradriver.allocator.sets.subsets import Array, Bools, Floats, Ints
 from dradriver.errors import DriverError
@@ -27,6 +29,11 @@ from dradriver.topology.machine import Machine, PathType
 MAX_GPUS = 16
 SAME = 1 - 1e-5  # float32 values closer than this are equal
 _MOST_ENTRIES = 1 << 22  # of all cached rows of one shape together
+_MOST_ANSWERS = 1 << 16  # of each shape
+_KEPT: Final[Kept[Shape, Tables]] = Kept(facts.MOST)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class MachineTooLargeError(DriverError):
@@ -63,19 +70,20 @@ class Tables:
         self._members: dict[int, Ints] = {}
         self._rows: OrderedDict[Hashable, Array] = OrderedDict()
         self._entries = 0  # entries of all rows
+        self._answers: dict[Hashable, Any] = {}
 
         general, order = canonical(shape)
-        facts = facts_of(general)
+        found = facts.facts_of(general)
         position = np.argsort(order)  # where each GPU stands there
         there = subsets.unions((1 << position).tolist())  # the same set, canonically numbered
         pairs = np.ix_(position, position)
-        self.steps, self.step_rank, self.step_gbps = facts.steps, facts.step_rank[pairs], facts.step_gbps[pairs]
+        self.steps, self.step_rank, self.step_gbps = found.steps, found.step_rank[pairs], found.step_gbps[pairs]
         split = busbw.split(shape)
-        self.busbw: Floats = np.where(split, facts.busbw[1][there], facts.busbw[0][there])
-        self.worth: Floats = np.where(split, facts.worth[1][there], facts.worth[0][there])
-        self.weakest = facts.weakest[there]
-        self.keep: Floats = facts.keep[:, there]
-        self._linked: Bools = facts.linked[there]
+        self.busbw: Floats = np.where(split, found.busbw[1][there], found.busbw[0][there])
+        self.worth: Floats = np.where(split, found.worth[1][there], found.worth[0][there])
+        self.weakest = found.weakest[there]
+        self.keep: Floats = found.keep[:, there]
+        self._linked: Bools = found.linked[there]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
 
@@ -96,6 +104,20 @@ class Tables:
         while self._entries > _MOST_ENTRIES and len(self._rows) > 1:
             self._entries -= self._rows.popitem(last=False)[1].size
         return found
+
+    def answer(self, key: Hashable, find: Callable[[], R]) -> R:
+        """What ``find`` gives, which is never None, from another bounded cache: answers are small, and many."""
+        found: R | None = self._answers.get(key)
+        if found is None:
+            found = find()
+            if len(self._answers) >= _MOST_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[key] = found
+        return found
+
+    def forget_answers(self) -> None:
+        """Drop what is remembered of single sets; for measurements."""
+        self._answers.clear()
 
     def allowed(self, criteria: Criteria) -> Bools:
         """Masks whose set meets the criteria: (2**g,), bool."""
@@ -197,10 +219,31 @@ class Tables:
         return subsets.cliques(np.where(both, _equal(shape.roots), hops <= PathType.PHB))
 
 
-@lru_cache(maxsize=64)
+def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
+    """A function whose answers are kept with the tables that they are about, so that they go with them."""
+
+    @wraps(function)
+    def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return tables.answer((function, args, *kwargs.values()), lambda: function(tables, *args, **kwargs))
+
+    return ask
+
+
 def tables_of_shape(shape: Shape) -> Tables:
     """The tables of a shape, built on first use."""
-    return Tables(shape)
+    found = _KEPT.find(shape)
+    return _KEPT.put(shape, Tables(shape), facts.weight(shape)) if found is None else found
+
+
+def known(shape: Shape) -> bool:
+    """Whether the tables of a shape are there, or what is costly of them."""
+    return shape in _KEPT or facts.known(canonical(shape)[0])
+
+
+def forget() -> None:
+    """Drop all tables and facts; for measurements."""
+    _KEPT.clear()
+    facts.forget()
 
 
 def tables_of(machine: Machine) -> Tables:

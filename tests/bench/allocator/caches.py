@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dradriver.allocator.choice import best_set
-from dradriver.allocator.sets import canonical, facts, rings, shape, tables
+from dradriver.allocator.sets import canonical, shape, tables
+from dradriver.topology.machine import Machine
 
 
-def forget_choices() -> None:
-    """Drop what is remembered of single choices; the tables stay."""
-    for cached in (best_set.search, rings.best_ring, rings.rank_order, rings.split):
-        cached.cache_clear()
+def forget_choices(machine: Machine) -> None:
+    """Drop what is remembered of single choices on a machine; its tables stay."""
+    tables.tables_of(machine).forget_answers()
 
 
 def forget() -> None:
     """Drop everything."""
-    forget_choices()
     shape.shape_of.cache_clear()
-    tables.tables_of_shape.cache_clear()
-    facts.facts_of.cache_clear()
+    tables.forget()
     canonical.canonical.cache_clear()

@@ -92,7 +92,7 @@ def _choice_s(machine: Machine, request: Whole, *, first: bool) -> float:
     took = []
     for _ in range(50):
         if first:
-            caches.forget_choices()
+            caches.forget_choices(machine)
         begun = time.perf_counter()
         choose(machine, free, request)
         took.append(time.perf_counter() - begun)
