@@ -24,6 +24,8 @@ HANDS: Final = "by-hand"
 FAT: Final = 40  # templates
 ROUNDS: Final = 6  # in which something is written anew, one a second
 
+TABLES_S: Final = 3.0  # until the tables of a machine may be there, counted from a second after it came
+
 
 def nulls(world: World, rng: random.Random, at: float) -> None:
     """Claims, templates and slices in which Go wrote null for a list, or for an object."""
@@ -159,6 +161,8 @@ def shapes(world: World, rng: random.Random, at: float) -> None:
 
     for turn in range(ROUNDS):
         world.loop.call_at(at + turn, rewire)
+    world.loop.call_at(at, world.truth.aside.add, node.name)
+    world.loop.call_at(at + ROUNDS + TABLES_S, world.truth.come_back, node.name)
 
 
 def taint_rules(world: World, rng: random.Random, at: float) -> None:

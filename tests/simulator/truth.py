@@ -37,6 +37,7 @@ class Truth:
         pools: Each real node's machine and the devices that it offers; absent while its pool is incomplete.
         homes: What every device of the real nodes is.
         made: Claims that controllers made, by uid.
+        aside: Nodes of which nobody need have a place: their machines are others every second.
         revision: Goes up when something changes here that the server's version does not tell.
     """
 
@@ -44,6 +45,7 @@ class Truth:
         self.pools: dict[str, tuple[Machine, Mapping[str, Object]]] = {}
         self.homes: dict[str, Home] = {}
         self.made: dict[str, Made] = {}
+        self.aside: set[str] = set()
         self.revision = 0
         self._unsure: dict[int, tuple[Key, dict[Gpu, Takes]]] = {}
         self._server = server
@@ -68,6 +70,11 @@ class Truth:
     def certain(self, number: int) -> None:
         """Note that the sender of such a request can know what became of it."""
         self._unsure.pop(number, None)
+        self.revision += 1
+
+    def come_back(self, node: str) -> None:
+        """Count a node again that stood aside."""
+        self.aside.discard(node)
         self.revision += 1
 
     def listed(self, node: str) -> Mapping[str, Object]:
@@ -158,6 +165,7 @@ class Truth:
             str(name)
             for node in self._server.all(NODES)
             if (name := node["metadata"]["name"]) in self.pools
+            and name not in self.aside
             and _ready(node)
             and feasible(pod, node, promised.get(name, 0))
         ]
