@@ -7,6 +7,9 @@ from typing import Final
 from dradriver.kube.resources import Resource
 
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+DEVICE_TAINT_RULES: Final = Resource(
+    "resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False
+)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource(
     "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
 )

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from tests.simulator.campaigns import CAMPAIGNS
 from tests.simulator.run import Result, run
 
 SEEDS = 20_000
@@ -23,9 +24,9 @@ LONGEST_S = 120  # of real time: a loop without an await never gives the simulat
 SHOWN = 20  # violations in full
 
 
-def runs(seeds: range, *, jobs: int, tolerated: frozenset[str]) -> Iterator[Result]:
+def runs(seeds: range, *, jobs: int, tolerated: frozenset[str], campaigns: Sequence[str] | None) -> Iterator[Result]:
     """Give the results of all seeds as they come, from so many processes."""
-    work = functools.partial(_limited, tolerated=tolerated)
+    work = functools.partial(_limited, tolerated=tolerated, campaigns=campaigns)
     if jobs == 1:
         yield from map(work, seeds)
         return
@@ -33,14 +34,14 @@ def runs(seeds: range, *, jobs: int, tolerated: frozenset[str]) -> Iterator[Resu
         yield from pool.imap_unordered(work, seeds, chunksize=10)
 
 
-def _limited(seed: int, *, tolerated: frozenset[str]) -> Result:
+def _limited(seed: int, *, tolerated: frozenset[str], campaigns: Sequence[str] | None) -> Result:
     def ring(*_: object) -> None:
         raise TimeoutError(f"seed {seed} took more than {LONGEST_S} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(LONGEST_S)
     try:
-        return run(seed, tolerated=tolerated)
+        return run(seed, tolerated=tolerated, campaigns=campaigns)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -53,17 +54,21 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--first", type=int, default=0, help="the first (%(default)s)")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     options.add_argument("--tolerate", action="append", default=[], help="an invariant that need not hold; repeatable")
+    options.add_argument(
+        "--campaign", action="append", choices=sorted(CAMPAIGNS), help="what is gone on with in each; repeatable"
+    )
     options.add_argument("--seed", type=int, help="only this one")
     options.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
     given = options.parse_args(arguments)
     tolerated = frozenset(given.tolerate)
     if given.seed is not None:
-        result = run(given.seed, tolerated=tolerated, show=print if given.trace else None)
+        result = run(given.seed, tolerated=tolerated, show=print if given.trace else None, campaigns=given.campaign)
         _show(result)
         return result.violation is not None
     began = time.monotonic()
     results: list[Result] = []
-    for result in runs(range(given.first, given.first + given.seeds), jobs=given.jobs, tolerated=tolerated):
+    seeds = range(given.first, given.first + given.seeds)
+    for result in runs(seeds, jobs=given.jobs, tolerated=tolerated, campaigns=given.campaign):
         results.append(result)
         if result.violation is not None and sum(r.violation is not None for r in results) <= SHOWN:
             _show(result)

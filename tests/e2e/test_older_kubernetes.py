@@ -99,6 +99,12 @@ def test_a_name_for_limits_alone_is_refused_for_the_server_would_drop_it(older: 
     assert json.loads(kept)["spec"] == json.loads(before)["spec"]
 
 
+def told(namespace: Namespace, pod: str) -> list[Object]:
+    (used,) = namespace.get("pod", pod)["spec"]["resourceClaims"]
+    found: list[Object] = namespace.get("resourceclaim", used["resourceClaimName"])["status"].get("devices", [])
+    return [one for one in found if one["driver"] == names.DRIVER]
+
+
 def devices(cluster: Cluster) -> list[Object]:
     pieces = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
     return [d for piece in pieces if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
@@ -118,6 +124,8 @@ def test_whole_gpus_and_instances_are_placed_and_other_parts_wait_or_are_equal_s
     namespace.wait_running("whole", "slice")
     assert len(namespace.devices("whole")) == 4
     assert namespace.annotation("slice", names.PART) == "1g.10gb@6"
+    for ready, count in ("whole", 4), ("slice", 1):  # which the agent may say, and nothing else
+        eventually(f"the claim of {ready} says that it is ready", lambda r=ready, c=count: len(told(namespace, r)) == c)  # type: ignore[misc]
     assert namespace.annotation("slice", names.ALLOCATED) == gpu(STATIC).uuid
     namespace.apply(pod("another", gpus=1, words=SLICE, node=NODE))
     for waiting in ("half", "another"):

@@ -157,13 +157,15 @@ class Store:
         if owners := obj.get("metadata", {}).get("ownerReferences"):
             obj["metadata"]["ownerReferences"] = [one for i, one in enumerate(owners) if one not in owners[:i]]
         if where.plural == "resourceclaimtemplates":
-            for request in obj["spec"]["spec"]["devices"].get("requests", ()):
+            for request in (obj["spec"]["spec"].get("devices") or {}).get("requests") or ():
                 for name in self.lacks:
                     request.get("exactly", {}).pop(name, None)
         if where.plural == "resourceslices":
             spec = obj.get("spec", {})
             parts = [
-                part for device in spec.get("devices") or () for part in (device, *device.get("capacity", {}).values())
+                part
+                for device in spec.get("devices") or ()
+                for part in (device, *(device.get("capacity") or {}).values())
             ]
             for part in (spec, *parts):
                 for name in self.lacks:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.campaigns import DRAWN
 from tests.simulator.run import run
 
 SEEDS = 300
+FEW = 15
 GROUPS = 10  # so that a failure names few seeds, and no test is long
 
 
@@ -14,6 +16,12 @@ GROUPS = 10  # so that a failure names few seeds, and no test is long
 def test_every_invariant_holds_in_every_story(group: int) -> None:
     found = [found for seed in range(group, SEEDS, GROUPS) if (found := run(seed).violation) is not None]
     # To see all that happened: python -m tests.bench.interleavings --seed N --trace
+    assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
+
+
+@pytest.mark.parametrize("campaign", DRAWN)
+def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str) -> None:
+    found = [found for seed in range(FEW) if (found := run(seed, campaigns=[campaign]).violation) is not None]
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
 
 

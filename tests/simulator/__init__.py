@@ -5,7 +5,7 @@ fails is replayed exactly. The controller is a black box: a client goes in, requ
 
 ``loop`` has the clock, ``server`` the objects, ``client`` and ``watching`` what a controller sees of them, ``faults``
 what goes wrong between the two, ``replicas`` the processes; ``cast``, ``sharing``, ``machines`` and ``hostile`` make
-objects, ``world`` and ``story`` change them, ``scheduler`` and ``housekeeping`` are the rest of Kubernetes; ``truth``
-says what is really free, ``health`` what is excused, ``invariants`` and ``liveness`` what must hold, and ``run`` runs
-it all.
+objects, ``world`` and ``story`` change them, ``campaigns`` go on with it, ``scheduler`` and ``housekeeping`` are the
+rest of Kubernetes; ``truth`` says what is really free, ``health`` what is excused, ``invariants`` and ``liveness``
+what must hold, and ``run`` runs it all.
 """

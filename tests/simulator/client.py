@@ -68,7 +68,11 @@ class SimClient:
         except (ApiError, Unreachable):
             self._feed.missed(resource)
             raise
-        items = [_typed(obj, type) for obj in found]
+        try:
+            items = [_typed(obj, type) for obj in found]
+        except codec.BadJson as unusable:
+            self._feed.given_up[resource.plural] += 1
+            raise Unreachable(f"the API server's answer is not what it should be: {unusable}") from unusable
         return [item for item in items if item is not None], version
 
     async def create(self, resource: Resource, obj: Mapping[str, Any], *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002, E501 # fmt: skip

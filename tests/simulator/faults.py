@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from dradriver.kube.client import ApiError
 
 WEBHOOK: Final = 'Internal error occurred: failed calling webhook "check.tenant.example.com": Post "https://x": EOF'
 
-# status, reason, message, Retry-After
-REFUSALS: Final[tuple[tuple[int, str, str, float | None], ...]] = (
+Refusal = tuple[int, str, str, float | None]
+"""Status, reason, message, Retry-After."""
+
+ETCD: Final[Refusal] = (500, "InternalError", "etcdserver: request timed out", None)
+QUOTA_CONFLICT: Final[Refusal] = (
+    409,
+    "Conflict",
+    'Operation cannot be fulfilled on resourcequotas "gpus": the object has been modified; please apply your changes '
+    "to the latest version and try again",
+    None,
+)
+REFUSALS: Final[tuple[Refusal, ...]] = (
     (400, "BadRequest", "the request is bad", None),
     (401, "Unauthorized", "Unauthorized", None),
     (403, "Forbidden", "claims is forbidden: exceeded quota: gpus, requested: count/resourceclaims=1", None),
@@ -22,7 +32,7 @@ REFUSALS: Final[tuple[tuple[int, str, str, float | None], ...]] = (
     (422, "Invalid", "denied by a policy of somebody's", None),
     (429, "TooManyRequests", "too many requests, please try again later", 2.0),
     (500, "InternalError", WEBHOOK, None),
-    (500, "InternalError", "etcdserver: request timed out", None),
+    ETCD,
     (503, "ServiceUnavailable", "apiserver is shutting down", None),
     (504, "Timeout", "request did not complete within the requested timeout", None),
 )
@@ -85,6 +95,26 @@ class Fate:
         return self.how if self.how == "well" or self.how.startswith("kill") else f"{self.how} done={self.done}"
 
 
+class Storm(NamedTuple):
+    """Requests that are refused with one answer for a while; nothing said of them means any."""
+
+    begin: float
+    end: float
+    rng: random.Random
+    rate: float
+    refusal: Refusal
+    verb: str = ""
+    plural: str = ""
+    namespace: str = ""
+
+    def meets(self, call: Call, now: float) -> bool:
+        """Return whether it meets a request, as chance has it."""
+        about = ((self.verb, call.verb), (self.plural, call.plural), (self.namespace, call.namespace))
+        return (
+            self.begin <= now < self.end and all(own in ("", of) for own, of in about) and self.rng.random() < self.rate
+        )
+
+
 @dataclass
 class Plan:
     """The faults of one seed.
@@ -94,7 +124,10 @@ class Plan:
         planned: What goes wrong with which write, counted over all controllers, once.
         refusing: Namespaces where every write of a kind is refused, for ever, with what.
         hanging: Names of objects whose writes hang.
-        until: When faults end, but for ``refusing``.
+        storms: What is refused for a while, beside these.
+        spared: Namespaces that meet nothing but these.
+        heavy: How long it takes to read an object of a namespace.
+        until: When faults end, but for ``refusing`` and ``storms``.
         slow: How often a request, or its answer, takes up to 2 s.
     """
 
@@ -103,6 +136,9 @@ class Plan:
     planned: dict[int, str | int] = field(default_factory=dict)
     refusing: dict[tuple[str, str], int] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
+    storms: list[Storm] = field(default_factory=list)
+    spared: set[str] = field(default_factory=set)
+    heavy: dict[str, float] = field(default_factory=dict)
     until: float = 0.0
     slow: float = 0.02
     met: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -112,11 +148,15 @@ class Plan:
         """Return what becomes of a request that is sent now."""
         fate = Fate(there_s=self._latency_s(now), back_s=self._latency_s(now))
         if not call.writes:
+            if call.verb == "get":
+                fate.back_s += self.heavy.get(call.namespace, 0.0)
             return fate
         self._writes += 1
         if (refusal := self.refusing.get((call.namespace, call.plural))) is not None:
-            self._refuse(fate, refusal)
-        elif now < self.until:
+            self._refuse(fate, REFUSALS[refusal])
+        elif (storm := next((one for one in self.storms if one.meets(call, now)), None)) is not None:
+            self._refuse(fate, storm.refusal)
+        elif now < self.until and call.namespace not in self.spared:
             if call.name in self.hanging:
                 fate.how, fate.done = self.rng.choice(("hang", "timeout")), self.rng.random() < 0.3
             else:
@@ -126,7 +166,7 @@ class Plan:
                 if isinstance(kind, int) and REFUSALS[kind][0] == 404 and call.verb == "delete":
                     pass  # no server says that what is there is not there to be deleted
                 elif isinstance(kind, int):
-                    self._refuse(fate, kind)
+                    self._refuse(fate, REFUSALS[kind])
                 elif kind is not None:
                     fate.how, fate.done = kind, self.rng.random() < 0.7  # type: ignore[assignment]
         if fate.how != "well":
@@ -139,8 +179,8 @@ class Plan:
         number = self.rng.randrange(len(REFUSALS) + len(OTHER_WAYS))
         return number if number < len(REFUSALS) else OTHER_WAYS[number - len(REFUSALS)]
 
-    def _refuse(self, fate: Fate, number: int) -> None:
-        status, reason, message, retry_after_s = REFUSALS[number]
+    def _refuse(self, fate: Fate, refusal: Refusal) -> None:
+        status, reason, message, retry_after_s = refusal
         fate.how = "refused"
         fate.error = ApiError(status, reason, message, retry_after_s=retry_after_s)
 

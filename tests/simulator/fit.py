@@ -69,6 +69,29 @@ def allowed(pod: Object, node: Object) -> bool:
     return all(_tolerated(key, tolerations) for key in taints) and _selected(pod, node)
 
 
+def repelled(pod: Object, node: str, pods: Iterable[Object]) -> bool:
+    """Return whether required anti-affinity keeps a pod off a node: one of those is there, or was lifted for it."""
+    affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or []
+    return bool(terms) and any(
+        _there(other) == node
+        and other["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        and other["metadata"]["name"] != pod["metadata"]["name"]
+        and not finished(other)
+        and any(_labelled(other, term["labelSelector"]["matchLabels"]) for term in terms)
+        for other in pods
+    )
+
+
+def _there(pod: Object) -> str:
+    bound: str = pod["spec"].get("nodeName") or ""
+    return bound or ("" if gates(pod) else notes_of(pod).get(names.NODE, ""))
+
+
+def _labelled(pod: Object, wanted: dict[str, str]) -> bool:
+    return wanted.items() <= (pod["metadata"].get("labels") or {}).items()
+
+
 def _tolerated(key: str, tolerations: list[Object]) -> bool:
     return any(t.get("operator") == "Exists" and t.get("key", key) == key for t in tolerations)
 

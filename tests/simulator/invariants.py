@@ -10,7 +10,7 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.simulator import fit, sharing
+from tests.simulator import cast, fit, sharing
 from tests.simulator.faults import Call
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas
@@ -25,6 +25,7 @@ MOST_READS: Final = (10.0, 300)
 REASON_EVERY_S: Final = 30.0
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
 HUNG_S: Final = 1.0  # a creation that is under way for longer holds up nobody's GPUs
+AGAIN_S: Final = 0.1  # between the end of a request and the next for the same pod, if it is its turn
 SLOW_S: Final = 0.3  # a request that is under way for longer excuses the pod that it is about
 
 
@@ -48,6 +49,7 @@ class Invariants:
         self._sent: dict[tuple[object, ...], collections.deque[float]] = {}
         self._not_before: dict[tuple[int, str, str], float] = {}
         self._answers: dict[tuple[int, tuple[str, str]], float] = {}
+        self._ended: dict[tuple[str, str], float] = {}  # by pod, when the last request about it did
         self._told: dict[tuple[int, str], float] = {}
         world.server.listeners.append(self._happened)
 
@@ -69,12 +71,14 @@ class Invariants:
             self._answers.pop((call.replica, call.key), None)
             if not says_amounts(call.body):
                 self._broken("claims of parts say all that they take", f"{call}: {call.gist()}")
+            self._in_order(call)
             self._world.truth.asked(id(call), call.key, asked(call.body, self._world.truth.homes))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
 
     def answered(self, call: Call, error: Exception | None) -> None:
         self._under_way.pop(id(call), None)
+        self._ended[pod_of(call)] = self._clock()
         if call.plural == RESOURCE_CLAIMS.plural and call.verb in ("create", "get"):
             known = error is None or isinstance(error, ApiError)
             if known:
@@ -186,6 +190,19 @@ class Invariants:
             uid = pod["metadata"]["uid"]
             if uid not in dict(sharing.owners(claim)).values():
                 self._broken("who is lifted belongs to the claim", f"{pod['metadata']['name']} does not own {shared}")
+
+    def _in_order(self, call: Call) -> None:
+        """Look whether an older pod of a queue is passed over: gated, without a claim, and nobody writes to it."""
+        queue, lately = self._world.queue, self._clock() - AGAIN_S
+        busy = {pod_of(other) for _, other in self._under_way.values()}
+        pod = pod_of(call)
+        for key in queue[: queue.index(pod)] if pod in queue else ():
+            older = self._world.pod(key)
+            gated = older is not None and fit.gates(older) and "deletionTimestamp" not in older["metadata"]
+            if not gated or key in self._world.spoiled or key in busy or self._ended.get(key, 0.0) > lately:
+                continue
+            if self._world.server.find(RESOURCE_CLAIMS, cast.claim_of(key[1]), key[0]) is None:
+                self._broken("the server's trouble reorders nothing", f"{call}, and {key} is passed over")
 
     def _patched(self, call: Call, event: Event, old: Object, new: Object) -> None:
         before, after = fit.notes_of(old), fit.notes_of(new)

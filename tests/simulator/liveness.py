@@ -20,10 +20,12 @@ MARGIN_S: Final = 4.0
 OVERLOOKED_S: Final = 3.5  # one second, and time for the write; a promise that does not fit has five
 LIFT_S: Final = 2.0
 BIND_S: Final = 60.0
+BIND_AT_LAST_S: Final = 120.0  # also where each try of its own failed, which excuses it for a while
 NOTES_S: Final = 5.0
 REASON_S: Final = 35.0  # one in 30 s
 DOUBLE_S: Final = 45.0
 ORPHAN_S: Final = 45.0
+MOST_GIVEN_UP: Final = 5  # lists and watches of a kind: a new leader may read it anew
 RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
@@ -78,6 +80,8 @@ class Liveness:
         if leader is None or now - leader.leads_since < 1.0:
             world.health.trouble(2.0)
             return
+        if trying := {plural for plural, times in leader.feed.given_up.items() if times > MOST_GIVEN_UP}:
+            self._broken("no object ends a watch", f"controller {leader.number} gives up {', '.join(sorted(trying))}")
         for until in (*leader.feed.frozen.values(), leader.feed.late_until, self._invariants.down_until):
             if until > now:
                 world.health.trouble(until - now + 3.0)
@@ -163,7 +167,8 @@ class Liveness:
             if has and (said != has or notes.get(names.NODE) != node):
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
                 yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
-        if names.REASON in notes and self._served(key):
+        allocated = claim is None or bool(results(claim))  # who was bound by hand may go on waiting for his GPUs
+        if names.REASON in notes and allocated and self._served(key):
             yield State("no false reason", uid, REASON_S, f"bound pod {key} says {notes[names.REASON]!r}", key)
 
     def _waiting(self, key: Key, pod: Object) -> Iterator[State]:
@@ -175,15 +180,15 @@ class Liveness:
             yield State("every waiting pod has a reason", uid, REASON_S, f"pod {key} waits and says nothing", key)
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return
-        if any("deletionTimestamp" in claim["metadata"] for claim in claims):
-            return  # until the claim controller has cleared it away there is no other of its name
         feasible = world.scheduler.feasible
         if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
             return
         text = f"pod {key} has a place; it says {fit.notes_of(pod).get(names.REASON)!r}"
-        if gates:
-            yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
         yield State("a pod with a place is bound", uid, BIND_S, text, key)
+        yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
+        # Until the claim controller has cleared a claim away there is no other of its name.
+        if gates and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
+            yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
 
     def _served(self, key: Key) -> bool:
         """Return whether no namespace's own webhook or quota keeps the pod's writes from being done."""

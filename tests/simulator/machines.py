@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import random
 from typing import Final
+
+import msgspec
 
 from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
@@ -18,6 +22,8 @@ PROFILES: Final = (
 )  # fmt: skip
 LOST: Final = (frozenset[int](), frozenset({0}), frozenset({3}), frozenset({2, 3}))  # few, so that shapes are shared
 
+WIRINGS: Final = 8  # odd ones, from 1 on; few for the same reason
+
 _SHARED: Final = Mode(shared="time-slicing")
 _ALONE: Final = Mode(shared="time-slicing", exclusive_to="namespace")
 FORMS: Final[dict[str, dict[int, Mode]]] = {
@@ -31,30 +37,40 @@ FORMS: Final[dict[str, dict[int, Mode]]] = {
 
 
 @functools.cache
-def machine(profile: str, node: str, gone: frozenset[int] = frozenset()) -> Machine:
-    """Return a node's machine as it is read when some GPUs fell off the bus: indices shift, identities do not."""
-    return without(profiles.load(profile, seed=node), {str(index) for index in gone})
+def machine(profile: str, node: str, gone: frozenset[int] = frozenset(), wiring: int = 0) -> Machine:
+    """Return a node's machine as it is read when some GPUs fell off the bus: indices shift, identities do not.
+
+    One of the odd wirings has links that no machine has.
+    """
+    found = without(profiles.load(profile, seed=node), {str(index) for index in gone})
+    if not wiring:
+        return found
+    rng, count = random.Random(wiring), len(found.gpus)
+    drawn = {pair: rng.randint(0, 3) for pair in itertools.combinations(range(count), 2)}
+    links = tuple(tuple(drawn.get((min(a, b), max(a, b)), 0) for b in range(count)) for a in range(count))
+    return msgspec.structs.replace(found, links=links, link_gbps=20.0)
 
 
 @functools.cache
-def _built(profile: str, node: str, gone: frozenset[int], form: str) -> list[Object]:
+def _built(profile: str, node: str, gone: frozenset[int], form: str, wiring: int) -> list[Object]:
     every = machine(profile, node).gpus
     modes = {every[number].uuid: mode for number, mode in FORMS[form].items()}
-    return slices.build(machine(profile, node, gone), node=node, node_uid="n", modes=modes)
+    return slices.build(machine(profile, node, gone, wiring), node=node, node_uid="n", modes=modes)
 
 
-def pool(profile: str, node: str, gone: frozenset[int], form: str, generation: int) -> list[Object]:
+def pool(profile: str, node: str, gone: frozenset[int], form: str, generation: int, wiring: int = 0) -> list[Object]:
     """Return a node's slices of a generation; not to be changed."""
     return [
         built | {"spec": built["spec"] | {"pool": built["spec"]["pool"] | {"generation": generation}}}
-        for built in _built(profile, node, gone, form)
+        for built in _built(profile, node, gone, form, wiring)
     ]
 
 
 @functools.cache
-def devices(profile: str, node: str, gone: frozenset[int], form: str) -> dict[str, Object]:
+def devices(profile: str, node: str, gone: frozenset[int], form: str, wiring: int = 0) -> dict[str, Object]:
     """Return the devices that such a pool lists, by name, in their order."""
-    return {d["name"]: d for built in _built(profile, node, gone, form) for d in built["spec"].get("devices", ())}
+    built = _built(profile, node, gone, form, wiring)
+    return {device["name"]: device for piece in built for device in piece["spec"].get("devices", ())}
 
 
 @functools.cache

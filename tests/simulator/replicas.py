@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
-
-import msgspec
 
 from dradriver.controller.controller import Controller
 from dradriver.controller.picture import Picture
@@ -183,7 +182,7 @@ class Replicas:
 
 
 def _in_short(line: bytes) -> str:
-    event = msgspec.json.decode(line)
+    event = json.loads(line)  # which takes half a letter too
     metadata = event["object"].get("metadata", {})
     where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     return f"{event['type']} {where} at {metadata.get('resourceVersion', '')}"

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -54,8 +54,16 @@ class Result(msgspec.Struct):
 class Simulation:
     """One seed."""
 
-    def __init__(self, seed: int, *, tolerated: frozenset[str], show: Callable[[str], object] | None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tolerated: frozenset[str],
+        show: Callable[[str], object] | None,
+        campaigns: Sequence[str] | None,
+    ) -> None:
         self.seed = seed
+        self._campaigns = campaigns
         self._tolerated = tolerated
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop.time, show)
@@ -79,7 +87,7 @@ class Simulation:
         invariants = Invariants(world, self.broken)
         replicas = Replicas(world.server, self.loop, self._rng, world.plan, invariants, self.trace)
         invariants.replicas = replicas
-        story = Story(world, replicas, invariants)
+        story = Story(world, replicas, invariants, self._campaigns)
         replicas.on_kill = story.follow
         liveness = Liveness(world, replicas, invariants, self.broken)
         story.begin()
@@ -148,15 +156,22 @@ class Simulation:
             self._ended.set_exception(error)
 
 
-def run(seed: int, *, tolerated: frozenset[str] = frozenset(), show: Callable[[str], object] | None = None) -> Result:
+def run(
+    seed: int,
+    *,
+    tolerated: frozenset[str] = frozenset(),
+    show: Callable[[str], object] | None = None,
+    campaigns: Sequence[str] | None = None,
+) -> Result:
     """Run one seed and return what became of it; the same seed gives the same again.
 
     Args:
         seed: The seed.
         tolerated: Names of invariants that need not hold.
         show: Called with each event, in words, as it happens.
+        campaigns: Names of what is gone on with in it (``campaigns``); drawn by chance where none are given.
     """
-    simulation = Simulation(seed, tolerated=tolerated, show=show)
+    simulation = Simulation(seed, tolerated=tolerated, show=show, campaigns=campaigns)
     try:
         return simulation.run()
     except Stuck as stuck:

@@ -25,7 +25,7 @@ class Scheduler:
     """As strict as the real one, which also sees what nobody else does.
 
     Attributes:
-        refused: Nodes by pod that it finds infeasible for reasons of its own: anti-affinity, host ports, volumes.
+        refused: Nodes by pod that it finds infeasible for reasons of its own: host ports, volumes.
         paused_until: It does nothing before.
         nominates: How often an unschedulable pod gets a nominated node, which lasts.
         overlooks: How often it does not see that a part fits, until a slice is written or some device is given back
@@ -50,6 +50,8 @@ class Scheduler:
         name, key = node["metadata"]["name"], _key(pod)
         if name in self.refused.get(key, ()) or not fit.allowed(pod, node):
             return False
+        if fit.repelled(pod, name, self._server.all(PODS)):
+            return False
         room = fit.milli(node.get("status", {}).get("allocatable", {}).get("cpu", "0"))
         return fit.used_cpu(self._server.all(PODS), name) + cpu_taken + fit.cpu_of(pod) <= room
 
@@ -57,7 +59,10 @@ class Scheduler:
         """Return what a claim would be given on a node now; None where that cannot be done."""
         taken = [result for other in self._server.all(RESOURCE_CLAIMS) for result in results(other)]
         taken += [result for held in self._reserved.values() for result in held]
-        return Room(node, self._truth.listed(node), self._truth.homes, taken).allocate(claim)
+        listed = self._truth.listed(node)
+        if ruled := self._truth.ruled():
+            listed = {name: device for name, device in listed.items() if (node, name) not in ruled}
+        return Room(node, listed, self._truth.homes, taken).allocate(claim)
 
     def reserves(self, node: str) -> bool:
         """Return whether it is about to give some device of a node, as it alone knows."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
 from tests.simulator import cast, fit, hostile, machines, sharing
+from tests.simulator.campaigns import CAMPAIGNS, DRAWN, ROUNDS
 from tests.simulator.faults import REFUSALS
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import Replica, Replicas
@@ -25,13 +26,13 @@ REFUSING: Final = (
     ("quota", RESOURCE_CLAIMS.plural, QUOTA),
 )
 
-Act = Callable[[], None]
-
 
 class Story:
     """One seed's events. ``active_s`` is when faults and changes end."""
 
-    def __init__(self, world: World, replicas: Replicas, invariants: Invariants) -> None:
+    def __init__(
+        self, world: World, replicas: Replicas, invariants: Invariants, campaigns: Sequence[str] | None = None
+    ) -> None:
         self._world, self._replicas, self._invariants = world, replicas, invariants
         self._rng = rng = world.rng
         self.active_s = rng.uniform(10, 40)
@@ -43,6 +44,9 @@ class Story:
             str(rng.getstate()[1][:4])
         )  # beside: stories without such pods stay what they are
         self._shares = self._sharing.choice((0.0, 0.0, 0.4, 0.9))
+        self._foes = random.Random(str(rng.getstate()[1][4:8]))  # beside, for the same reason
+        drawn = self._foes.sample(DRAWN, self._foes.randint(1, 2)) if self._foes.random() < 0.3 else ()
+        self._campaigns = drawn if campaigns is None else campaigns
 
     def begin(self) -> None:
         """Set the stage and plan all that is to happen."""
@@ -64,6 +68,9 @@ class Story:
                 self._at(rng.uniform(0, self.active_s), hostile.any_of, world, rng)
             if rng.random() < 0.1:  # a cluster without our admission policy
                 self._at(rng.uniform(0, self.active_s), hostile.forged_claim, world)
+        for name in self._campaigns:
+            world.trace("campaign: %s", name)
+            CAMPAIGNS[name](world, self._foes, self._foes.uniform(0, self.active_s - ROUNDS - 1))
         self._at(rng.choice((0.0, rng.uniform(0, 3))), self._start)
 
     def _faults(self) -> None:
@@ -209,7 +216,7 @@ class Story:
         node = world.nodes[rng.choice(sorted(world.nodes))]
         running = world.existing(lambda pod: bool(pod["spec"].get("nodeName")) and not fit.finished(pod))
         waiting = world.existing(lambda pod: not pod["spec"].get("nodeName"))
-        acts: list[Act] = [
+        acts: list[Callable[[], object]] = [
             lambda: self._with_one(running, world.finish_pod),
             lambda: self._with_one(running, world.delete_pod),
             lambda: self._with_one(waiting, world.delete_pod),

@@ -88,7 +88,7 @@ def given(claim: Object, homes: Homes) -> dict[Gpu, Takes]:
 def results(claim: Object) -> list[Object]:
     """Return a claim's results as the scheduler wrote them."""
     allocation = claim.get("status", {}).get("allocation") or {}
-    found: list[Object] = allocation.get("devices", {}).get("results", [])
+    found: list[Object] = (allocation.get("devices") or {}).get("results") or []
     return found
 
 

@@ -14,6 +14,7 @@ from dradriver.api import names, resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
+from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import fit, sharing
 from tests.simulator.server import Server
 from tests.simulator.taking import Gpu, Home, Part, Takes, given, together
@@ -36,6 +37,7 @@ class Truth:
         pools: Each real node's machine and the devices that it offers; absent while its pool is incomplete.
         homes: What every device of the real nodes is.
         made: Claims that controllers made, by uid.
+        aside: Nodes of which nobody need have a place: their machines are others every second.
         revision: Goes up when something changes here that the server's version does not tell.
     """
 
@@ -43,6 +45,7 @@ class Truth:
         self.pools: dict[str, tuple[Machine, Mapping[str, Object]]] = {}
         self.homes: dict[str, Home] = {}
         self.made: dict[str, Made] = {}
+        self.aside: set[str] = set()
         self.revision = 0
         self._unsure: dict[int, tuple[Key, dict[Gpu, Takes]]] = {}
         self._server = server
@@ -69,9 +72,19 @@ class Truth:
         self._unsure.pop(number, None)
         self.revision += 1
 
+    def come_back(self, node: str) -> None:
+        """Count a node again that stood aside."""
+        self.aside.discard(node)
+        self.revision += 1
+
     def listed(self, node: str) -> Mapping[str, Object]:
         """Return the devices that a node offers, by name, in their order."""
         return self.pools[node][1] if node in self.pools else {}
+
+    def ruled(self) -> frozenset[Gpu]:
+        """Return the devices that an administrator's rules keep new claims off."""
+        selectors = [rule["spec"]["deviceSelector"] for rule in self._server.all(DEVICE_TAINT_RULES)]
+        return frozenset((one["pool"], one["device"]) for one in selectors)
 
     def allocated(self) -> dict[Gpu, dict[Key, Takes]]:
         """Return what claims were given of every GPU: no more than there is, if the scheduler is right."""
@@ -152,6 +165,7 @@ class Truth:
             str(name)
             for node in self._server.all(NODES)
             if (name := node["metadata"]["name"]) in self.pools
+            and name not in self.aside
             and _ready(node)
             and feasible(pod, node, promised.get(name, 0))
         ]
@@ -174,6 +188,7 @@ class Truth:
     def _show(self, node: str, own: set[Key], namespace: str) -> None:
         """Tell the fleet what is left of a node for a pod, besides what its own claim holds."""
         machine, listed = self.pools[node]
+        ruled = self.ruled()
         free, shared, sliced, only = set(), set(), set(), set()
         parts: dict[int, tuple[Placed, ...]] = {}
         placed = {self.homes[name].gpu[1] for name in listed if self.homes[name].part is not None}
@@ -181,6 +196,8 @@ class Truth:
             name = slices.device_name(gpu.uuid)
             device = listed.get(name)
             if device is None and name not in placed:
+                continue
+            if (node, name) in ruled:
                 continue
             attributes = {} if device is None else device["attributes"]
             loads = self._loads((node, name), own)

@@ -26,6 +26,7 @@ class Feed:
         seen: The version up to which a kind was delivered; what came later this process cannot know.
         late_until: Until when an event is under way that takes longer than usual.
         away_since: Since when there has been no watch of a kind.
+        given_up: How often the process gave up a watch, or a list, of a kind that the server had not ended.
         shown: Called with a kind and each line that is delivered.
     """
 
@@ -38,6 +39,7 @@ class Feed:
         self.seen: dict[str, int] = {}
         self.late_until = 0.0
         self.away_since = dict.fromkeys((kind.plural for kind in KINDS), loop.now)
+        self.given_up: collections.Counter[str] = collections.Counter()
         self._delay_s = delay_s
         self.shown = shown
         self._open: list[Watch] = []
@@ -63,6 +65,7 @@ class Feed:
     def forget(self, watch: Watch) -> None:
         if watch in self._open:
             self._open.remove(watch)
+            self.given_up[watch.plural] += not watch.ended
             self.away_since[watch.plural] = self.loop.now
 
     def missed(self, resource: Resource) -> None:
@@ -101,6 +104,7 @@ class Watch:
         self._namespace = namespace
         self._chosen = chosen
         self.silence_s = silence_s
+        self.ended = False
         self._coming: collections.deque[tuple[float, int, bytes | Exception | None]] = collections.deque()
         self._last_at = self._heard_at = feed.loop.now
         self._bookmark_at = feed.loop.now + BOOKMARK_S
@@ -132,6 +136,7 @@ class Watch:
 
     def cut(self, how: str) -> None:
         self._coming.clear()
+        self.ended = how == "gone"  # which a line says, and the reader ends the stream
         if how == "gone":
             gone = status_object(410, "Expired", "too old resource version")
             self._push(0, _line("ERROR", msgspec.json.encode(gone)), late=False)
@@ -150,6 +155,7 @@ class Watch:
                 self._heard_at = loop.now
                 return self._take()
             if silent_at <= loop.now:
+                self.ended = True
                 raise Unreachable(f"WATCH {self.plural}: silent for {self.silence_s:g} s")
             await self._wait(min(next_at, silent_at))
 
@@ -160,6 +166,7 @@ class Watch:
             bookmark = {"metadata": {"resourceVersion": str(feed.server.version)}}
             return _line("BOOKMARK", msgspec.json.encode(bookmark))
         _, version, what = self._coming.popleft()
+        self.ended = self.ended or not isinstance(what, bytes)
         if what is None:
             raise StopAsyncIteration
         if isinstance(what, Exception):

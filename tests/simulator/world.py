@@ -11,6 +11,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
+from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import fit, machines, sharing
 from tests.simulator.faults import Plan
 from tests.simulator.health import Health
@@ -35,6 +36,7 @@ class Node(msgspec.Struct):
     ready: bool = True
     tainted: bool = False
     zone: str = "a"
+    wiring: int = 0
 
 
 class World:
@@ -43,7 +45,7 @@ class World:
     Attributes:
         pods: Keys of the pods that the webhook admitted, in the order they came.
         spoiled: Pods that somebody did something to that a controller cannot be held to.
-        removed: Keys of admitted pods that were deleted.
+        queue: Pods of one kind, the oldest first, of whom none may be passed over.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -57,6 +59,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
+        self.queue: list[Key] = []
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
@@ -91,12 +94,12 @@ class World:
     def publish(self, node: Node, *, whole: bool = True) -> None:
         """Publish a node's pool anew; one that is not ``whole`` lacks a slice, and nothing of it is given away."""
         node.generation += 1
-        machine = machines.machine(node.profile, node.name, node.gone)
-        listed = machines.devices(node.profile, node.name, node.gone, node.form)
+        machine = machines.machine(node.profile, node.name, node.gone, node.wiring)
+        listed = machines.devices(node.profile, node.name, node.gone, node.form, node.wiring)
         self.truth.pools.pop(node.name, None)
         if whole:
             self.truth.pools[node.name] = machine, listed
-        pool = machines.pool(node.profile, node.name, node.gone, node.form, node.generation)
+        pool = machines.pool(node.profile, node.name, node.gone, node.form, node.generation, node.wiring)
         for built in pool:
             if not whole:
                 built["spec"]["pool"]["resourceSliceCount"] = len(pool) + 1
@@ -117,6 +120,13 @@ class World:
             node.form = form
             self.trace("node %s hands out its GPUs %s", node.name, form)
             self.publish(node)
+
+    def rule(self, name: str, pool: str, device: str) -> None:
+        """Write an administrator's rule that keeps new claims off a device."""
+        selector = {"driver": names.DRIVER, "pool": pool, "device": device}
+        spec = {"deviceSelector": selector, "taint": {"key": "admin.example.com/keep-off", "effect": "NoSchedule"}}
+        self.trace("rule %s keeps claims off %s of %s", name, device, pool)
+        self.server.put(DEVICE_TAINT_RULES, {"metadata": {"name": name}, "spec": spec})
 
     def _drop(self, node: Node, besides: set[str]) -> None:
         """Take away a node's slices but some."""
@@ -177,11 +187,11 @@ class World:
         self._strangers += 1
         return f"{what}-{self._strangers}"
 
-    def take(self, node: Node, count: int) -> None:
-        """Let somebody else's claim be given whole GPUs of a node, as many as there are of so many."""
+    def take(self, node: Node, count: int) -> str:
+        """Let somebody else's claim be given whole GPUs of a node, as many as there are of so many; return its name."""
         gpus = sorted(name for name in self.truth.listed(node.name) if self.truth.homes[name].part is None)
         self.rng.shuffle(gpus)
-        self._allocate(node, [_request(names.DEVICE_CLASS, gpu) for gpu in gpus], most=count)
+        return self._allocate(node, [_request(names.DEVICE_CLASS, gpu) for gpu in gpus], most=count)
 
     def take_part(self, node: Node) -> None:
         """Let somebody else's claim, without a word of ours, be given a share or a MIG slice of a node."""
@@ -190,8 +200,8 @@ class World:
         device_class, amounts = self.rng.choice(((names.SHARE_CLASS, share), (names.MIG_CLASS, piece)))
         self._allocate(node, [_request(device_class, None, amounts)], most=1)
 
-    def _allocate(self, node: Node, requests: list[Object], *, most: int) -> None:
-        """Make a claim of somebody else's, with as many of these requests as are served."""
+    def _allocate(self, node: Node, requests: list[Object], *, most: int) -> str:
+        """Make a claim of somebody else's, with as many of these requests as are served; return its name, or none."""
         spec: Object = {"devices": {"requests": []}}
         results: list[Object] = []
         for number, exactly in enumerate(requests):
@@ -205,6 +215,8 @@ class World:
             metadata = {"name": name, "namespace": "default"}
             self.server.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": status})
             self.trace("%s takes %s", name, [(r["pool"], r["device"], r.get("consumedCapacity")) for r in results])
+            return name
+        return ""
 
     def fill_cpu(self, node: Node, cpu: int) -> None:
         """Bind somebody else's pod to a node, if it has the CPU."""

@@ -167,16 +167,53 @@ def test_the_api_server_asks_about_every_limit_that_is_read() -> None:
     assert [name for name in others if re.search(pattern, name)] == []
 
 
-def test_the_slices_policy_is_about_the_account_that_the_agent_uses() -> None:
+@pytest.mark.parametrize(
+    ("name", "resource", "operations"),
+    [
+        ("slices", "resourceslices", {"CREATE", "UPDATE", "DELETE"}),
+        ("statuses", "resourceclaims/status", {"UPDATE"}),
+    ],
+)
+def test_a_policy_of_the_agents_is_about_the_account_that_the_agent_uses(
+    name: str, resource: str, operations: set[str]
+) -> None:
     """A policy about an account that nobody uses protects nothing."""
-    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-slices"]["spec"]
+    policy = objects()["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
     account = workload("node")["spec"]["template"]["spec"]["serviceAccountName"]
     assert f"'system:serviceaccount:gpu-topology:{account}'" in policy["matchConditions"][0]["expression"]
     assert policy["failurePolicy"] == "Fail"
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
-    binding = objects()["ValidatingAdmissionPolicyBinding", "gpu-topology-slices"]["spec"]
-    assert binding == {"policyName": "gpu-topology-slices", "validationActions": ["Deny"]}
+    assert (rule["resources"], set(rule["operations"])) == ([resource], operations)
+    binding = objects()["ValidatingAdmissionPolicyBinding", f"gpu-topology-{name}"]["spec"]
+    assert binding == {"policyName": f"gpu-topology-{name}", "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_who_may_write_statuses_of_claims_is_bound_by_the_policy_about_them(variant: str) -> None:
+    written = any(
+        resource == "resourceclaims/status" for _, resource, _, _ in rules("ClusterRole", "node", *VARIANTS[variant])
+    )
+    assert written == (variant != "addon")
+    assert written == (("ValidatingAdmissionPolicy", "gpu-topology-statuses") in objects(*VARIANTS[variant]))
+
+
+def test_what_changes_a_pods_metadata_past_the_webhook_keeps_every_word_of_ours() -> None:
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-notes"]["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    said = {rule["operations"][0]: rule["resources"] for rule in policy["matchConstraints"]["resourceRules"]}
+    assert said == {"UPDATE": ["pods/status"], "CREATE": ["pods/binding", "bindings"]}
+    for validation in policy["validations"]:
+        found = re.findall(r'startsWith\("(.*?)"\)', validation["expression"])
+        assert set(found) == {names.PREFIX, names.ALIAS_PREFIX}
+    bindings = [
+        objects()["ValidatingAdmissionPolicyBinding", f"gpu-topology-notes-{n}"]["spec"] for n in ("status", "binding")
+    ]
+    assert all((one["policyName"], one["validationActions"]) == ("gpu-topology-notes", ["Deny"]) for one in bindings)
+    bound = [rule for one in bindings for rule in one["matchResources"]["resourceRules"]]
+    assert bound == policy["matchConstraints"]["resourceRules"]
+    (ours,) = bindings[0]["matchResources"]["objectSelector"]["matchExpressions"]
+    assert ours == {"key": names.LABEL, "operator": "Exists"}
+    assert "objectSelector" not in bindings[1]["matchResources"]
 
 
 def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:

@@ -141,6 +141,24 @@ def test_shares_of_a_gpu_are_several_holders_and_whole_ones_are_a_warning() -> N
     assert warnings == [f"node a: {device} is allocated to several claims: team-a/one, team-a/two"]
 
 
+@pytest.mark.parametrize("mode", [Mode(shared="time-slicing", memory_overcommit=1.5), Mode(mig="dynamic")], ids=str)
+def test_who_has_all_of_a_gpu_that_could_be_shared_has_no_share_of_it(mode: Mode) -> None:
+    on = profiles.load("dgx-h100", seed="a")
+    uuid = on.gpus[0].uuid
+    built = slices.build(on, node="a", node_uid="u", modes={uuid: mode})
+    (device,) = [d for one in built for d in one["spec"]["devices"] if d["name"] == slices.device_name(uuid)]
+    taken = {name: one["requestPolicy"]["default"] for name, one in device["capacity"].items()}
+    claim = allocated("all", "a", [0], pods=["p"], profile="dgx-h100", shareID="s1", consumedCapacity=taken)
+    nodes, warnings = shown(built, claim)
+    assert warnings == []
+    assert nodes["a"].gpus[0].holders == (Holder(namespace="team-a", claim="all", pods=("p",), hold=Hold.ALLOCATED),)
+
+    less = taken | {name: "1" for name in taken if name != names.CAPACITY_MEMORY}
+    part = allocated("some", "a", [0], pods=["p"], profile="dgx-h100", shareID="s1", consumedCapacity=less)
+    (holder,) = shown(built, part)[0]["a"].gpus[0].holders
+    assert holder.share == "s1"
+
+
 def test_claims_of_others_and_pins_that_prove_nothing_hold_nothing() -> None:
     unowned = promised("gpus-1", "a", [0], pod="p")
     del unowned["metadata"]["ownerReferences"]

@@ -13,7 +13,8 @@ import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
 from dradriver.api import claims as claims_of
-from dradriver.api import names, results, slices
+from dradriver.api import names, quantity, results, slices
+from dradriver.api.errors import WordError
 from dradriver.api.objects import AllocationResult, ResourceSlice
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.pins import Claim, Device, owners, pin, share_of, slice_of
@@ -43,7 +44,8 @@ def views(
             pools.setdefault(piece.spec.pool.name, []).append(piece)
     wanted = set(only) or pools.keys()
     warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in sorted(wanted - pools.keys())]
-    held = _held(claims)
+    listed = ((pool, device) for pool, found in pools.items() for piece in found for device in piece.spec.devices)
+    held = _held(claims, {(pool, one.name): one for pool, one in listed if one.allow_multiple_allocations})
     nodes = []
     for pool in sorted(wanted & pools.keys(), key=natural):
         current = _current(pool, pools[pool], warnings)
@@ -54,18 +56,18 @@ def views(
     return nodes, [plain(warning) for warning in warnings]
 
 
-def _held(claims: Iterable[Claim]) -> Held:
+def _held(claims: Iterable[Claim], shared: Mapping[Device, SliceDevice]) -> Held:
     """Return the holders of every device: what was allocated, else what our controller pinned the claim to."""
     held: dict[Device, list[Holder]] = {}
     for claim in sorted(claims, key=lambda c: c.key):
-        for device, holder in _holds(claim):
+        for device, holder in _holds(claim, shared):
             held.setdefault(device, []).append(holder)
     for holders in held.values():
         holders.sort(key=lambda holder: list(Hold).index(holder.hold))
     return held
 
 
-def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
+def _holds(claim: Claim, shared: Mapping[Device, SliceDevice]) -> Iterator[tuple[Device, Holder]]:
     namespace, name = (plain(part) for part in claim.key)
     promise = pin(claim)
     parts = {} if promise is None else claims_of.parts_of(promise.choice, promise.uuids)
@@ -83,12 +85,11 @@ def _holds(claim: Claim) -> Iterator[tuple[Device, Holder]]:
     pods = tuple(plain(u.name if u.resource == "pods" else f"{u.resource} {u.name}") for u in users)
     for result in claim.results:
         hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
-        own = parts.get(result.request)
+        own, device = parts.get(result.request), (result.pool, result.device)
         part = _part(claim, result) if own is None else results.described(own)
-        holder = Holder(
-            namespace=namespace, claim=name, pods=pods, hold=hold, share=plain(result.share_id or ""), part=plain(part)
-        )
-        yield (result.pool, result.device), holder
+        # Of a device that claims may share, who has all of it gets the id of a share too.
+        share = "" if not part and _is_all(result, shared.get(device)) else plain(result.share_id or "")
+        yield device, Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share, part=plain(part))
 
 
 def _part(claim: Claim, result: AllocationResult) -> str:
@@ -97,6 +98,17 @@ def _part(claim: Claim, result: AllocationResult) -> str:
         return f"{share.cores}%/{share.memory_mib}Mi"
     found = slice_of(claim, result)
     return "" if found is None else f"{found.profile}@{found.start}"
+
+
+def _is_all(result: AllocationResult, device: SliceDevice | None) -> bool:
+    """Return whether a claim has all compute of a device that claims may share: unlike memory no more is promised."""
+    capacity = {} if device is None else device.capacity
+    compute = next((name for name in (names.CAPACITY_CORES, names.CAPACITY_COMPUTE_SLICES) if name in capacity), "")
+    try:
+        taken = quantity.whole(result.consumed_capacity.get(compute, "0"))
+        return compute != "" and taken >= quantity.whole(str(capacity[compute].get("value")))
+    except WordError:
+        return False
 
 
 def _current(pool: str, found: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:

@@ -1,0 +1,297 @@
+"""The chart's admission policies on a real API server of each version: whom they stop, and whom they do not.
+
+Each version's API server runs alone; the nodes are objects. A node agent is whoever has the token of an agent's pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pytest
+
+from dradriver.api import names
+from dradriver.api.objects import ResourceClaim
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.config import ServerConfig, from_kubeconfig
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource
+from dradriver.node.agent import FIELD_MANAGER
+from dradriver.node.claims import status
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from tests import needs
+from tests.cluster.nodeless import Nodeless
+from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
+from tests.contract.conftest import ACCOUNTS, NOBODYS, _ready
+from tests.contract.test_every_object import Resources
+from tests.deploy import NAMESPACE as OURS
+from tests.fakes import chart
+from tests.resources import NAMESPACES
+
+pytestmark = [pytest.mark.cluster, pytest.mark.helm]
+
+Object = dict[str, Any]
+
+TEAM: Final = "team"
+AGENT: Final = "gpu-topology-node"
+HERE, THERE = "n1", "n2"
+KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+MARKS: Final = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.REQUEST: '{"main":1}'}}
+IN_FORCE_S: Final = 60  # the API server looks at policies once a second, on a loaded machine less often
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """An API server with the chart's policies in force, its admin, and the configuration of whoever has a token."""
+
+    version: str
+    config: ServerConfig
+
+    @contextlib.asynccontextmanager
+    async def admin(self) -> AsyncIterator[Client]:
+        async with Client(self.config, user_agent="contract", timeout_s=30) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def agent(self, node: str) -> AsyncIterator[Client]:
+        """Give the node agent's account with the token of its pod on a node, or with one of no pod."""
+        path = ACCOUNTS.path(OURS, AGENT) + "/token"
+        async with self.admin() as admin:
+            bound: Object = {}
+            if node:
+                pod = await admin.get(PODS, f"agent-{node}", namespace=OURS)
+                about = {"apiVersion": "v1", "kind": "Pod", "name": f"agent-{node}", "uid": pod["metadata"]["uid"]}
+                bound = {"boundObjectRef": about}
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
+            answer = json.loads(await admin._request("POST", path, body=body))
+        config = replace(self.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
+        async with Client(config, user_agent="contract", timeout_s=30) as client:
+            yield client
+
+
+@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
+def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
+    needs.real_cluster(request.param)
+    plane = Nodeless(f"policies-{minor_of(request.param)}", request.param)
+    with plane.running():
+        found = Guarded(request.param, from_kubeconfig(plane.folder / "kubeconfig"))
+        asyncio.run(_install(found))
+        yield found
+
+
+async def _install(guarded: Guarded) -> None:
+    """Install what the chart has of accounts and policies, two nodes, and on each the agent's pod."""
+    async with guarded.admin() as admin:
+        resources = Resources(admin)
+        for name in (OURS, TEAM):
+            await admin.create(NAMESPACES, {"metadata": {"name": name}})
+            await _ready(admin, name)
+        for obj in chart.objects(kubernetes=guarded.version).values():
+            if obj["kind"] in KINDS or obj["kind"].startswith("ValidatingAdmissionPolicy"):
+                await admin.create(await resources.of(obj), obj)
+        for node in (HERE, THERE):
+            await admin.create(NODES, {"metadata": {"name": node}})
+            spec = {"nodeName": node, "serviceAccountName": AGENT, "containers": [{"name": "main", "image": "x"}]}
+            await admin.create(PODS, {"metadata": {"name": f"agent-{node}"}, "spec": spec}, namespace=OURS)
+        await admin.create(PODS, pod("probe"), namespace=TEAM)
+        await claim(admin, "probe", HERE)
+        async with guarded.agent(HERE) as here, guarded.agent("") as nowhere, asyncio.timeout(IN_FORCE_S):
+            for turn in itertools.count():
+                forged = change(admin, PODS, "probe", noted({names.NODE: str(turn)}))
+                refused = [await said(forged), await said(change(nowhere, RESOURCE_CLAIMS, "probe", {"status": {}}))]
+                if all("gpu-topology-" in text for text in refused) and not await said(tell(here, admin, "probe")):
+                    return
+                await asyncio.sleep(0.2)
+
+
+def pod(name: str, **metadata: Any) -> Object:
+    """Return a pod that no scheduler looks at, with the marks of one that the webhook has seen."""
+    head = {"name": name} | MARKS | metadata
+    return {"metadata": head, "spec": {"containers": [{"name": "main", "image": "x"}]} | NOBODYS}
+
+
+def result(pool: str, device: str = "gpu-0", driver: str = names.DRIVER) -> Object:
+    return {"request": "main", "driver": driver, "pool": pool, "device": device}
+
+
+async def claim(admin: Client, name: str, *pools: str) -> Object:
+    """Create a claim that has a device of each pool, and another driver's beside it, of which its status tells."""
+    requests = [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]
+    body = {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
+    await admin.create(RESOURCE_CLAIMS, body, namespace=TEAM)
+    results = [result(pool) for pool in pools] + [result(pools[0], driver="other.example.com")]
+    where = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [pools[0]]}]}
+    allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [where]}}
+    told = [
+        entry(one["pool"], one["driver"]) for one in results if one["pool"] != HERE or one["driver"] != names.DRIVER
+    ]
+    user = await admin.get(PODS, "probe", namespace=TEAM)  # the claim controller takes away who is not there
+    used = [{"resource": "pods", "name": "probe", "uid": user["metadata"]["uid"]}]
+    await change(admin, RESOURCE_CLAIMS, name, {"status": {"allocation": allocation, "reservedFor": used}})
+    return await change(admin, RESOURCE_CLAIMS, name, {"status": {"devices": told}})
+
+
+def entry(pool: str, driver: str = names.DRIVER, device: str = "gpu-0", **data: Any) -> Object:
+    return {"driver": driver, "pool": pool, "device": device, "data": data}
+
+
+async def change(client: Client, resource: Resource, name: str, body: Object, *, subresource: str = "status") -> Object:
+    """Change an object by way of its status, or of another subresource."""
+    return await client.patch(resource, name, body, kind=PatchKind.MERGE, namespace=TEAM, subresource=subresource)
+
+
+async def tell(agent: Client, admin: Client, name: str, pool: str = HERE, **told: Any) -> Object:
+    """Have an agent write what it writes of a claim with a device of its own."""
+    found = await admin.get(RESOURCE_CLAIMS, name, namespace=TEAM, type=ResourceClaim)
+    device = PreparedDevice(request="main", pool=pool, device="gpu-0", uuid="GPU-0", told=told)
+    done = PreparedClaim(uid=found.metadata.uid, namespace=TEAM, name=name, devices=(device,))
+    body = status.body(found, done, now=datetime.datetime.now(datetime.UTC))
+    return await agent.patch(
+        RESOURCE_CLAIMS,
+        name,
+        body,
+        kind=PatchKind.APPLY,
+        namespace=TEAM,
+        subresource="status",
+        field_manager=FIELD_MANAGER,
+    )
+
+
+async def said(request: Any) -> str:
+    """Return how a request is refused; empty where it is not."""
+    try:
+        await request
+    except ApiError as error:
+        assert error.status in (403, 422), error
+        return error.message
+    return ""
+
+
+def noted(annotations: Object | None = None, labels: Object | None = None) -> Object:
+    found = {"annotations": annotations, "labels": labels}
+    return {"metadata": {key: value for key, value in found.items() if value is not None}}
+
+
+async def test_an_agent_tells_of_the_devices_of_its_own_node(guarded: Guarded) -> None:
+    async with guarded.admin() as admin, guarded.agent(HERE) as here:
+        before = await claim(admin, "told", HERE)
+        for profile in ("1g.10gb", "2g.20gb"):  # the second time it changes what it said
+            told = await tell(here, admin, "told", profile=profile)
+            ours, others = (
+                [one for one in told["status"]["devices"] if (one["driver"] == names.DRIVER) == mine]
+                for mine in (True, False)
+            )
+            assert [(one["pool"], one["data"]["profile"]) for one in ours] == [(HERE, profile)]
+            assert others == before["status"]["devices"]
+        for key in ("allocation", "reservedFor"):
+            assert told["status"][key] == before["status"][key]
+
+
+async def test_a_stolen_token_of_an_agent_changes_nothing_else_of_a_claim(guarded: Guarded) -> None:
+    async with guarded.admin() as admin, guarded.agent(HERE) as here, guarded.agent("") as nowhere:
+        own = (await claim(admin, "own", HERE, THERE))["status"]
+        theirs = (await claim(admin, "theirs", THERE))["status"]
+        requests = [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]
+        free = {"metadata": {"name": "free"}, "spec": {"devices": {"requests": requests}}}
+        await admin.create(RESOURCE_CLAIMS, free, namespace=TEAM)
+        user = [{"resource": "pods", "name": "q", "uid": "00000000-0000-4000-8000-000000000001"}]
+        devices = own["devices"]
+        forged: dict[str, tuple[Client, str, Object]] = {
+            "gives a claim's GPUs back": (here, "own", {"allocation": None, "reservedFor": None, "devices": None}),
+            "takes it from its pods": (here, "own", {"reservedFor": None}),
+            "gives it to another pod": (here, "own", {"reservedFor": own["reservedFor"] + user}),
+            "allocates a claim": (here, "free", {"allocation": own["allocation"]}),
+            "tells of another driver's device": (
+                here,
+                "own",
+                {"devices": [one | {"data": {"x": 1}} if one["driver"] != names.DRIVER else one for one in devices]},
+            ),
+            "tells of another node's device": (
+                here,
+                "own",
+                {"devices": [one | {"data": {"x": 1}} if one["pool"] == THERE else one for one in devices]},
+            ),
+            "drops what others told": (here, "own", {"devices": []}),
+            "takes another node's GPUs": (here, "theirs", {"allocation": None, "reservedFor": None, "devices": None}),
+            "tells of another node's claim": (
+                here,
+                "theirs",
+                {"devices": [one | {"data": {"x": 1}} for one in theirs["devices"]]},
+            ),
+            "comes from no node": (nowhere, "own", {"devices": [*devices, entry(HERE)]}),
+        }
+        for what, (client, name, body) in forged.items():
+            refusal = await said(change(client, RESOURCE_CLAIMS, name, {"status": body}))
+            assert refusal, f"it {what}"
+            # Kubernetes 1.36 asks for more rights before it asks the policy.
+            assert "gpu-topology-statuses" in refusal or guarded.version >= "1.36", refusal
+        assert await said(tell(here, admin, "theirs", THERE))
+        for name, was in (("own", own), ("theirs", theirs)):
+            assert (await admin.get(RESOURCE_CLAIMS, name, namespace=TEAM))["status"] == was
+
+
+async def test_a_pods_notes_do_not_change_with_its_status(guarded: Guarded) -> None:
+    alias = names.ALIAS_PREFIX + "gpus"
+    async with guarded.admin() as admin:
+        await admin.create(PODS, pod("noted"), namespace=TEAM)
+        for what, body in {
+            "grows": noted({names.REQUEST: '{"main":8}'}),
+            "is taken": noted({names.REQUEST: None}),
+            "is added": noted({names.SHARED_CLAIM: "x"}),
+            "is added by its other prefix": noted({alias: "8"}),
+            "label changes": noted(labels={names.LABEL: names.LABEL_STATIC}),
+            "label goes": noted(labels={names.LABEL: None}),
+            "label is added": noted(labels={names.PREFIX + "x": "y"}),
+            "all go": {"metadata": {"annotations": None, "labels": None}},
+        }.items():
+            refusal = await said(change(admin, PODS, "noted", body | {"status": {"message": "x"}}))
+            assert "gpu-topology-notes" in refusal, what
+        kept = (await admin.get(PODS, "noted", namespace=TEAM))["metadata"]
+        assert {key: kept[key] for key in ("annotations", "labels")} == MARKS
+
+        await admin.create(PODS, pod("foreign", annotations={}, labels={}), namespace=TEAM)
+        refusal = await said(change(admin, PODS, "foreign", {"metadata": MARKS}))
+        assert "gpu-topology-notes" in refusal, "nor does another become one of ours so"
+
+
+async def test_a_pods_status_is_written_as_ever(guarded: Guarded) -> None:
+    async with guarded.admin() as admin:
+        await admin.create(PODS, pod("runs"), namespace=TEAM)
+        told = await change(admin, PODS, "runs", {"metadata": MARKS, "status": {"message": "x"}})
+        assert told["status"]["message"] == "x"
+        theirs = {"tenant.example.com/x": "y"}
+        told = await change(admin, PODS, "runs", noted(theirs, theirs))
+        for key, was in MARKS.items():
+            assert told["metadata"][key] == was | theirs
+
+
+@pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
+async def test_other_subresources_of_a_pod_change_no_metadata(guarded: Guarded, subresource: str) -> None:
+    async with guarded.admin() as admin:
+        await admin.create(PODS, pod(subresource), namespace=TEAM)
+        forged = noted({names.REQUEST: '{"main":8}'}, {names.LABEL: None})
+        await change(admin, PODS, subresource, forged, subresource=subresource)
+        kept = (await admin.get(PODS, subresource, namespace=TEAM))["metadata"]
+        assert {key: kept[key] for key in ("annotations", "labels")} == MARKS
+
+
+async def test_a_pod_is_bound_without_notes(guarded: Guarded) -> None:
+    everywhere = f"/api/v1/namespaces/{TEAM}/bindings"
+    async with guarded.admin() as admin:
+        for name, path in ("bound", PODS.path(TEAM, "bound") + "/binding"), ("anyhow", everywhere):
+            await admin.create(PODS, pod(name), namespace=TEAM)
+            metadata = {"name": name, "namespace": TEAM}
+            body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": HERE}}
+            for marks in ({"annotations": {names.REQUEST: '{"main":8}'}}, {"labels": {names.LABEL: "x"}}):
+                refusal = await said(admin._request("POST", path, body=body | {"metadata": metadata | marks}))
+                assert "gpu-topology-notes" in refusal
+            theirs = {"scheduler.example.com/x": "y"}
+            await admin._request("POST", path, body=body | {"metadata": metadata | {"annotations": theirs}})
+            bound = await admin.get(PODS, name, namespace=TEAM)
+            assert bound["spec"]["nodeName"] == HERE
+            assert bound["metadata"]["annotations"] == MARKS["annotations"] | theirs
