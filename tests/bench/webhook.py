@@ -129,12 +129,13 @@ async def _constant(http: web.BaseRequest) -> web.Response:
 
 
 @contextlib.contextmanager
-def started(what: str, *, secure: bool, core: int) -> Iterator[tuple[int, int]]:
-    """Run a server on one core while the block runs; gives its port and process id."""
+def started(what: str, *, secure: bool, core: int | None = None) -> Iterator[tuple[int, int]]:
+    """Run a server while the block runs, on one core where one is given; gives its port and process id."""
     command = [sys.executable, "-m", "tests.bench.webhook", "--serve", what, *(["--tls"] if secure else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
         try:
-            os.sched_setaffinity(process.pid, {core})
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
             assert process.stdout is not None
             yield int(process.stdout.readline()), process.pid
         finally:
