@@ -80,6 +80,8 @@ def create(
     warnings = advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
+    if copied:
+        queued.check_copy(pod)
     template = pod.template if copied else None
     if copied and template is None:
         asks, product = _noted(pod)

@@ -101,6 +101,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         label: The value of our label; None without it.
         queued: Whether Kueue charges it, by itself or with what made it.
         queued_alone: Whether it is one that somebody put into a queue by itself.
+        note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
         spec: Its spec.
     """
 
@@ -111,6 +112,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     label: str | None
     queued: bool
     queued_alone: bool
+    note_sent: bool
     spec: Spec
 
     @property
@@ -162,6 +164,23 @@ class _Labels(msgspec.Struct, frozen=True, gc=False):
 class _Metadata(_Part, frozen=True):
     labels: _Labels | None = None
     annotations: Raw = ABSENT
+    managed_fields: Raw = ABSENT
+
+
+class _ManagedAnnotations(msgspec.Struct, frozen=True, gc=False):
+    note: dict[str, Raw] | None = msgspec.field(name="f:" + names.REQUEST, default=None)
+
+
+class _ManagedMetadata(msgspec.Struct, frozen=True, gc=False):
+    annotations: _ManagedAnnotations | None = msgspec.field(name="f:annotations", default=None)
+
+
+class _ManagedFields(msgspec.Struct, frozen=True, gc=False):
+    metadata: _ManagedMetadata | None = msgspec.field(name="f:metadata", default=None)
+
+
+class _Manager(msgspec.Struct, frozen=True, gc=False):
+    fields: _ManagedFields | None = msgspec.field(name="fieldsV1", default=None)
 
 
 class _Pod(_Part, frozen=True):
@@ -179,6 +198,7 @@ class _Affinity(_Part, frozen=True):
 
 _POD: Final = msgspec.json.Decoder(_Pod)
 _ANNOTATIONS: Final = msgspec.json.Decoder(dict[str, str] | None)
+_MANAGERS: Final = msgspec.json.Decoder(list[_Manager] | None)
 _QUANTITIES: Final = msgspec.json.Decoder(dict[str, Quantity] | None)
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | None)
 _SELECTOR: Final = msgspec.json.Decoder(NodeSelector | None)
@@ -202,16 +222,32 @@ def read(text: bytes | Raw) -> Pod:
         if is_ours(key):
             (written if is_written(key) else words)[key] = value
     labels = pod.metadata.labels or _Labels()
+    queued = bool(labels.queue or labels.podset)
     return Pod(
         words=words,
         written=written,
         annotated=found is not None,
         labelled=pod.metadata.labels is not None,
         label=labels.placement,
-        queued=bool(labels.queue or labels.podset),
+        queued=queued,
         queued_alone=bool(labels.queue) and not labels.podset and PARENT not in (found or {}),
+        note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),
         spec=pod.spec,
     )
+
+
+def _note_sent(managed: Raw) -> bool:
+    """Return whether the note of a new pod came with its author's request; True where nothing tells.
+
+    Before admission the API server lists in managedFields what was sent, and takes the list away where it cannot make
+    one (apiserver 1.36, endpoints/handlers/create.go; managedfields UpdateNoErrors). What admission adds is not in it.
+
+    Raises:
+        WordError: The list is none.
+    """
+    managers = decode(_MANAGERS, managed, "metadata.managedFields: ")
+    listed = [one.fields.metadata.annotations for one in managers or () if one.fields and one.fields.metadata]
+    return not managers or any(one is not None and one.note is not None for one in listed)
 
 
 def quantities(raw: Raw) -> dict[str, Quantity]:
