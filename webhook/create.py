@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, ladder, messages, names, resolved
+from dradriver.api import affinity, ladder, messages, names, near, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described
@@ -74,10 +74,11 @@ def create(
     Raises:
         WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
     """
+    warnings = [*near.warnings(pod.keys, pod.labels)]
     if not (by_limits or marked(pod)):
-        return None, []
+        return None, warnings
     bounds.check(pod)
-    warnings = advice.warnings(pod)
+    warnings += advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
     if copied:

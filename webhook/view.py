@@ -21,7 +21,9 @@ ABSENT: Final = Raw(b"null")
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 PODSET: Final = "kueue.x-k8s.io/podset"  # what Kueue labels the pods of a Job with that it has admitted
 PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"  # its annotation on pods of Deployments and StatefulSets
-LONGEST_ANNOTATIONS: Final = 2 << 20  # bytes of JSON; Kubernetes keeps 256 KiB, which escapes can make six times that
+LONGEST: Final = (
+    2 << 20
+)  # bytes of JSON; Kubernetes keeps 256 KiB of annotations, which escapes can make six times that
 
 _T = TypeVar("_T")
 
@@ -99,6 +101,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotated: Whether it has annotations at all, ours or others'.
         labelled: Whether it has labels at all.
         label: The value of our label; None without it.
+        keys: All of its annotations, by key.
+        labels: All of its labels, by key.
         queued: Whether Kueue charges it, by itself or with what made it.
         queued_alone: Whether it is one that somebody put into a queue by itself.
         note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
@@ -110,6 +114,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     annotated: bool
     labelled: bool
     label: str | None
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
     queued: bool
     queued_alone: bool
     note_sent: bool
@@ -155,14 +161,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
-class _Labels(msgspec.Struct, frozen=True, gc=False):
-    placement: str | None = msgspec.field(name=names.LABEL, default=None)
-    queue: str | None = msgspec.field(name=QUEUE, default=None)
-    podset: str | None = msgspec.field(name=PODSET, default=None)
-
-
 class _Metadata(_Part, frozen=True):
-    labels: _Labels | None = None
+    labels: Raw = ABSENT
     annotations: Raw = ABSENT
     managed_fields: Raw = ABSENT
 
@@ -197,7 +197,7 @@ class _Affinity(_Part, frozen=True):
 
 
 _POD: Final = msgspec.json.Decoder(_Pod)
-_ANNOTATIONS: Final = msgspec.json.Decoder(dict[str, str] | None)
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str] | None)
 _MANAGERS: Final = msgspec.json.Decoder(list[_Manager] | None)
 _QUANTITIES: Final = msgspec.json.Decoder(dict[str, Quantity] | None)
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | None)
@@ -212,28 +212,35 @@ def read(text: bytes | Raw) -> Pod:
         WordError: It is no pod.
     """
     pod = decode(_POD, text, "")
-    noted = pod.metadata.annotations
-    if len(memoryview(noted)) > LONGEST_ANNOTATIONS:
-        raise WordError("metadata.annotations: too long; Kubernetes keeps 256 KiB of them")
-    found = decode(_ANNOTATIONS, noted, "metadata.annotations: ")
+    found = _texts(pod.metadata.annotations, "metadata.annotations: ")
+    labels = _texts(pod.metadata.labels, "metadata.labels: ")
     words: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in (found or {}).items():
         if is_ours(key):
             (written if is_written(key) else words)[key] = value
-    labels = pod.metadata.labels or _Labels()
-    queued = bool(labels.queue or labels.podset)
+    labelled = labels or {}
+    queue, podset = labelled.get(QUEUE), labelled.get(PODSET)
+    queued = bool(queue or podset)
     return Pod(
         words=words,
         written=written,
         annotated=found is not None,
-        labelled=pod.metadata.labels is not None,
-        label=labels.placement,
+        labelled=labels is not None,
+        label=labelled.get(names.LABEL),
+        keys=tuple(found or ()),
+        labels=tuple(labelled),
         queued=queued,
-        queued_alone=bool(labels.queue) and not labels.podset and PARENT not in (found or {}),
+        queued_alone=bool(queue) and not podset and PARENT not in (found or {}),
         note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),
         spec=pod.spec,
     )
+
+
+def _texts(text: Raw, where: str) -> dict[str, str] | None:
+    if len(memoryview(text)) > LONGEST:
+        raise WordError(f"{where}too long; Kubernetes keeps 256 KiB of annotations, and fewer labels")
+    return decode(_TEXTS, text, where)
 
 
 def _note_sent(managed: Raw) -> bool:
