@@ -32,7 +32,7 @@ class _Part(msgspec.Struct, rename="camel", frozen=True, gc=False):
     pass
 
 
-class Named(_Part, frozen=True):
+class Named(_Part, frozen=True, omit_defaults=True):
     """An entry of a list that Kubernetes merges by name."""
 
     name: str
@@ -240,7 +240,8 @@ def read(text: bytes | Raw) -> Pod:
 def _texts(text: Raw, where: str) -> dict[str, str] | None:
     if len(memoryview(text)) > LONGEST:
         raise WordError(f"{where}too long; Kubernetes keeps 256 KiB of annotations, and fewer labels")
-    return decode(_TEXTS, text, where)
+    found: dict[str, str] | None = decode(_TEXTS, text, where)
+    return found
 
 
 def _note_sent(managed: Raw) -> bool:
@@ -315,5 +316,4 @@ def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:
     """Return an entry of a list as JSON, without what is absent."""
-    found = msgspec.to_builtins(entry)
-    return {key: value for key, value in found.items() if value is not None}
+    return msgspec.to_builtins(entry)
