@@ -13,7 +13,10 @@ import contextlib
 import ssl
 from asyncio import sslproto
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import Counter
 
 from dradriver.kube.http import aiohttp  # noqa: F401  # before any other part of it
 
@@ -22,6 +25,16 @@ from dradriver.kube.http import aiohttp  # noqa: F401  # before any other part o
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
+
+from dradriver.kube.labels import Labelled
+
+CLOSED: Final = Labelled(
+    Counter,
+    "gpu_topology_connections_closed_total",
+    "Connections that were closed for a new one, or because no good request came over them in time.",
+    why=("crowded", "quiet"),
+)
+_CROWDED, _QUIET = CLOSED.labels("crowded"), CLOSED.labels("quiet")
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
@@ -33,7 +46,8 @@ AT_ONCE: Final = 16  # of them are accepted in a turn of the loop, so that those
 _HEAD: Final[dict[str, Any]] = {"max_line_size": 2048, "max_field_size": 2048, "max_headers": 24}
 
 
-class _Held(NamedTuple):
+@dataclass(slots=True)
+class _Held:
     transport: asyncio.BaseTransport
     address: str
     until: float  # by the loop's clock
@@ -70,14 +84,16 @@ class Connections:
         key = None if transport is None else transport.get_extra_info("socket")
         held = self._known.pop(key, None) or self._strangers.pop(key, None)
         if held is not None:
-            self._known[key] = held._replace(until=self._clock() + self._idle_s)
+            held.until = self._clock() + self._idle_s
+            self._known[key] = held
 
     def close_expired(self) -> None:
         """Close those that were quiet for too long, and forget those that are closed."""
         now = self._clock()
         for some in (self._strangers, self._known):
             for key, held in list(some.items()):
-                if held.until <= now or held.transport.is_closing():
+                if (gone := held.transport.is_closing()) or held.until <= now:
+                    _QUIET.inc(not gone)
                     _close(some.pop(key))
 
     async def keep(self) -> None:
@@ -95,6 +111,7 @@ class Connections:
     def _give_one_up(self) -> None:
         some = self._strangers if len(self._strangers) > self._most // 4 or not self._known else self._known
         ((address, _),) = collections.Counter(held.address for held in some.values()).most_common(1)
+        _CROWDED.inc()
         _close(some.pop(next(key for key, held in some.items() if held.address == address)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from prometheus_client import REGISTRY
 
 from dradriver.kube.connections import Connections, listening
 from webhook import certificates, tls
@@ -93,6 +94,20 @@ async def test_a_connection_that_carried_a_good_request_outlives_any_number_of_s
         assert await ask(await clients.open("127.0.0.3")) == b"HTTP/1.1 200 OK"
 
 
+async def test_closed_connections_are_counted() -> None:
+    def counted(why: str) -> float:
+        return REGISTRY.get_sample_value("gpu_topology_connections_closed_total", {"why": why}) or 0.0
+
+    crowded, quiet = counted("crowded"), counted("quiet")
+    async with served(secure=False) as clients:
+        every = [await clients.open() for _ in range(MOST + 3)]
+        for one in every[:3]:
+            assert await ended(one)
+    async with served(secure=False, first_s=0.2) as clients:
+        assert await ended(await clients.open())
+    assert (counted("crowded") - crowded, counted("quiet") - quiet) == (3, 1)
+
+
 async def test_a_request_that_is_refused_makes_nobody_known() -> None:
     async with served(secure=False) as clients:
         known, refused = await clients.open(), await clients.open("127.0.0.2")
@@ -135,10 +150,11 @@ async def test_good_requests_of_one_address_lock_no_other_out() -> None:
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("sent", [b"", b"GET /good HTTP/1.1\r\n", b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_a_stranger_without_a_good_request_is_closed_in_time(secure: bool, sent: bytes) -> None:
-    async with served(secure=secure, first_s=0.2) as clients:
-        one = await clients.open()
-        one[1].write(sent)
-        assert await ended(one)
+    async with served(secure=secure, first_s=0.5) as clients:
+        with contextlib.suppress(OSError):  # closed within the handshake already, on a slow machine
+            one = await clients.open()
+            one[1].write(sent)
+            assert await ended(one)
 
 
 async def test_a_handshake_that_never_ends_is_closed_in_time() -> None:
@@ -146,12 +162,15 @@ async def test_a_handshake_that_never_ends_is_closed_in_time() -> None:
         assert await ended(await clients.open(silent=True))
 
 
-async def test_a_good_request_gives_more_time_and_an_idle_connection_is_closed() -> None:
-    async with served(secure=True, first_s=0.2) as clients:
-        known, stranger = await clients.open(), await clients.open()
+async def test_a_good_request_gives_more_time() -> None:
+    async with served(secure=False, first_s=0.5) as clients:
+        known = await clients.open()
         await ask(known)
-        assert await ended(stranger)
+        assert await ended(await clients.open())
         assert await ask(known) == b"HTTP/1.1 200 OK"
+
+
+async def test_a_connection_that_goes_idle_is_closed_in_time() -> None:
     async with served(secure=True, idle_s=0.2) as clients:
         known = await clients.open()
         await ask(known)
