@@ -103,7 +103,6 @@ async def serve(
     port: int,
     context: ssl.SSLContext | None,
     host: str | None = None,
-    connections: Connections | None = None,
 ) -> AsyncIterator[int]:
     """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
 
@@ -112,7 +111,6 @@ async def serve(
         port: TCP port.
         context: What to speak TLS with; None for plain HTTP.
         host: Address to listen on; all by default.
-        connections: Holds the connections; by default ``CONNECTIONS`` of them.
 
     Raises:
         OSError: The port is taken.
@@ -121,7 +119,7 @@ async def serve(
         handler,
         host=host,
         port=port,
-        connections=connections or Connections(CONNECTIONS),
+        connections=Connections(CONNECTIONS),
         context=context,
         end_s=5.0,
         # Compressed bodies stay what they are, no JSON: nobody sends any, and one could unpack to anything.
