@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from dradriver.api import limits, names
 from dradriver.api.annotations import gpu_number
@@ -20,22 +22,21 @@ _PARTS: Final = frozenset((names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, n
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
-    """A container's limits and requests by resource."""
+    """A container's limits and requests by resource.
+
+    Attributes:
+        limits: The limits.
+        requests: The requests, the same object where they are the same.
+        gpus: Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole.
+    """
 
     limits: Mapping[str, view.Quantity]
     requests: Mapping[str, view.Quantity]
-
-    @property
-    def gpus(self) -> tuple[tuple[str, ...], ...]:
-        """Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole."""
-        paths: list[tuple[str, ...]] = []
-        for where, found in (("limits", self.limits), ("requests", self.requests)):
-            ours = [(where, resource) for resource in found if limits.is_ours(resource)]
-            paths += [(where,)] if ours and len(ours) == len(found) else ours
-        return tuple(paths)
+    gpus: tuple[tuple[str, ...], ...]
 
 
-_NONE: Final = Amounts({}, {})
+_NONE: Final = Amounts({}, {}, ())
+_LONGEST: Final = 1024  # bytes of JSON of limits or requests that are remembered
 
 
 def amounts(container: view.Container) -> Amounts:
@@ -47,9 +48,22 @@ def amounts(container: view.Container) -> Amounts:
     resources = container.resources
     if resources is None:
         return _NONE
-    limits = view.quantities(resources.limits)
-    same = view.same(resources.limits, resources.requests)
-    return Amounts(limits, limits if same else view.quantities(resources.requests))
+    limits, requests = bytes(resources.limits), bytes(resources.requests)
+    read = _amounts if max(len(limits), len(requests)) <= _LONGEST else _amounts.__wrapped__
+    return read(limits, requests)
+
+
+@functools.lru_cache(maxsize=256)
+def _amounts(limits: bytes, requests: bytes) -> Amounts:
+    """Read a container's limits and requests, which are asked for several times, and are alike in a job's pods."""
+    found = view.quantities(Raw(limits))
+    others = found if limits == requests else view.quantities(Raw(requests))
+    return Amounts(found, others, (*_gpus("limits", found), *_gpus("requests", others)))
+
+
+def _gpus(where: str, found: Mapping[str, view.Quantity]) -> list[tuple[str, ...]]:
+    ours = [(where, resource) for resource in found if limits.is_ours(resource)]
+    return [(where,)] if ours and len(ours) == len(found) else list(ours)
 
 
 def asks(pod: view.Pod) -> Asks:

@@ -8,7 +8,6 @@ be told from the pod itself, and must never share its claim.
 
 from __future__ import annotations
 
-import base64
 import functools
 import re
 import secrets
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, ladder, messages, names, resolved
+from dradriver.api import affinity, ladder, messages, names, near, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described
@@ -30,6 +29,7 @@ Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # one for each byte, all as often
 _NOTED: Final = (
     (names.OF_GANGS, "noted only; for now the pods of a job are placed one by one"),
     ((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),
@@ -46,7 +46,7 @@ _GATE: Final = view.Named(names.GATE)
 
 def claim_name() -> str:
     """Return a fresh random name for a pod's claim."""
-    return names.CLAIM_PREFIX + base64.b32encode(secrets.token_bytes(7))[:10].decode().lower()
+    return names.CLAIM_PREFIX + secrets.token_bytes(10).translate(_LETTERS).decode()
 
 
 def marked(pod: view.Pod) -> bool:
@@ -74,12 +74,15 @@ def create(
     Raises:
         WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
     """
+    warnings = [*near.warnings(pod.keys, pod.labels)]
     if not (by_limits or marked(pod)):
-        return None, []
+        return None, warnings
     bounds.check(pod)
-    warnings = advice.warnings(pod)
+    warnings += advice.warnings(pod)
     spec = pod.spec
     copied = _is_copy(pod)
+    if copied:
+        queued.check_copy(pod)
     template = pod.template if copied else None
     if copied and template is None:
         asks, product = _noted(pod)

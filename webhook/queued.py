@@ -17,6 +17,10 @@ from webhook import alone, containers, view
 
 _PLAIN: Final = f"{view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job"
 _OR_STATIC: Final = f", or write {names.PLACEMENT}: static and a hard {names.POLICY}"
+_COPIED: Final = (
+    f"{names.REQUEST}: of a pod that was copied with it Kueue charges nothing, for it charges limits; remove this "
+    f"annotation and give each container its limit {names.GPU_RESOURCE}"
+)
 _BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
 
 
@@ -48,6 +52,18 @@ def check(pod: view.Pod) -> None:
     if pod.queued:
         every = (*pod.app_containers, *pod.init_containers)
         check_words(pod.words, limits=any(containers.asked(c.name, containers.amounts(c)) for c in every))
+
+
+def check_copy(pod: view.Pod) -> None:
+    """Return if the note that a pod in a queue has is this webhook's own, of an earlier pass over the same pod.
+
+    Any other asks for GPUs that stand in no limit: a copy of a placed pod lost its limits, and notes can be made up.
+
+    Raises:
+        WordError: Its author sent the note.
+    """
+    if pod.note_sent:
+        raise WordError(_COPIED)
 
 
 def advice(pod: view.Pod, found: Resolved, ledger: Ledger) -> list[str]:

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Final
 
 from aiohttp import StreamReader, hdrs, web
 from multidict import CIMultiDict
 
+from dradriver.kube.connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
 from webhook.inflight import Budget
@@ -26,8 +27,8 @@ SMALL: Final = 1 << 16  # bytes: what nearly every review is below
 SMALL_BYTES: Final = 8 << 20  # of small bodies at once
 LARGE_BYTES: Final = 12 << 20  # of all others: they never keep the small ones waiting
 WAIT_S: Final = 4.0  # for a body's turn and for the body itself; the API server waits 5 s by default
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+READ_BYTES: Final = 1 << 14  # of a body that waits for its turn: the HTTP parser holds up to four times as many
+CONNECTIONS: Final = 512  # three API servers that each admit 250 pods at the same moment, over two replicas
 
 
 class Endpoint:
@@ -59,6 +60,8 @@ class Endpoint:
                 if body is None:
                     return _refused(413, f"a body of more than {size} bytes")
                 return self._answer(http.path, body)
+        except ConnectionError:
+            return _refused(400, "the connection ended before the body did")  # nobody hears it
         except TimeoutError:
             return _refused(429, "too many bytes of reviews are under way; ask again")
 
@@ -95,7 +98,11 @@ def _refused(status: int, text: str) -> web.Response:
 
 @contextlib.asynccontextmanager
 async def serve(
-    handler: Handler, *, port: int, context: ssl.SSLContext | None, host: str | None = None
+    handler: Handler,
+    *,
+    port: int,
+    context: ssl.SSLContext | None,
+    host: str | None = None,
 ) -> AsyncIterator[int]:
     """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
 
@@ -104,13 +111,20 @@ async def serve(
         port: TCP port.
         context: What to speak TLS with; None for plain HTTP.
         host: Address to listen on; all by default.
+
+    Raises:
+        OSError: The port is taken.
     """
-    # Compressed bodies stay what they are, no JSON: nobody sends any, and one could unpack to anything.
-    server = web.Server(handler, access_log=None, auto_decompress=False, lingering_time=1.0)
-    runner = web.ServerRunner(server, shutdown_timeout=5)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port, ssl_context=context).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with listening(
+        handler,
+        host=host,
+        port=port,
+        connections=Connections(CONNECTIONS),
+        context=context,
+        end_s=5.0,
+        # Compressed bodies stay what they are, no JSON: nobody sends any, and one could unpack to anything.
+        auto_decompress=False,
+        lingering_time=1.0,
+        read_bufsize=READ_BYTES,
+    ) as found:
+        yield found

@@ -131,7 +131,8 @@ def _asks(live: view.Pod) -> tuple[Asks | None, str, bool]:
     except WordError:
         pass
     users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
-    count = values.gpu_count(live.words.get(names.GPUS, ""))
+    # In a queue words say nothing: what was charged stood in limits, which are gone.
+    count = None if live.queued else values.gpu_count(live.words.get(names.GPUS, ""))
     return ({users[0]: count} if count is not None and len(users) == 1 else None), "", False
 
 

@@ -21,7 +21,9 @@ ABSENT: Final = Raw(b"null")
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 PODSET: Final = "kueue.x-k8s.io/podset"  # what Kueue labels the pods of a Job with that it has admitted
 PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"  # its annotation on pods of Deployments and StatefulSets
-LONGEST_ANNOTATIONS: Final = 2 << 20  # bytes of JSON; Kubernetes keeps 256 KiB, which escapes can make six times that
+LONGEST: Final = (
+    2 << 20
+)  # bytes of JSON; Kubernetes keeps 256 KiB of annotations, which escapes can make six times that
 
 _T = TypeVar("_T")
 
@@ -30,7 +32,7 @@ class _Part(msgspec.Struct, rename="camel", frozen=True, gc=False):
     pass
 
 
-class Named(_Part, frozen=True):
+class Named(_Part, frozen=True, omit_defaults=True):
     """An entry of a list that Kubernetes merges by name."""
 
     name: str
@@ -99,8 +101,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotated: Whether it has annotations at all, ours or others'.
         labelled: Whether it has labels at all.
         label: The value of our label; None without it.
+        keys: All of its annotations, by key.
+        labels: All of its labels, by key.
         queued: Whether Kueue charges it, by itself or with what made it.
         queued_alone: Whether it is one that somebody put into a queue by itself.
+        note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
         spec: Its spec.
     """
 
@@ -109,8 +114,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     annotated: bool
     labelled: bool
     label: str | None
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
     queued: bool
     queued_alone: bool
+    note_sent: bool
     spec: Spec
 
     @property
@@ -153,15 +161,26 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
-class _Labels(msgspec.Struct, frozen=True, gc=False):
-    placement: str | None = msgspec.field(name=names.LABEL, default=None)
-    queue: str | None = msgspec.field(name=QUEUE, default=None)
-    podset: str | None = msgspec.field(name=PODSET, default=None)
-
-
 class _Metadata(_Part, frozen=True):
-    labels: _Labels | None = None
+    labels: Raw = ABSENT
     annotations: Raw = ABSENT
+    managed_fields: Raw = ABSENT
+
+
+class _ManagedAnnotations(msgspec.Struct, frozen=True, gc=False):
+    note: dict[str, Raw] | None = msgspec.field(name="f:" + names.REQUEST, default=None)
+
+
+class _ManagedMetadata(msgspec.Struct, frozen=True, gc=False):
+    annotations: _ManagedAnnotations | None = msgspec.field(name="f:annotations", default=None)
+
+
+class _ManagedFields(msgspec.Struct, frozen=True, gc=False):
+    metadata: _ManagedMetadata | None = msgspec.field(name="f:metadata", default=None)
+
+
+class _Manager(msgspec.Struct, frozen=True, gc=False):
+    fields: _ManagedFields | None = msgspec.field(name="fieldsV1", default=None)
 
 
 class _Pod(_Part, frozen=True):
@@ -178,7 +197,8 @@ class _Affinity(_Part, frozen=True):
 
 
 _POD: Final = msgspec.json.Decoder(_Pod)
-_ANNOTATIONS: Final = msgspec.json.Decoder(dict[str, str] | None)
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str] | None)
+_MANAGERS: Final = msgspec.json.Decoder(list[_Manager] | None)
 _QUANTITIES: Final = msgspec.json.Decoder(dict[str, Quantity] | None)
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | None)
 _SELECTOR: Final = msgspec.json.Decoder(NodeSelector | None)
@@ -192,26 +212,50 @@ def read(text: bytes | Raw) -> Pod:
         WordError: It is no pod.
     """
     pod = decode(_POD, text, "")
-    noted = pod.metadata.annotations
-    if len(memoryview(noted)) > LONGEST_ANNOTATIONS:
-        raise WordError("metadata.annotations: too long; Kubernetes keeps 256 KiB of them")
-    found = decode(_ANNOTATIONS, noted, "metadata.annotations: ")
+    found = _texts(pod.metadata.annotations, "metadata.annotations: ")
+    labels = _texts(pod.metadata.labels, "metadata.labels: ")
     words: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in (found or {}).items():
         if is_ours(key):
             (written if is_written(key) else words)[key] = value
-    labels = pod.metadata.labels or _Labels()
+    labelled = labels or {}
+    queue, podset = labelled.get(QUEUE), labelled.get(PODSET)
+    queued = bool(queue or podset)
     return Pod(
         words=words,
         written=written,
         annotated=found is not None,
-        labelled=pod.metadata.labels is not None,
-        label=labels.placement,
-        queued=bool(labels.queue or labels.podset),
-        queued_alone=bool(labels.queue) and not labels.podset and PARENT not in (found or {}),
+        labelled=labels is not None,
+        label=labelled.get(names.LABEL),
+        keys=tuple(found or ()),
+        labels=tuple(labelled),
+        queued=queued,
+        queued_alone=bool(queue) and not podset and PARENT not in (found or {}),
+        note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),
         spec=pod.spec,
     )
+
+
+def _texts(text: Raw, where: str) -> dict[str, str] | None:
+    if len(memoryview(text)) > LONGEST:
+        raise WordError(f"{where}too long; Kubernetes keeps 256 KiB of annotations, and fewer labels")
+    found: dict[str, str] | None = decode(_TEXTS, text, where)
+    return found
+
+
+def _note_sent(managed: Raw) -> bool:
+    """Return whether the note of a new pod came with its author's request; True where nothing tells.
+
+    Before admission the API server lists in managedFields what was sent, and takes the list away where it cannot make
+    one (apiserver 1.36, endpoints/handlers/create.go; managedfields UpdateNoErrors). What admission adds is not in it.
+
+    Raises:
+        WordError: The list is none.
+    """
+    managers = decode(_MANAGERS, managed, "metadata.managedFields: ")
+    listed = [one.fields.metadata.annotations for one in managers or () if one.fields and one.fields.metadata]
+    return not managers or any(one is not None and one.note is not None for one in listed)
 
 
 def quantities(raw: Raw) -> dict[str, Quantity]:
@@ -272,5 +316,4 @@ def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:
     """Return an entry of a list as JSON, without what is absent."""
-    found = msgspec.to_builtins(entry)
-    return {key: value for key, value in found.items() if value is not None}
+    return msgspec.to_builtins(entry)

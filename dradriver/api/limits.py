@@ -180,7 +180,9 @@ def _number(where: str, name: str, found: Mapping[str, str]) -> int:
 
 
 def _memory_mib(where: str, name: str, found: Mapping[str, str]) -> int:
-    text = found.get(name, "0")
+    text = found.get(name)
+    if text is None:
+        return 0
     value = _exact(text)
     if value is None or value < 0:
         raise messages.is_no(f"{where} {name}", text, messages.MEMORY)

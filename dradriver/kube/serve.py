@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from dradriver.kube.connections import Connections, Handler, listening
 from dradriver.kube.http import aiohttp
 
 # isort: split
-# All of aiohttp.web, with routes and files, would be a megabyte more.
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response
-from aiohttp.web_server import Server
 
 Answer = Callable[[], Response]
 
@@ -41,9 +39,6 @@ async def serve_health(
 
     ``/healthz`` and ``/readyz`` answer 200 or 503; ``/metrics`` is the default registry as Prometheus text.
 
-    Whoever reaches the port may hold connections and ask for nothing, until no file can be opened any more: of too many
-    the oldest is closed.
-
     Args:
         port: TCP port.
         ready: Whether the process does its work now.
@@ -54,27 +49,12 @@ async def serve_health(
         OSError: The port is taken.
     """
     answers = {"/healthz": _check(alive), "/readyz": _check(ready), "/metrics": _metrics}
-    server = Server(_handler(answers), access_log=None)
-    listener = await asyncio.get_running_loop().create_server(_bounded(server), host, port)
-    try:
-        yield listener.sockets[0].getsockname()[1]
-    finally:
-        listener.close()
-        await server.shutdown(_END_S)
+    connections = Connections(MOST)
+    async with listening(_handler(answers), host=host, port=port, connections=connections, end_s=_END_S) as found:
+        yield found
 
 
-def _bounded(server: Server) -> Callable[[], asyncio.Protocol]:
-    def connection() -> asyncio.Protocol:
-        held = server.connections
-        for oldest in held[: max(len(held) + 1 - MOST, 0)]:
-            if oldest.transport is not None:
-                oldest.transport.abort()  # what is still to be sent to it would hold it open
-        return server()
-
-    return connection
-
-
-def _handler(answers: Mapping[str, Answer]) -> Callable[[BaseRequest], Awaitable[Response]]:
+def _handler(answers: Mapping[str, Answer]) -> Handler:
     async def answer(request: BaseRequest) -> Response:
         if request.method not in (aiohttp.hdrs.METH_GET, aiohttp.hdrs.METH_HEAD):
             return Response(status=405, headers={aiohttp.hdrs.ALLOW: "GET,HEAD"})

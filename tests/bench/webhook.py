@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import ssl
+import statistics
 import subprocess
 import sys
 import time
@@ -85,8 +86,8 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> str:
-    """Return reviews a second, their latencies, and the CPU that one costs the server, as a line of text."""
+async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> tuple[float, float, str]:
+    """Return reviews a second, the microseconds of CPU that one costs the server, and these with latencies as text."""
     sent = review()
     request = (
         b"POST /mutate-pods HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -107,7 +108,8 @@ async def measure(port: int, *, pid: int, secure: bool, seconds: float) -> str:
     rate, ordered = len(took_s) / (time.perf_counter() - begun), sorted(took_s)
     cost_us = 1e6 * (cpu_s(pid) - used) / len(took_s)
     p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
-    return f"{rate:8,.0f} reviews/s   p50 {p50:5.2f} ms   p99 {p99:5.2f} ms   {cost_us:4.0f} us of CPU each"
+    told = f"{rate:8,.0f} reviews/s   p50 {p50:5.2f} ms   p99 {p99:5.2f} ms   {cost_us:4.0f} us of CPU each"
+    return rate, cost_us, told
 
 
 async def serve(what: str, *, secure: bool) -> None:
@@ -129,12 +131,13 @@ async def _constant(http: web.BaseRequest) -> web.Response:
 
 
 @contextlib.contextmanager
-def started(what: str, *, secure: bool, core: int) -> Iterator[tuple[int, int]]:
-    """Run a server on one core while the block runs; gives its port and process id."""
+def started(what: str, *, secure: bool, core: int | None = None) -> Iterator[tuple[int, int]]:
+    """Run a server while the block runs, on one core where one is given; gives its port and process id."""
     command = [sys.executable, "-m", "tests.bench.webhook", "--serve", what, *(["--tls"] if secure else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
         try:
-            os.sched_setaffinity(process.pid, {core})
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
             assert process.stdout is not None
             yield int(process.stdout.readline()), process.pid
         finally:
@@ -145,6 +148,7 @@ def main() -> int:
     """Print the figures and return the process's exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.webhook")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="by turns; the ratios are medians (%(default)s)")
     parser.add_argument("--serve", choices=("webhook", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -155,10 +159,16 @@ def main() -> int:
     os.sched_setaffinity(0, others or {first})
     print(f"a review of {len(review()):,} bytes, {CONNECTIONS} connections")
     for secure in (False, True):
-        for what in ("bare", "webhook"):
-            with started(what, secure=secure, core=first) as (port, pid):
-                figures = asyncio.run(measure(port, pid=pid, secure=secure, seconds=options.seconds))
-            print(f"{'TLS' if secure else 'plain':5}  {what:7}  {figures}", flush=True)
+        rates, costs = [], []
+        for _ in range(options.rounds):
+            found = {}
+            for what in ("bare", "webhook"):
+                with started(what, secure=secure, core=first) as (port, pid):
+                    found[what] = asyncio.run(measure(port, pid=pid, secure=secure, seconds=options.seconds))
+                print(f"{'TLS' if secure else 'plain':5}  {what:7}  {found[what][2]}", flush=True)
+            rates.append(found["webhook"][0] / found["bare"][0])
+            costs.append(found["bare"][1] / found["webhook"][1])
+        print(f"of bare aiohttp: {statistics.median(rates):.2f} of its rate, {statistics.median(costs):.2f} by CPU")
     return 0
 
 

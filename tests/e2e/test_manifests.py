@@ -146,6 +146,21 @@ def test_a_limit_range_gives_every_container_a_gpu_and_nobody_a_second(labelled:
         assert GPU not in {**resources.get("limits", {}), **resources.get("requests", {})}
 
 
+def test_a_queued_pod_is_admitted_in_a_second_pass_and_a_copy_of_it_is_not(labelled: Namespace) -> None:
+    """The limit range makes the API server ask twice: the second time the note is there, and was not sent."""
+    limits: dict[str, Any] = {"type": "Container", "default": {GPU: 1}, "defaultRequest": {GPU: 1}}
+    metadata = {"name": "gpus"}
+    labelled.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+    charged = pod("charged", gpus=2, words={names.POLICY: NVLINK})
+    charged["metadata"]["labels"] = {"kueue.x-k8s.io/podset": "main"}
+    labelled.apply(charged)
+    stored = labelled.get("pod", "charged")
+    kept = {key: stored["metadata"][key] for key in ("annotations", "labels")}
+    stored["spec"].pop("nodeName", None)
+    copied = labelled.apply(stored | {"metadata": {"name": "copied"} | kept}, check=False)
+    assert "Kueue charges nothing" in copied.stderr
+
+
 def test_only_labelled_namespaces_are_translated(namespace: Namespace) -> None:
     namespace.apply(pod("plain", gpus=1))
     got = namespace.get("pod", "plain")

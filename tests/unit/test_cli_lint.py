@@ -396,3 +396,36 @@ def test_our_own_examples_are_admitted() -> None:
     files = [str(file) for file in sorted((REPO / "examples").glob("*.yaml"))]
     result = CliRunner().invoke(main, ["lint", *files])
     assert result.exit_code == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line", "meant"),
+    [
+        ("  annotations:\n    gpu-topology: nvlink", 6, "did you mean gpu.topology/policy?"),
+        ("  annotations:\n    gpu.topologi/policy: nvlink", 6, "did you mean gpu.topology/policy?"),
+        ("  labels:\n    gpu.topology/policy: nvlink", 6, "label gpu.topology/policy"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Pod", "Job", "ConfigMap"])
+def test_near_misses_of_the_prefix_are_warned_of(wrong: str, line: int, meant: str, kind: str) -> None:
+    text = POD.replace("  annotations:\n    gpu.topology/policy: nvlink", wrong)
+    if kind == "Job":
+        made = yaml.safe_load(POD)
+        del made["metadata"]["annotations"]
+        spec = yaml.safe_dump({"spec": {"template": made}})
+        text = text[: text.index("spec:")].replace("kind: Pod", "kind: Job").replace(": v1", ": batch/v1") + spec
+    elif kind == "ConfigMap":
+        text = text[: text.index("spec:")].replace("kind: Pod", "kind: ConfigMap")
+    result = lint(text)
+    assert result.exit_code == 0
+    (told,) = [one for one in result.stdout.splitlines() if ": warning: " in one]
+    assert told.startswith(f"-:{line}: ") or f":{line}: " in told
+    assert meant in told
+
+
+def test_a_near_miss_in_a_template_is_warned_of_where_it_stands() -> None:
+    template = TEMPLATE | {"metadata": {"annotations": {"gpu.topologi/policy": "nvlink"}}}
+    text = yaml.safe_dump({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": template}})
+    at = next(i for i, one in enumerate(text.splitlines(), 1) if "gpu.topologi" in one)
+    (told,) = [one for one in lint(text).stdout.splitlines() if ": warning: " in one]
+    assert f":{at}: " in told

@@ -88,7 +88,7 @@ def test_other_limits_claims_gates_and_labels_stay() -> None:
     assert made["metadata"]["labels"]["app"] == "x"
 
 
-@pytest.mark.parametrize("annotations", [None, {"gpu-topology": "nvlink", "example.com/gpu": "1"}])
+@pytest.mark.parametrize("annotations", [None, {"example.com/gpu-topology": "nvlink", "example.com/gpu": "1"}])
 def test_a_pod_without_our_words_is_not_touched(annotations: dict[str, str] | None) -> None:
     spec = {"nodeName": "n1", "schedulerName": "gpu-scheduler"}
     verdict = admit(defaulted(pod(4, annotations=annotations, spec=spec)))
@@ -392,3 +392,13 @@ def test_limits_of_other_drivers_that_ask_for_parts_are_taken_away(limits: dict[
     schema.check(made)
     assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
     assert not isinstance(noted(made).request, Whole)
+
+
+def test_a_near_miss_beside_a_word_of_ours_is_warned_of() -> None:
+    keys = {"gpu.topologi/strategy": "pack", "nvidia.com/gpu": "x", "gpu-topology": "nvlink"}
+    told = admit(defaulted(pod(1, annotations=NVLINK | keys, labels={names.STRATEGY: "pack"}))).warnings
+    assert [one.partition(":")[0] for one in told] == [
+        "gpu.topologi/strategy",
+        "gpu-topology",
+        "label gpu.topology/strategy",
+    ]

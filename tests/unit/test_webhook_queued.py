@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
 from dradriver.api import names
 from dradriver.api.ledger import NVIDIA
-from tests.fakes.admission import NVLINK, Verdict, admit, create, defaulted, pod
+from tests.fakes.admission import NVLINK, Verdict, admit, create, defaulted, pod, stored
 from webhook import view
 
 Object = dict[str, Any]
@@ -50,6 +51,49 @@ def test_limits_are_charged(labels: dict[str, str]) -> None:
 def test_a_second_pass_of_an_admitted_pod_is_not_refused_for_want_of_limits() -> None:
     made = create(2, annotations={names.GPUS: "2"}, labels=QUEUE)
     assert admit(made).allowed
+
+
+def template_of(placed: Object) -> Object:
+    """Return a placed pod as its author sends it again, or a Job's controller, of whose template it was made."""
+    copied = {key: value for key, value in placed["metadata"].items() if key != "managedFields"}
+    return defaulted(placed | {"metadata": copied})
+
+
+@pytest.mark.parametrize("labels", [QUEUE, ADMITTED, QUEUE | ADMITTED])
+@pytest.mark.parametrize("words", [{}, NVLINK, NVLINK | {names.PLACEMENT: "static"}, {names.SHARED_CLAIM: "set"}])
+def test_a_note_that_was_sent_is_no_limit(words: dict[str, str], labels: dict[str, str]) -> None:
+    """A copy of a placed pod, or one that somebody made up, has a note of GPUs that no limit asks for."""
+    placed = create(8, annotations=words | {names.REQUIRED: "nvlink"})
+    placed["metadata"]["labels"] |= labels
+    refused = admit(template_of(placed))
+    assert "Kueue charges nothing" in refused.message
+    assert "remove this annotation and give each container its limit nvidia.com/gpu" in refused.message
+    placed["metadata"]["labels"] = {names.LABEL: names.LABEL_PLACED}
+    assert admit(template_of(placed)).allowed
+
+
+@pytest.mark.parametrize("managed", [None, [], [{}], [{"fieldsV1": {"f:metadata": {}}}, {"fieldsV1": None}]])
+def test_without_a_list_of_what_was_sent_a_note_counts_as_sent(managed: list[Object] | None) -> None:
+    made = create(2, annotations=NVLINK, labels=ADMITTED)
+    made["metadata"]["managedFields"] = managed
+    assert admit(made).allowed is bool(managed)
+    made["metadata"]["managedFields"] = "none"
+    assert "metadata.managedFields" in admit(made).message
+
+
+def test_the_cure_of_a_copy_in_a_queue_is_admitted() -> None:
+    placed = create(8, annotations=NVLINK, labels=ADMITTED)
+    del placed["metadata"]["annotations"][names.REQUEST]
+    placed["spec"]["containers"][0]["resources"] |= {"limits": {names.GPU_RESOURCE: 8}}
+    assert admit(template_of(placed)).allowed
+
+
+def test_a_queued_pod_whose_note_is_lost_gets_no_gpus_by_words_later() -> None:
+    live = stored(create(1, annotations={names.GPUS: "1"}, labels=ADMITTED))
+    live["metadata"]["annotations"] |= {names.GPUS: "8", names.REQUEST: "lost"}
+    sent = copy.deepcopy(live)
+    sent["metadata"]["annotations"][names.STRATEGY] = "pack"
+    assert admit(sent, old=live).admitted["metadata"]["annotations"][names.REQUEST] == "lost"
 
 
 def test_a_plain_pod_that_kueue_never_admits_is_warned_of() -> None:

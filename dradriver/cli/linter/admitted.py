@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import names, near
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
@@ -104,6 +104,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
     if not answer.allowed:
         yield msgspec.structs.replace(head, ours=True, errors=(_finding(document, (), answer.status.message),))
         return
+    near_misses = () if kind == "Pod" else _near_misses(document)
     made = document
     if answer.ops:
         made = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
@@ -111,8 +112,10 @@ def results(document: Document, admission: Admission, *, translate: bool = False
     for pod in pods(made):
         found = True
         result = _pod(head, document, admission, pod.path, pod.manifest, translate)
+        result, near_misses = msgspec.structs.replace(result, warnings=(*near_misses, *result.warnings)), ()
         yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
     if not found:
+        head = msgspec.structs.replace(head, warnings=near_misses)
         yield _with_unread_templates(_with_words_of_no_pod(head, document), document)
 
 
@@ -191,7 +194,7 @@ def _with_words_of_no_pod(result: Result, document: Document) -> Result:
         return result
     message = f"{plain(key)} stands on the {result.kind}, which has no pod template: write it where its pods get theirs"
     finding = Finding(line=document.line(("metadata", "annotations", key)), message=message)
-    return msgspec.structs.replace(result, warnings=(finding,))
+    return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
 def _with_unread_templates(result: Result, document: Document) -> Result:
@@ -208,11 +211,20 @@ def _with_unread_templates(result: Result, document: Document) -> Result:
     return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
+def _near_misses(document: Document) -> tuple[Finding, ...]:
+    """Return a warning for each key that nobody reads on what makes pods, or on what has none."""
+    keys = _keys(document.data, "annotations"), _keys(document.data, "labels")
+    return tuple(_finding(document, (), text) for text in near.warnings(*keys))
+
+
 def _words(of: dict[str, Any]) -> list[str]:
+    return [key for key in _keys(of, "annotations") if is_ours(key) and not is_written(key)]
+
+
+def _keys(of: dict[str, Any], what: str) -> list[str]:
     metadata = of.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    every = annotations if isinstance(annotations, dict) else {}
-    return [key for key in every if isinstance(key, str) and is_ours(key) and not is_written(key)]
+    found = metadata.get(what) if isinstance(metadata, dict) else None
+    return [key for key in found if isinstance(key, str)] if isinstance(found, dict) else []
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -254,6 +266,10 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 
 def _place(document: Document, path: Path, message: str) -> Path:
     """Return the place that a message is about, as far as it says one."""
+    key = message.partition(":")[0]
+    for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):
+        if not is_ours(key) and name in _keys(_at(document.data, path), what):
+            return (*path, "metadata", what, name)
     if (found := _KEY.match(message)) is not None:
         above = path and found[1] in _words(document.data) and found[1] not in _words(_at(document.data, path))
         return (*(() if above else path), "metadata", "annotations", found[1])
