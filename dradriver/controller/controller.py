@@ -12,7 +12,8 @@ import msgspec
 
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
-from dradriver.controller import pods, records
+from dradriver.controller import pods, records, unread
+from dradriver.controller.background import always
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
@@ -87,13 +88,25 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        record_unread: unread.Record | None = None,
         ledger: Ledger = OURS,
     ) -> None:
-        """Make a controller that knows nothing yet and hands out a driver's devices; see ``Worker`` for the rest."""
+        """Make a controller that knows nothing yet.
+
+        Args:
+            client: The API server; see ``Worker``, also for what is not named here.
+            promise_s: See there.
+            unschedulable_s: See there.
+            grace_s: See there.
+            record: See there.
+            record_unread: Writes an Event about a claim that cannot be read whole.
+            ledger: Whose devices are handed out.
+        """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
         self.worker.picture.hand_out(ledger)
+        self._unread = unread.UnreadClaims(record_unread)
         self._reflectors = {
             source: Reflector[Any](
                 client,
@@ -101,6 +114,7 @@ class Controller:
                 source.read,
                 field_selector=source.fields,
                 on_change=functools.partial(self._changed, source),
+                on_unread=self._unread.tell if source.resource is RESOURCE_CLAIMS else None,
             )
             for source in sources(ledger)
         }
@@ -131,6 +145,7 @@ class Controller:
         await self.synced()
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(always(self._unread.run))
             tasks.create_task(self.statics.run())
             tasks.create_task(self.worker.run())
 

@@ -22,13 +22,15 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
 
     Attributes:
         timed_out: Whether it took the request and did not answer in time: somebody's webhook may hold it up.
+        absent: Whether nobody took the connection: asking again is no burden to anybody.
     """
 
     reason = "ApiServerUnreachable"
 
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+    def __init__(self, message: str, *, timed_out: bool = False, absent: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
+        self.absent = absent
 
 
 class Silent(Unreachable):
@@ -104,6 +106,12 @@ class ApiError(DriverError):
         return isinstance(causes, list) and any(
             isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
         )
+
+
+class Unreadable(ApiError):  # noqa: N818 - what the object is
+    """The answer is an object that cannot be read: that says something about it, and nothing about the server."""
+
+    reason = "Unreadable"
 
 
 class _Status(msgspec.Struct):

@@ -32,3 +32,16 @@ LAST_HEARD: Final = Labelled(
     resource=_PLURALS,
 )
 OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a reflector's store.", resource=_PLURALS)
+UNREAD: Final = Labelled(
+    Counter,
+    "gpu_topology_unread_objects_total",
+    "Objects that could not be read whole, each time that they came, by how much of them is kept: part or nothing.",
+    resource=_PLURALS,
+    kept=("part", "nothing"),
+)
+FAILED_HANDLERS: Final = Labelled(
+    Counter,
+    "gpu_topology_reflector_failed_handlers_total",
+    "Changes that an error in this program kept from being taken in; the controller's audit makes up for them.",
+    resource=_PLURALS,
+)
