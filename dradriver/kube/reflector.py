@@ -96,7 +96,7 @@ class Reflector(Generic[T]):
         self._unknown_types: set[str] = set()
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
         self._failures = self._absences = 0  # in a row: of a server, and of anybody who would take a connection
-        self._sent_back = False
+        self._sent_back = False  # whether the last turn ended with the server's wish that everything be read anew
         self._content = Store(resource.plural, read, on_change, on_unread)
         self.store = self._content.objects
         self.synced = asyncio.Event()
@@ -144,6 +144,7 @@ class Reflector(Generic[T]):
         if lived > STABLE_S:
             self._failures = self._absences = 0
         if error is None and lived >= SHORT_S:
+            self._sent_back = False
             await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
             return reason
         gone = isinstance(error, ApiError) and error.gone

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import copy
 import functools
 import json
 import logging
@@ -181,14 +182,14 @@ def _change(obj: Object, rng: random.Random, literals: list[bytes]) -> None:
         with contextlib.suppress(KeyError, IndexError):
             where[key] = json.loads(json.dumps(other[its]))
     elif what == 2 and isinstance(where, dict):
-        where[rng.choice(("\ud800", "x", "metadata", "é"))] = where[key]
+        where[rng.choice(("\ud800", "x", "metadata", "é"))] = copy.deepcopy(where[key])
     elif what == 3:
         literals.append(rng.choice(_LITERALS))
         where[key] = _LITERAL.format(len(literals) - 1)
     elif what == 4:
         where[key] = [where[key]]
     else:
-        where[key] = rng.choice(_ODD)
+        where[key] = copy.deepcopy(rng.choice(_ODD))
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
