@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -66,7 +66,8 @@ class Picture:
         self._theirs: Theirs | None = None
         self.weights = Weights()
         self.assumed_claims: dict[Key, float] = {}
-        self._assumed_pods: set[Key] = set()
+        self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
+        self._assumed_pods: dict[Key, float] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self.claimants = Claimants(self.pods)
@@ -90,9 +91,10 @@ class Picture:
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
             known = self.pods[key]
-            if ours is not None and ours.metadata.uid == known.metadata.uid and _older(ours, known):
+            before = ours is not None and ours.metadata.uid == known.metadata.uid and _older(ours, known)
+            if before and not _is_truth(change, self._assumed_pods[key]):
                 return  # from before our own write
-            self._assumed_pods.discard(key)
+            del self._assumed_pods[key]
         if ours is not None or key in self.pods:
             self._set_pod(key, ours)
         self._tell()
@@ -108,12 +110,16 @@ class Picture:
         if key in self.assumed_claims:
             known = self.claims[key].uid
             seen = new if new is not None else change.old
-            if seen is None or seen.uid != known:
+            if (seen is None or seen.uid != known) and not _is_truth(change, self.assumed_claims[key]):
                 return  # the end of an earlier claim of that name
             del self.assumed_claims[key]
         before = self.claims.get(key)
         if new is not None and before is not None and _outdated(new, before):
-            return  # the server told us more already
+            if not _is_truth(change, self._answered.get(key)):
+                return  # the server told us more already
+        self._answered.pop(key, None)
+        if new is not None:
+            self._ended.pop(new.uid, None)  # or it would be there again, after the server's store was put back
         self._set_claim(key, new)
         self._tell()
 
@@ -207,7 +213,11 @@ class Picture:
             self._rehold(claim.key)
             return
         if known is not None and known.uid == claim.uid:
-            self._set_claim(claim.key, known if _outdated(claim, known) else claim)
+            if _outdated(claim, known):
+                claim = known
+            elif claim.metadata.resource_version != known.metadata.resource_version:
+                self._answered[claim.key] = asyncio.get_running_loop().time()
+            self._set_claim(claim.key, claim)
             return
         self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
         self._set_claim(claim.key, claim)
@@ -218,6 +228,7 @@ class Picture:
         known = self.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             return
+        self._answered[claim.key] = asyncio.get_running_loop().time()
         metadata = msgspec.structs.replace(known.metadata, deletion_timestamp="now")
         self._set_claim(claim.key, msgspec.structs.replace(known, metadata=metadata))
         self._tell()
@@ -235,7 +246,7 @@ class Picture:
         """
         key = pod.metadata.namespace, pod.metadata.name
         if self.pods.get(key) is was:
-            self._assumed_pods.add(key)
+            self._assumed_pods[key] = asyncio.get_running_loop().time()
             self._set_pod(key, pod)
 
     # What decisions ask.
@@ -364,6 +375,14 @@ def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:
     return pod is not None and claim.owned_by(pod.metadata.uid)
 
 
+def _is_truth(change: Change[Any], answered_at: float | None) -> bool:
+    """Return whether a change is what the server has, whatever the version: of a read that began after its answer.
+
+    The server's store may have been put back, and all versions since then with it.
+    """
+    return change.read_at is not None and (answered_at is None or answered_at < change.read_at)
+
+
 def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
     """Return whether a state of a claim is from before another, or is the one that we have deleted since."""
     same = one.metadata.resource_version == other.metadata.resource_version
@@ -371,6 +390,6 @@ def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
 
 
 def _older(one: Pod | ClaimRecord, other: Pod | ClaimRecord) -> bool:
-    """Return whether a state of an object is from before another; versions are numbers (KEP-5504)."""
+    """Return whether a state of an object is from before another; versions are numbers without leading zeros (KEP-5504)."""
     a, b = one.metadata.resource_version, other.metadata.resource_version
-    return a.isdecimal() and b.isdecimal() and int(a) < int(b)
+    return a.isdecimal() and b.isdecimal() and (len(a), a) < (len(b), b)
