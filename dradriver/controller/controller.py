@@ -13,6 +13,7 @@ import msgspec
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.controller import pods, records, unread
+from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
@@ -118,6 +119,9 @@ class Controller:
             )
             for source in sources(ledger)
         }
+        self.audit = Audit(
+            self.worker.picture, [(source.resource, one.store) for source, one in self._reflectors.items()]
+        )
         self.statics = Statics(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -139,6 +143,8 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
+            await self.synced()
+            tasks.create_task(always(self.audit.run))
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""

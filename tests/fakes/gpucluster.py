@@ -16,6 +16,7 @@ from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
+from dradriver.controller.audit import Audit
 from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
@@ -175,6 +176,21 @@ class GpuCluster:
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
 
+    async def audit(self) -> int:
+        """Compare the controller's books with all that there is; return how many differences there were."""
+        return await Audit(self.worker.picture, self.shown()).look()
+
+    def shown(self) -> list[tuple[Resource, dict[tuple[str, str], Any]]]:
+        """Return what the reflectors' stores would have of all that there is."""
+        shown = []
+        for source in self.sources:
+            found: dict[tuple[str, str], Any] = {}
+            for key, obj in _where(self.store, source.resource).objects.items():
+                if source.fields in (None, f"spec.driver={obj.get('spec', {}).get('driver')}"):
+                    found[key] = source.read(_raw(obj))
+            shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
+        return shown
+
     def _let_go(self) -> None:
         """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
         for claim in list(_where(self.store, RESOURCE_CLAIMS).objects.values()):
@@ -192,6 +208,7 @@ class GpuCluster:
             await self.worker.rest()
             await self.worker.sweep()
             if self.store.version == before:
+                assert await self.audit() == 0, "the controller's books are what it was shown"
                 return
         raise AssertionError("the controller never comes to rest")
 

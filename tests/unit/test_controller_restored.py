@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dradriver.api.objects import Pod
 from dradriver.controller.controller import Controller
 from dradriver.controller.picture import Picture
+from dradriver.controller.pods import Foreign
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -51,7 +53,9 @@ async def test_a_claim_that_was_given_another_gpu_since_shows_the_one_that_it_ha
             claim = cluster.find(RESOURCE_CLAIMS, "theirs", "default")
             assert claim is not None
             uuid = cluster.machines["a"].gpus[3].uuid
-            cluster.put(RESOURCE_CLAIMS, claim | {"status": {"allocation": {"devices": {"results": [result("a", uuid)]}}}})
+            cluster.put(
+                RESOURCE_CLAIMS, claim | {"status": {"allocation": {"devices": {"results": [result("a", uuid)]}}}}
+            )
             await asyncio.sleep(1)
             assert held(picture, cluster, "a") == {3, 7}
             put_back()
@@ -75,7 +79,9 @@ async def test_a_choice_of_ours_that_is_undone_is_made_again() -> None:
             put_back()
             api.disconnect()
             await asyncio.sleep(SILENCE_S)
-            assert controller.worker.picture.pods["default", "p"].metadata.uid == cluster.get_pod("p")["metadata"]["uid"]
+            assert (
+                controller.worker.picture.pods["default", "p"].metadata.uid == cluster.get_pod("p")["metadata"]["uid"]
+            )
             assert not cluster.get_pod("p")["spec"]["schedulingGates"], "it was lifted again"
             assert cluster.claim("p") is not None
 
@@ -94,11 +100,11 @@ async def test_a_read_that_began_before_our_write_was_answered_takes_nothing_bac
     lifted = picture.pods["default", "p"]
     assert not lifted.gated
 
-    earlier = Change(("default", "p"), gated, gated, began)
+    earlier: Change[Pod | Foreign] = Change(("default", "p"), gated, gated, began)
     picture.pod_changed(earlier)
     assert picture.pods["default", "p"] is lifted
     assert picture.claims[claim.key] is claim
-    later = Change(("default", "p"), gated, gated, asyncio.get_running_loop().time() + 1)
+    later: Change[Pod | Foreign] = Change(("default", "p"), gated, gated, asyncio.get_running_loop().time() + 1)
     picture.pod_changed(later)
     assert picture.pods["default", "p"] is gated
 

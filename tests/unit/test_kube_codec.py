@@ -69,7 +69,10 @@ def test_bytes_that_are_no_text_are_read_as_go_reads_them() -> None:
         {"status": {"allocation": None, "reservedFor": None, "devices": None}},
         {"status": {"allocation": {"devices": None}}},
         {"status": {"allocation": {"devices": {"results": None, "config": [{"requests": None, "opaque": None}]}}}},
-        {"metadata": METADATA | {"labels": None, "annotations": None, "ownerReferences": None, "creationTimestamp": None}},
+        {
+            "metadata": METADATA
+            | {"labels": None, "annotations": None, "ownerReferences": None, "creationTimestamp": None}
+        },
     ],
     ids=str,
 )
