@@ -9,13 +9,23 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from prometheus_client import Counter
 
-from dradriver.kube import codec, metrics
+from dradriver.kube import codec
+from dradriver.kube.labels import Labelled
+from dradriver.kube.resources import PLURALS
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+UNREAD: Final = Labelled(
+    Counter,
+    "gpu_topology_unread_objects_total",
+    "Objects that could not be read whole, each time that they came, by how much of them is kept: part or nothing.",
+    resource=PLURALS,
+    kept=("part", "nothing"),
+)
 _MOST_LINES: Final = 16  # in the log, of one kind in a minute; one namespace can have thousands of such objects
 _MINUTE_S: Final = 60.0
 
@@ -79,7 +89,7 @@ class Isolated(Generic[T]):
             return None
 
     def _tell(self, data: msgspec.Raw, why: str, *, kept: str) -> None:
-        metrics.UNREAD.labels(self._plural, kept).inc()
+        UNREAD.labels(self._plural, kept).inc()
         found = identity(data)
         now = time.monotonic()
         if now - self._minute >= _MINUTE_S:

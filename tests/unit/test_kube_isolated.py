@@ -13,7 +13,7 @@ import pytest
 from dradriver.api.objects import Metadata, Pod
 from dradriver.controller import records
 from dradriver.controller.records import ClaimRecord
-from dradriver.kube import metrics
+from dradriver.kube import isolated
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import Unreadable
 from dradriver.kube.isolated import Unread
@@ -88,7 +88,7 @@ async def test_what_an_odd_claim_holds_is_known(odd: dict[str, Any], *, watch_li
 
 async def test_what_cannot_be_read_at_all_is_counted_and_told() -> None:
     told: list[Unread] = []
-    nothing, part = (metrics.UNREAD.labels("resourceclaims", kept)._value for kept in ("nothing", "part"))
+    nothing, part = (isolated.UNREAD.labels("resourceclaims", kept)._value for kept in ("nothing", "part"))
     before = nothing.get(), part.get()
 
     def read(data: msgspec.Raw) -> ClaimRecord | None:
