@@ -72,11 +72,10 @@ class Audit:
             met = new is None and known is not None and is_set(key) and not (known.ours or known.devices)
             if new != known and not (met or picture.claim_is_ahead(key)):
                 self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, new)))
-        ours = [key for key, pod in pods.items() if isinstance(pod, Pod)]
-        async for key in _in_slices(_both(ours, picture.pods)):
+        async for key in _in_slices(_both(pods, picture.pods)):
             pod, known_pod = pods.get(key), picture.pods.get(key)
             new_pod = pod if isinstance(pod, Pod) else None  # what others' take is counted by node
-            if new_pod != known_pod and not picture.pod_is_ahead(key):
+            if new_pod is not known_pod and new_pod != known_pod and not picture.pod_is_ahead(key):
                 self._differs("pods", key, partial(picture.pod_changed, self._change(key, None, new_pod)))
         async for key in _in_slices(_both(nodes, (("", name) for name in picture.nodes.names()))):
             if not picture.nodes.is_as(key[1], nodes.get(key)):
@@ -162,8 +161,8 @@ class Audit:
                 logger.exception("%s of %s: an error in this program", book, "/".join(key))
 
 
-def _both(*keys: Iterable[K]) -> list[K]:
-    return list(dict.fromkeys(key for some in keys for key in some))
+def _both(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
+    return [*first, *dict.fromkeys(key for some in others for key in some if key not in first)]
 
 
 async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:

@@ -97,12 +97,12 @@ def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
         PartlyRead: Not all of it can be read: what it was given may be known all the same.
         BadJson: It is no claim.
     """
+    return codec.decode_part(data, Claim, functools.partial(_kept, ledger=ledger))
 
-    def keep(claim: Claim) -> ClaimRecord | None:
-        record = claim_record(claim, ledger)
-        return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
-    return codec.decode_part(data, Claim, keep)
+def _kept(claim: Claim, ledger: Ledger) -> ClaimRecord | None:
+    record = claim_record(claim, ledger)
+    return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
 def read_node(data: msgspec.Raw) -> Node:

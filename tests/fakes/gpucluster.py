@@ -20,6 +20,7 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
@@ -172,7 +173,8 @@ class GpuCluster:
                     continue
                 metadata = (after or before or {})["metadata"]
                 key = metadata.get("namespace", ""), metadata["name"]
-                old, new = (None if obj is None else source.read(_raw(obj)) for obj in (before, after))
+                read = Isolated(source.resource.plural, source.read)
+                old, new = (None if obj is None else read(_raw(obj)) for obj in (before, after))
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
 
@@ -185,9 +187,10 @@ class GpuCluster:
         shown = []
         for source in self.sources:
             found: dict[tuple[str, str], Any] = {}
+            read = Isolated(source.resource.plural, source.read)
             for key, obj in _where(self.store, source.resource).objects.items():
                 if source.fields in (None, f"spec.driver={obj.get('spec', {}).get('driver')}"):
-                    found[key] = source.read(_raw(obj))
+                    found[key] = read(_raw(obj))
             shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
         return shown
 
