@@ -321,9 +321,10 @@ class Client:
                 async with response:
                     answer = await response.read()
             except (aiohttp.ClientError, OSError) as error:
-                absent = isinstance(error, aiohttp.ClientConnectorError)
                 raise Unreachable(
-                    f"{method} {path}: {cause(error)}", timed_out=_timed_out(error), absent=absent
+                    f"{method} {path}: {cause(error)}",
+                    timed_out=_timed_out(error),
+                    absent=not isinstance(error, TimeoutError),
                 ) from error
             if response.status == 401 and (newer := self._config.bearer()) != token:
                 token = newer

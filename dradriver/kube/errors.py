@@ -22,7 +22,8 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
 
     Attributes:
         timed_out: Whether it took the request and did not answer in time: somebody's webhook may hold it up.
-        absent: Whether nobody took the connection: asking again is no burden to anybody.
+        absent: Whether nobody was there to answer: no connection was taken, or it was closed, as a load balancer does
+            without a server behind it. Asking again is no burden to anybody.
     """
 
     reason = "ApiServerUnreachable"

@@ -33,7 +33,7 @@ FILL_SILENCE_S: Final = 10.0  # initial events come without a pause; LIST is the
 WATCH_S: Final = (300, 600)  # asked of the server, at random, so that not all watches end at once
 FIRST_WAIT_S: Final = 0.8
 LONGEST_WAIT_S: Final = 30.0
-LONGEST_ABSENCE_S: Final = 4.0  # where nobody takes the connection: all wait for the server's return, and burden nobody
+LONGEST_ABSENCE_S: Final = 4.0  # where nobody is there to answer: its return is waited for, and asking burdens nobody
 LONGEST_RETRY_AFTER_S: Final = 300.0
 EOF_WAIT_S: Final = 0.1  # a server that ends every stream at once must not cause a hot loop
 SHORT_S: Final = 1.0  # a stream that ends sooner counts as a failure, however clean its end
@@ -95,7 +95,7 @@ class Reflector(Generic[T]):
         self._turn: asyncio.Timeout | None = None
         self._unknown_types: set[str] = set()
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
-        self._failures = self._absences = 0  # in a row: of a server, and of anybody who would take a connection
+        self._failures = self._absences = 0  # in a row: of a server, and without one
         self._sent_back = False  # whether the last turn ended with the server's wish that everything be read anew
         self._content = Store(resource.plural, read, on_change, on_unread)
         self.store = self._content.objects
