@@ -147,8 +147,9 @@ class Reflector(Generic[T]):
             self._sent_back = False
             await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
             return reason
-        gone = isinstance(error, ApiError) and error.gone
-        if gone or (isinstance(error, ApiError) and error.status in NOT_FROM_THIS_VERSION):
+        refusal = error if isinstance(error, ApiError) else None
+        gone = refusal is not None and refusal.gone
+        if refusal is not None and (gone or refusal.status in NOT_FROM_THIS_VERSION):
             self._version = ""
         if self._outdated:
             reason = "expired" if gone else "error"

@@ -78,9 +78,10 @@ def kinds() -> list[Kind]:
         ("gputopo", PODS, Pod),
         ("whole", RESOURCE_CLAIM_TEMPLATES, records.read_template),
     ]
-    return every + [
+    every += [
         Kind(f"{resource.plural}, {who}", resource, read, corpora[resource.plural]) for who, resource, read in more
     ]
+    return list({kind.name: kind for kind in every}.values())  # the add-on's two drivers' slices have one reader
 
 
 _OTHERWISE: Final = (RESOURCE_CLAIMS, RESOURCE_SLICES)
