@@ -15,6 +15,7 @@ inventory   all GPUs as the allocator sees them
 holds       who holds which device
 templates   all templates, and the specs of those that waiting pods name
 tenants     which nodes a namespace has parts on that no other may have beside it
+versions    which of two states of an object is the newer one
 theirs      another driver's devices as GPUs by identity
 
 What is done:
@@ -34,6 +35,8 @@ pace        how many promises may wait for a scheduler
 reasons     why pods wait, written on them
 tabulating  tables of new kinds of machines, made in another process
 background  work that goes on for ever beside all that
+audit       whether the books are what the reflectors show
+unread      claims that cannot be read whole, and the Event that says so
 collecting  claims of ours that nothing else removes
 statics     templates of the claims of pods that the scheduler alone places
 rounds      objects that want work: namespaces side by side, pauses after failures

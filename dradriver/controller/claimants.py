@@ -42,6 +42,30 @@ class Claimants:
             del self._owners[claim]
         return False
 
+    def has(self, claim: Key, pod: Key) -> bool:
+        """Return whether a pod counts as one of a claim's."""
+        return pod in self._members.get(claim, ()) if is_set(claim) else self._owners.get(claim) == pod
+
+    def every(self) -> list[tuple[Key, Key]]:
+        """Return all claims with their pods."""
+        return [*self._owners.items(), *((claim, pod) for claim, pods in self._members.items() for pod in pods)]
+
+    def led(self) -> tuple[Key, ...]:
+        """Return the sets of which it is known who leads."""
+        return tuple(self._leads)
+
+    def misled(self, claim: Key) -> bool:
+        """Return whether another leads a set than should."""
+        known = self._leads.get(claim)
+        if known is None:
+            return False
+        found = _first((self._pods[key] for key in self.of(claim) if key in self._pods), _may_lead)
+        return found is None or (found.metadata.namespace, found.metadata.name) != known
+
+    def forget_lead(self, claim: Key) -> None:
+        """Find out anew who leads a set."""
+        self._leads.pop(claim, None)
+
     def of(self, claim: Key) -> Collection[Key]:
         """Return the pods of a claim, those that have ended included."""
         if is_set(claim):

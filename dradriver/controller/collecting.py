@@ -14,6 +14,7 @@ from dradriver.controller.limiter import Limiter, of_server
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client
+from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,8 @@ class Collector:
         try:
             found = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
             claim = claim_record(found, self._picture.ledger)
+        except Unreadable as error:  # what is there holds nothing that is known
+            logger.warning("claim %s/%s cannot be read: %s", *key, error)
         except ApiError as error:
             if not error.not_found:
                 raise

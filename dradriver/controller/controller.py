@@ -12,7 +12,8 @@ import msgspec
 
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
-from dradriver.controller import pods, records
+from dradriver.controller import pods, records, unread
+from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
@@ -89,17 +90,19 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        record_unread: unread.Record | None = None,
         ledger: Ledger = OURS,
         tabulator: Tabulator | None = None,
     ) -> None:
-        """Make a controller that knows nothing yet; see ``Worker`` for the rest.
+        """Make a controller that knows nothing yet.
 
         Args:
-            client: The API server.
+            client: The API server; see ``Worker``, also for what is not named here.
             promise_s: See there.
             unschedulable_s: See there.
             grace_s: See there.
             record: See there.
+            record_unread: Writes an Event about a claim that cannot be read whole.
             ledger: Whose devices are handed out.
             tabulator: Makes tables beside the loop; without one they are made in it.
         """
@@ -110,6 +113,7 @@ class Controller:
         self._tabulator = tabulator
         if tabulator is not None:
             self.worker.picture.make_tables(tabulator)
+        self._unread = unread.UnreadClaims(record_unread)
         self._reflectors = {
             source: Reflector[Any](
                 client,
@@ -117,9 +121,13 @@ class Controller:
                 source.read,
                 field_selector=source.fields,
                 on_change=functools.partial(self._changed, source),
+                on_unread=self._unread.tell if source.resource is RESOURCE_CLAIMS else None,
             )
             for source in sources(ledger)
         }
+        self.audit = Audit(
+            self.worker.picture, [(source.resource, one.store) for source, one in self._reflectors.items()]
+        )
         self.statics = Statics(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -143,12 +151,15 @@ class Controller:
                 tasks.create_task(reflector.run())
             if self._tabulator is not None:
                 tasks.create_task(always(self._tabulator.run))
+            await self.synced()
+            tasks.create_task(always(self.audit.run))
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(always(self._unread.run))
             tasks.create_task(self.statics.run())
             tasks.create_task(self.worker.run())
 

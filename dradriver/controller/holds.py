@@ -36,6 +36,27 @@ class Holds:
             device for device in before.keys() | devices.keys() if before.get(device, "") != devices.get(device, "")
         }
 
+    def forget(self, claim: Key) -> set[Device]:
+        """Forget a claim wherever it stands, rightly or not. Returns the devices where it stood."""
+        found = {device for device, holders in self._holders.items() if claim in holders}
+        for device in found:
+            del self._holders[device][claim]
+            if not self._holders[device]:
+                del self._holders[device]
+        return found | self._devices.pop(claim, {}).keys()
+
+    def sound(self, claim: Key) -> bool:
+        """Return whether a claim stands with each device that it holds."""
+        return all(self._holders.get(d, {}).get(claim, ...) == a for d, a in self._devices.get(claim, {}).items())
+
+    def claims(self) -> tuple[Key, ...]:
+        """Return all claims that hold anything."""
+        return tuple(self._devices)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return all devices that anything is held of."""
+        return tuple(self._holders)
+
     def of(self, claim: Key) -> Mapping[Device, Taken]:
         """Return what a claim holds."""
         return self._devices.get(claim, {})

@@ -138,6 +138,33 @@ class Inventory:
                 self._nodes.helped(pool)
         return news
 
+    def hold_anew(self, claim: Key, devices: Mapping[Device, Taken]) -> None:
+        """Record all that a claim holds, whatever was recorded of it."""
+        self._dirty |= {pool for pool, _ in self.holds.forget(claim)}
+        self.hold(claim, devices)
+
+    def slices(self) -> dict[str, SliceRecord]:
+        """Return the slices that were taken in, by name."""
+        return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
+
+    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
+        """Return a pool's slice of that name as it was taken in."""
+        return self._slices.get(pool, {}).get(name)
+
+    def pools(self) -> tuple[str, ...]:
+        """Return the nodes whose pools are complete."""
+        return tuple(self._pools)
+
+    def is_counted_right(self, name: str) -> bool:
+        """Return whether as many GPUs of a node count as free as nobody holds; True while it is to be counted anew."""
+        pool, row = self._pools.get(name), self._nodes.find(name)
+        if pool is None or row is None or name in self._dirty:
+            return True
+        free = [
+            one for one, _ in pool.devices.values() if self.usable((name, one), None) and not self.holders((name, one))
+        ]
+        return int(self._free[row]) == len(free)
+
     @contextlib.contextmanager
     def without(self, claim: Key) -> Iterator[None]:
         """Count what a claim holds as free inside the block, to see where its pod could go instead.

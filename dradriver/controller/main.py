@@ -40,7 +40,7 @@ async def serve(args: Options) -> None:
         ConfigError: The API server's address or credentials cannot be read.
     """
     from dradriver.api.ledger import LEDGERS
-    from dradriver.controller import policies, reasons
+    from dradriver.controller import policies, reasons, unread
     from dradriver.controller.controller import Controller
     from dradriver.controller.tabulating import Tabulator
     from dradriver.kube import config, memory
@@ -55,6 +55,7 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
+            record_unread=unread.recorder(client, instance=args.identity),
             ledger=LEDGERS[args.ledger],
             tabulator=Tabulator(),
         )

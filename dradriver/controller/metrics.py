@@ -32,3 +32,9 @@ WITHDRAWALS: Final = Labelled(
     "Claims that were taken back before the scheduler gave them GPUs, by cause.",
     cause=[cause.value for cause in Cause],
 )
+DIFFERENCES: Final = Labelled(
+    Counter,
+    "gpu_topology_audit_differences_total",
+    "Entries of the controller's books that were not what the API server shows, and were put right: an error in it.",
+    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "usage", "free"),
+)

@@ -27,6 +27,7 @@ from dradriver.controller.tabulating import Tabulator
 from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
+from dradriver.controller.versions import is_truth, older, outdated
 from dradriver.kube.reflector import Change
 
 _ENDED: Final = 4096  # claims that go within the half minute that an answer may take
@@ -48,6 +49,7 @@ class Picture:
         claimants: The pods of each claim.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
+        taking: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
         version: Grows with every change that a decision may depend on.
@@ -71,12 +73,13 @@ class Picture:
         self._theirs: Theirs | None = None
         self.weights = Weights()
         self.assumed_claims: dict[Key, float] = {}
-        self._assumed_pods: set[Key] = set()
+        self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
+        self._assumed_pods: dict[Key, float] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self.claimants = Claimants(self.pods)
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
-        self._taking = Taking(
+        self.taking = Taking(
             self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claimants=self.claimants
         )
         self.neighbours = Neighbours(self.nodes, self.pods, self._node_of)
@@ -97,9 +100,10 @@ class Picture:
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
             known = self.pods[key]
-            if ours is not None and ours.metadata.uid == known.metadata.uid and _older(ours, known):
+            before = ours is not None and ours.metadata.uid == known.metadata.uid and older(ours, known)
+            if before and not is_truth(change, self._assumed_pods[key]):
                 return  # from before our own write
-            self._assumed_pods.discard(key)
+            del self._assumed_pods[key]
         if ours is not None or key in self.pods:
             self._set_pod(key, ours)
         self._tell()
@@ -115,12 +119,16 @@ class Picture:
         if key in self.assumed_claims:
             known = self.claims[key].uid
             seen = new if new is not None else change.old
-            if seen is None or seen.uid != known:
+            if (seen is None or seen.uid != known) and not is_truth(change, self.assumed_claims[key]):
                 return  # the end of an earlier claim of that name
             del self.assumed_claims[key]
         before = self.claims.get(key)
-        if new is not None and before is not None and _outdated(new, before):
+        late = new is not None and before is not None and outdated(new, before)
+        if late and not is_truth(change, self._answered.get(key)):
             return  # the server told us more already
+        self._answered.pop(key, None)
+        if new is not None:
+            self._ended.pop(new.uid, None)  # or it would be there again, after the server's store was put back
         self._set_claim(key, new)
         self._tell()
 
@@ -212,11 +220,11 @@ class Picture:
 
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
-        self._taking.joins(pod, node)
+        self.taking.joins(pod, node)
 
     def joined(self, pod: Key) -> None:
         """Count a pod that came to a set, or did not."""
-        self._taking.joined(pod)
+        self.taking.joined(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
@@ -227,7 +235,11 @@ class Picture:
             self._rehold(claim.key)
             return
         if known is not None and known.uid == claim.uid:
-            self._set_claim(claim.key, known if _outdated(claim, known) else claim)
+            if outdated(claim, known):
+                claim = known
+            elif claim.metadata.resource_version != known.metadata.resource_version:
+                self._answered[claim.key] = asyncio.get_running_loop().time()
+            self._set_claim(claim.key, claim)
             return
         self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
         self._set_claim(claim.key, claim)
@@ -238,6 +250,7 @@ class Picture:
         known = self.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             return
+        self._answered[claim.key] = asyncio.get_running_loop().time()
         metadata = msgspec.structs.replace(known.metadata, deletion_timestamp="now")
         self._set_claim(claim.key, msgspec.structs.replace(known, metadata=metadata))
         self._tell()
@@ -255,7 +268,7 @@ class Picture:
         """
         key = pod.metadata.namespace, pod.metadata.name
         if self.pods.get(key) is was:
-            self._assumed_pods.add(key)
+            self._assumed_pods[key] = asyncio.get_running_loop().time()
             self._set_pod(key, pod)
 
     # What decisions ask.
@@ -297,12 +310,34 @@ class Picture:
                 return True
         return False
 
+    # What the audit asks.
+
+    def claim_is_ahead(self, key: Key) -> bool:
+        """Return whether an answer to us told more of a claim than its reflector has shown."""
+        return key in self.assumed_claims or key in self._answered
+
+    def pod_is_ahead(self, key: Key) -> bool:
+        """Return the same of a pod."""
+        return key in self._assumed_pods
+
+    def slices(self) -> dict[str, SliceRecord]:
+        """Return the slices that were taken in, by name."""
+        return (self._theirs or self.inventory).slices()
+
+    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
+        """Return a pool's slice of that name as it was taken in."""
+        return (self._theirs or self.inventory).slice_of(pool, name)
+
+    def intended(self) -> Collection[Key]:
+        """Return the claims that are about to be created."""
+        return tuple(self._intended)
+
     def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
         """Return the node that a pod takes something from, and what; None for nothing."""
-        return self._taking.by(pod)
+        return self.taking.by(pod)
 
     def _node_of(self, pod: Key) -> str | None:
-        taken = self._taking.by(pod)
+        taken = self.taking.by(pod)
         return None if taken is None else taken[0]
 
     # How it is kept.
@@ -322,7 +357,7 @@ class Picture:
             self._rehold(claim, ())
             if is_set(claim) and (leads if known is None else known.devices is None and _owned(known, old)):
                 self._touch_pods_of(claim)  # others may be waiting for this one
-        self._taking.recount(key)
+        self.taking.recount(key)
         self._touch(key)
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
@@ -354,11 +389,11 @@ class Picture:
 
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
-        self.inventory.hold(key, self._held(key))
+        self.inventory.hold(key, self.held(key))
         for pod in self.claimants.of(key) if pods is None else pods:
-            self._taking.recount(pod)
+            self.taking.recount(pod)
 
-    def _held(self, key: Key) -> Mapping[Device, Taken]:
+    def held(self, key: Key) -> Mapping[Device, Taken]:
         """Return what a claim was given, else what it is pinned to, as long as it is there.
 
         A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
@@ -387,15 +422,3 @@ class Picture:
 
 def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:
     return pod is not None and claim.owned_by(pod.metadata.uid)
-
-
-def _outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
-    """Return whether a state of a claim is from before another, or is the one that we have deleted since."""
-    same = one.metadata.resource_version == other.metadata.resource_version
-    return one.uid == other.uid and (_older(one, other) or (same and other.deleting and not one.deleting))
-
-
-def _older(one: Pod | ClaimRecord, other: Pod | ClaimRecord) -> bool:
-    """Return whether a state of an object is from before another; versions are numbers (KEP-5504)."""
-    a, b = one.metadata.resource_version, other.metadata.resource_version
-    return a.isdecimal() and b.isdecimal() and int(a) < int(b)

@@ -94,9 +94,13 @@ def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
     """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
 
     Raises:
+        PartlyRead: Not all of it can be read: what it was given may be known all the same.
         BadJson: It is no claim.
     """
-    claim: Claim = codec.decode(data, Claim)
+    return codec.decode_part(data, Claim, functools.partial(_kept, ledger=ledger))
+
+
+def _kept(claim: Claim, ledger: Ledger) -> ClaimRecord | None:
     record = claim_record(claim, ledger)
     return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 

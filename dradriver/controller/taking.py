@@ -45,15 +45,19 @@ class Taking:
         self._joining.pop(pod, None)
         self.recount(pod)
 
-    def recount(self, key: Key) -> None:
-        """Count what a pod takes: from its node, or from the one that it is promised to."""
+    def pods(self) -> tuple[Key, ...]:
+        """Return the pods that take anything."""
+        return tuple(self._taken)
+
+    def recount(self, key: Key) -> bool:
+        """Count what a pod takes: from its node, or from the one that it is promised to. Returns whether it is news."""
         pod = self._pods.get(key)
         node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised(pod)
         before, after = self._taken.get(key), None
         if pod is not None and node:
             after = node, request_of(pod)
         if before == after:
-            return
+            return False
         if before is not None:
             self._nodes.give(*before)
         if after is None:
@@ -61,6 +65,7 @@ class Taking:
         else:
             self._nodes.take(*after)
             self._taken[key] = after
+        return True
 
     def _promised(self, pod: Pod) -> str:
         key = claim_key(pod)

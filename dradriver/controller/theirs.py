@@ -85,6 +85,16 @@ class Theirs:
                 del self._pools[name]
         return changes
 
+    def slices(self) -> dict[str, SliceRecord]:
+        """Return the slices of both drivers that were taken in, by name."""
+        kinds = (kind for pool in self._pools.values() for kind in (pool.machine, pool.devices))
+        return {name: piece for kind in kinds for name, piece in kind.items()}
+
+    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
+        """Return a pool's slice of that name, whichever driver's, as it was taken in."""
+        found = self._pools.get(pool)
+        return None if found is None else found.machine.get(name) or found.devices.get(name)
+
     def users(self, pool: str) -> list[Key]:
         """Return the claims that were given devices of a pool."""
         return sorted(self._users.get(pool, ()))

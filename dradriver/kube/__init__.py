@@ -4,6 +4,7 @@ client      one method a verb
 http        aiohttp, without the system's certificates
 resources   the kinds of objects and their paths
 codec       JSON into dicts and structs
+isolated    objects read one by one, so that an odd one stops no other
 lines       the lines of a streamed answer
 errors      what the API server refused, or that it gave no answer
 config      where the API server is: a kubeconfig, or the pod's service account

@@ -14,9 +14,9 @@ import msgspec
 import yarl
 
 from dradriver.api.jsonpatch import Patch
-from dradriver.kube import codec
+from dradriver.kube import codec, isolated
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.errors import ApiError, Unreachable, from_status
+from dradriver.kube.errors import ApiError, Unreachable, Unreadable, from_status
 from dradriver.kube.http import aiohttp
 from dradriver.kube.lines import Lines, cause
 from dradriver.kube.resources import Resource
@@ -65,8 +65,9 @@ class Client:
     """An API server, spoken to over kept-alive connections; an async context manager.
 
     Nothing is retried here but a request whose token was replaced while it was under way. Every method may raise
-    ``ApiError`` when the server refuses, ``Unreachable`` when it gives no answer within ``timeout_s`` and
-    ``ConfigError`` when the token's file cannot be read.
+    ``ApiError`` when the server refuses (``Unreadable`` when its answer is an object that cannot be read),
+    ``Unreachable`` when it gives no answer within ``timeout_s`` and ``ConfigError`` when the token's file cannot be
+    read.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float = 30) -> None:
@@ -111,12 +112,13 @@ class Client:
     ) -> tuple[builtins.list[T], str]:
         """Return what is read of all objects of a kind, and the resource version that they are of.
 
+        One that cannot be read is left out (``Isolated``).
         The list is read in pages. One of more than ``PAGE_BYTES`` is left unread and asked for with fewer objects. When
         the server forgets the list's version between two pages (410), the whole list is read at once instead.
         """
         params = selection(label_selector, field_selector)
         path = resource.path(namespace)
-        read = codec.reader(type)
+        read = isolated.Isolated(resource.plural, type)
         items: builtins.list[T] = []
         token = ""
         limit = PAGE
@@ -133,11 +135,8 @@ class Client:
                     raise
                 items.clear()
                 body = await self._request("GET", path, params=params)
-            page = _decode(body, _Page)
-            try:
-                items += [item for raw in page.items or () if (item := read(raw)) is not None]
-            except codec.BadJson as error:
-                raise _unusable(error) from error
+            page = _page(body)
+            items += [item for raw in page.items or () if (item := read(raw)) is not None]
             token = page.metadata.continue_
             if not token:
                 return items, page.metadata.resource_version
@@ -322,7 +321,11 @@ class Client:
                 async with response:
                     answer = await response.read()
             except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(f"{method} {path}: {cause(error)}", timed_out=_timed_out(error)) from error
+                raise Unreachable(
+                    f"{method} {path}: {cause(error)}",
+                    timed_out=_timed_out(error),
+                    absent=not isinstance(error, TimeoutError),
+                ) from error
             if response.status == 401 and (newer := self._config.bearer()) != token:
                 token = newer
                 continue
@@ -345,12 +348,19 @@ def selection(label_selector: str | None, field_selector: str | None) -> dict[st
     return {key: value for key, value in wanted.items() if value}
 
 
+def _page(body: bytes) -> _Page:
+    try:
+        page: _Page = codec.decode(body, _Page)
+    except codec.BadJson as error:
+        raise Unreachable(f"the API server's answer is not what it should be: {error}") from error
+    return page
+
+
 def _decode(data: bytes, type: type[T]) -> T:
     try:
         return cast("T", codec.decode(data, type))
     except codec.BadJson as error:
-        raise _unusable(error) from error
-
-
-def _unusable(error: codec.BadJson) -> Unreachable:
-    return Unreachable(f"the API server's answer is not what it should be: {error}")
+        text = f"the API server's answer is not what it should be: {error}"
+        if isolated.identity(msgspec.Raw(data)).name:
+            raise Unreadable(200, "Unreadable", text) from error
+        raise Unreachable(text) from error

@@ -1,11 +1,18 @@
-"""JSON of the API server into dicts and structs."""
+"""JSON of the API server into dicts and structs.
+
+What the server passes on is not always what a strict reader takes: Go writes ``null`` for an empty list, and what a
+tenant wrote into another driver's parameters comes back byte by byte, escapes that are half a letter included.
+"""
 
 from __future__ import annotations
 
 import builtins
 import functools
+import re
 import sys
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -18,21 +25,84 @@ Reading: TypeAlias = type[T] | Callable[[msgspec.Raw], T | None]
 A function must not keep the JSON itself: it is a view of all that came with it."""
 
 DEEPEST: Final = 20_000  # levels of nesting; Go's encoding/json, and so the API server, refuses more than 10,000
+_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MOST_SAID: Final = 4  # places that an error names
+_REPLACEMENT: Final = rb"\ufffd"
+_HALF: Final = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[89a-fA-F][0-9a-fA-F]{2})")
+_ESCAPE_BYTES: Final = 6  # of \uXXXX
 
 
 class BadJson(ValueError):  # noqa: N818 - says what it is
-    """Not JSON, or not of the type that was expected."""
+    """Not JSON, or not of the type that was expected.
+
+    Attributes:
+        rest: The struct that was expected, in which what cannot be read counts as left out; None where no more is known
+            than that.
+    """
+
+    def __init__(self, message: str, rest: Any = None) -> None:
+        super().__init__(message)
+        self.rest = rest
+
+
+class PartlyRead(BadJson):
+    """A reading function could read an object in part only.
+
+    Attributes:
+        kept: What is kept of the object all the same.
+    """
+
+    def __init__(self, message: str, kept: Any) -> None:
+        super().__init__(message)
+        self.kept = kept
 
 
 def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what msgspec calls it
-    """Return the decoded JSON as an object of the given type, however deeply nested.
+    """Return the decoded JSON as an object of the given type, whatever its author wrote where nobody looks.
 
     A ResourceClaim's opaque parameters hold any JSON of 10 KiB, so their author can nest it deeper than Python's
-    recursion limit. Without the second try one such claim would end every list and watch of claims.
+    recursion limit, and write half a surrogate pair, which Go reads as U+FFFD. Null where the type has something else
+    is as if it were left out. None of that would be forgiven without a second try: one such claim would end every list
+    and watch of claims.
 
     Raises:
         BadJson: No JSON, or not of that type.
     """
+    try:
+        return _decoder(type).decode(data)
+    except _REFUSED:
+        lost: list[str] = []
+        found = _leniently(_sound(bytes(data)), type, "", lost)
+    if lost:
+        more = f", and {len(lost) - _MOST_SAID} more" if len(lost) > _MOST_SAID else ""
+        raise BadJson("; ".join(lost[:_MOST_SAID]) + more, found)
+    return found
+
+
+def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) -> T:  # noqa: A002
+    """Return what ``keep`` makes of an object that is decoded as ``decode`` does.
+
+    Raises:
+        PartlyRead: Of an object that could be read in part; with what ``keep`` makes of that.
+        BadJson: No JSON, or without what the type must have.
+    """
+    try:
+        found = decode(data, type)
+    except BadJson as error:
+        if error.rest is None:
+            raise
+        raise PartlyRead(str(error), keep(error.rest)) from error
+    return keep(found)
+
+
+def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
+    """Return a reading as a function."""
+    if not isinstance(reading, builtins.type):
+        return reading
+    return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
+
+
+def _strict(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002
     decoder = _decoder(type)
     try:
         try:
@@ -44,15 +114,93 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
                 return decoder.decode(data)
             finally:
                 sys.setrecursionlimit(limit)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _REFUSED as error:
         raise BadJson(str(error)) from error
 
 
-def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
-    """Return a reading as a function."""
-    if not isinstance(reading, builtins.type):
-        return reading
-    return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
+def _sound(text: bytes) -> bytes:
+    """Return JSON with U+FFFD where a string has half a surrogate pair or bytes that are no UTF-8, as Go reads it."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode(errors="replace").encode()
+    return _HALF.sub(_whole, text)
+
+
+def _whole(found: re.Match[bytes]) -> bytes:
+    text, start = found.string, found.start()
+    before = start
+    while before and text[before - 1] == ord("\\"):
+        before -= 1
+    pair = len(found[0]) > _ESCAPE_BYTES
+    if (start - before) % 2:  # the backslash itself is escaped: a text about escapes, and behind it perhaps half a pair
+        return found[0][:_ESCAPE_BYTES] + (_REPLACEMENT if pair else b"")
+    return found[0] if pair else _REPLACEMENT
+
+
+def _leniently(data: bytes | msgspec.Raw, type: Any, where: str, lost: list[str]) -> Any:  # noqa: A002
+    """Return what can be read of a value; the places of what cannot are added to ``lost``.
+
+    Raises:
+        BadJson: Nothing can.
+    """
+    try:
+        return _strict(data, type)
+    except BadJson:
+        type = _something(type)  # noqa: A001
+        if isinstance(type, builtins.type) and issubclass(type, msgspec.Struct):
+            return _struct(data, type, where, lost)
+        if typing.get_origin(type) is list:
+            return _list(data, typing.get_args(type)[0], where, lost)
+        if _is_null(data) and typing.get_origin(type) is dict:
+            return {}
+        raise
+
+
+def _struct(data: bytes | msgspec.Raw, type: builtins.type[msgspec.Struct], where: str, lost: list[str]) -> Any:  # noqa: A002
+    members: Mapping[str, msgspec.Raw] = {} if _is_null(data) else _strict(data, dict[str, msgspec.Raw])
+    found: dict[str, Any] = {}
+    for field in _fields(type):
+        member = members.get(field.encode_name)
+        if member is None or _is_null(member):
+            continue
+        place = f"{where}.{field.encode_name}" if where else field.encode_name
+        try:
+            found[field.name] = _leniently(member, field.type, place, lost)
+        except BadJson as error:
+            lost.append(f"{place}: {error}")
+    try:
+        return type(**found)
+    except TypeError as error:
+        raise BadJson("; ".join([*lost[:_MOST_SAID], str(error)])) from None
+
+
+def _list(data: bytes | msgspec.Raw, element: Any, where: str, lost: list[str]) -> list[Any]:
+    found = []
+    for number, one in enumerate(() if _is_null(data) else _strict(data, list[msgspec.Raw])):
+        place = f"{where}[{number}]"
+        try:
+            found.append(_leniently(one, element, place, lost))
+        except BadJson as error:
+            lost.append(f"{place}: {error}")
+    return found
+
+
+def _something(type: Any) -> Any:  # noqa: A002
+    """Return what a type is beside None."""
+    if typing.get_origin(type) in (typing.Union, types.UnionType):
+        others = [one for one in typing.get_args(type) if one is not types.NoneType]
+        return others[0] if len(others) == 1 else type
+    return type
+
+
+def _is_null(data: bytes | msgspec.Raw) -> bool:
+    return len(memoryview(data)) == len(b"null") and bytes(data) == b"null"
+
+
+@functools.lru_cache(maxsize=128)
+def _fields(type: builtins.type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:  # noqa: A002
+    return msgspec.structs.fields(type)
 
 
 @functools.lru_cache(maxsize=128)

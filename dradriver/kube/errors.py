@@ -22,13 +22,16 @@ class Unreachable(DriverError):  # noqa: N818 - a state of the world, as callers
 
     Attributes:
         timed_out: Whether it took the request and did not answer in time: somebody's webhook may hold it up.
+        absent: Whether nobody was there to answer: no connection was taken, or it was closed, as a load balancer does
+            without a server behind it. Asking again is no burden to anybody.
     """
 
     reason = "ApiServerUnreachable"
 
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+    def __init__(self, message: str, *, timed_out: bool = False, absent: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
+        self.absent = absent
 
 
 class Silent(Unreachable):
@@ -104,6 +107,12 @@ class ApiError(DriverError):
         return isinstance(causes, list) and any(
             isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
         )
+
+
+class Unreadable(ApiError):  # noqa: N818 - what the object is
+    """The answer is an object that cannot be read: that says something about it, and nothing about the server."""
+
+    reason = "Unreadable"
 
 
 class _Status(msgspec.Struct):

@@ -6,29 +6,32 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from dradriver.kube import resources
 from dradriver.kube.labels import Labelled
-
-_KINDS = [value for value in vars(resources).values() if isinstance(value, resources.Resource)]
-_PLURALS: Final = sorted(kind.plural for kind in _KINDS)
+from dradriver.kube.resources import PLURALS
 
 LISTS: Final = Labelled(
-    Counter, "gpu_topology_reflector_lists_total", "LIST requests that a reflector made.", resource=_PLURALS
+    Counter, "gpu_topology_reflector_lists_total", "LIST requests that a reflector made.", resource=PLURALS
 )
 WATCHES: Final = Labelled(
-    Counter, "gpu_topology_reflector_watches_total", "WATCH requests that a reflector made.", resource=_PLURALS
+    Counter, "gpu_topology_reflector_watches_total", "WATCH requests that a reflector made.", resource=PLURALS
 )
 RELISTS: Final = Labelled(
     Counter,
     "gpu_topology_reflector_relists_total",
     "Times that a reflector began to read everything, and why.",
-    resource=_PLURALS,
+    resource=PLURALS,
     reason=("start", "expired", "error", "refresh"),
 )
 LAST_HEARD: Final = Labelled(
     Gauge,
     "gpu_topology_reflector_last_event_timestamp_seconds",
     "When a list, an event or a bookmark last came; time() minus this is the age.",
-    resource=_PLURALS,
+    resource=PLURALS,
 )
-OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a reflector's store.", resource=_PLURALS)
+OBJECTS: Final = Labelled(Gauge, "gpu_topology_reflector_objects", "Objects in a reflector's store.", resource=PLURALS)
+FAILED_HANDLERS: Final = Labelled(
+    Counter,
+    "gpu_topology_reflector_failed_handlers_total",
+    "Changes that an error in this program kept from being taken in; the controller's audit makes up for them.",
+    resource=PLURALS,
+)

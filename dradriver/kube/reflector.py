@@ -19,6 +19,7 @@ from dradriver.errors import DriverError
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import Client, selection
 from dradriver.kube.errors import ApiError, Silent, Unreachable, from_status
+from dradriver.kube.isolated import Unread
 from dradriver.kube.resources import Resource
 from dradriver.kube.store import Change, HasMetadata, Key, Store, key_of
 
@@ -32,6 +33,7 @@ FILL_SILENCE_S: Final = 10.0  # initial events come without a pause; LIST is the
 WATCH_S: Final = (300, 600)  # asked of the server, at random, so that not all watches end at once
 FIRST_WAIT_S: Final = 0.8
 LONGEST_WAIT_S: Final = 30.0
+LONGEST_ABSENCE_S: Final = 4.0  # where nobody is there to answer: its return is waited for, and asking burdens nobody
 LONGEST_RETRY_AFTER_S: Final = 300.0
 EOF_WAIT_S: Final = 0.1  # a server that ends every stream at once must not cause a hot loop
 SHORT_S: Final = 1.0  # a stream that ends sooner counts as a failure, however clean its end
@@ -62,6 +64,7 @@ class Reflector(Generic[T]):
         label_selector: str | None = None,
         field_selector: str | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
+        on_unread: Callable[[Unread], None] | None = None,
     ) -> None:
         """Make a reflector that has read nothing yet.
 
@@ -69,12 +72,14 @@ class Reflector(Generic[T]):
             client: An entered client.
             resource: What to follow.
             read: A msgspec struct with the fields that are used; ``metadata`` is one. Or a function that makes such an
-                object of an object's JSON, or None where nothing is to be kept.
+                object of an object's JSON, or None where nothing is to be kept. An object that it cannot read is not
+                there, and stops no other.
             namespace: Only this one.
             label_selector: Only objects that match.
             field_selector: Only objects that match.
             on_change: Called after the store has changed; it should do no more than put keys into a queue. What it
                 raises is logged.
+            on_unread: Called with each object that could not be read whole, whenever it comes.
         """
         self._client = client
         self._resource = resource
@@ -90,7 +95,9 @@ class Reflector(Generic[T]):
         self._turn: asyncio.Timeout | None = None
         self._unknown_types: set[str] = set()
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
-        self._content = Store(resource.plural, read, on_change)
+        self._failures = self._absences = 0  # in a row: of a server, and without one
+        self._sent_back = False  # whether the last turn ended with the server's wish that everything be read anew
+        self._content = Store(resource.plural, read, on_change, on_unread)
         self.store = self._content.objects
         self.synced = asyncio.Event()
 
@@ -115,19 +122,19 @@ class Reflector(Generic[T]):
 
     async def run(self) -> NoReturn:
         """Follow the server until cancelled."""
-        failures = 0
         reason = "start"
         while True:
             try:
                 async with asyncio.timeout(None) as self._turn:  # refresh ends it
-                    failures, reason = await self._take_turn(failures, reason)
+                    reason = await self._take_turn(reason)
             except TimeoutError:
-                failures, reason = 0, "refresh"
+                self._failures = self._absences = 0
+                reason = "refresh"
             finally:
                 self._turn = None
 
-    async def _take_turn(self, failures: int, reason: str) -> tuple[int, str]:
-        """Follow to the end of one stream and wait a while; return failures in a row and why to read everything."""
+    async def _take_turn(self, reason: str) -> str:
+        """Follow to the end of one stream and wait a while; return why to read everything, if that must be."""
         clock = asyncio.get_running_loop().time
         began = clock()
         if self._outdated:
@@ -135,16 +142,19 @@ class Reflector(Generic[T]):
         error = await self._round()
         lived = clock() - began
         if lived > STABLE_S:
-            failures = 0
+            self._failures = self._absences = 0
         if error is None and lived >= SHORT_S:
+            self._sent_back = False
             await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
-            return failures, reason
-        failures += 1
-        if isinstance(error, ApiError) and (error.gone or error.status in NOT_FROM_THIS_VERSION):
+            return reason
+        refusal = error if isinstance(error, ApiError) else None
+        gone = refusal is not None and refusal.gone
+        if refusal is not None and (gone or refusal.status in NOT_FROM_THIS_VERSION):
             self._version = ""
         if self._outdated:
-            reason = "expired" if isinstance(error, ApiError) and error.gone else "error"
-        wait = backoff_s(failures, error)
+            reason = "expired" if gone else "error"
+        wait = self._wait_s(error, asked=gone and not (self._sent_back and lived < SHORT_S))
+        self._sent_back = gone
         logger.log(
             logging.DEBUG if error is None else logging.WARNING,
             "reading %s again in %.1f s: %s",
@@ -153,7 +163,22 @@ class Reflector(Generic[T]):
             error or "the watch ended at once",
         )
         await asyncio.sleep(wait)
-        return failures, reason
+        return reason
+
+    def _wait_s(self, error: DriverError | None, *, asked: bool) -> float:
+        """Return the seconds to wait after a turn that failed; ``asked``: the server wants everything read anew.
+
+        To be asked that is no failure, and ends those before: the server is there again. How long it was away says
+        nothing about what it can bear, so that is counted apart.
+        """
+        if asked:
+            self._failures = self._absences = 0
+            return random.uniform(1, 2) * EOF_WAIT_S  # noqa: S311
+        if isinstance(error, Unreachable) and error.absent:
+            self._absences += 1
+            return backoff_s(self._absences, error)
+        self._failures += 1
+        return backoff_s(self._failures, error)
 
     @property
     def _outdated(self) -> bool:
@@ -190,7 +215,7 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         metrics.LISTS.labels(self._resource.plural).inc()
-        number = self._wanted
+        number, began = self._wanted, asyncio.get_running_loop().time()
         items, version = await self._client.list(
             self._resource,
             namespace=self._namespace,
@@ -198,7 +223,7 @@ class Reflector(Generic[T]):
             field_selector=self._field_selector,
             type=self._content.read,
         )
-        self._replace({key_of(item): item for item in items}, version, number)
+        self._replace({key_of(item): item for item in items}, version, number, began)
 
     async def _follow(self, version: str) -> None:
         """Watch from a version; from nothing, as a WatchList, when it is empty. Returns at the end of the stream."""
@@ -213,7 +238,7 @@ class Reflector(Generic[T]):
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         metrics.WATCHES.labels(self._resource.plural).inc()
         fresh: dict[Key, T] | None = None if version else {}
-        number = self._wanted
+        number, began = self._wanted, asyncio.get_running_loop().time()
         heard = False
         try:
             async with (
@@ -231,7 +256,7 @@ class Reflector(Generic[T]):
                     if fresh is None:
                         self._apply(kind, data)
                     elif (whole_at := self._collect(fresh, kind, data)) is not None:
-                        self._replace(fresh, whole_at, number)
+                        self._replace(fresh, whole_at, number, began)
                         fresh = None
                         filling.reschedule(None)
                         lines.silence_s = SILENCE_S
@@ -249,9 +274,10 @@ class Reflector(Generic[T]):
     def _apply(self, kind: str, data: msgspec.Raw) -> None:
         """Bring an event into the store."""
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            key, version, new = self._content.read_event(data)
+            key, version, new = self._content.read_event(kind, data)
             self._version = version or self._version
-            self._content.put(key, None if kind == "DELETED" else new)
+            if key is not None:
+                self._content.put(key, new)
         elif kind == "BOOKMARK":
             self._version = codec.decode(data, _Bookmark).metadata.resource_version or self._version
         else:
@@ -260,11 +286,11 @@ class Reflector(Generic[T]):
     def _collect(self, fresh: dict[Key, T], kind: str, data: msgspec.Raw) -> str | None:
         """Bring an event of a WatchList's beginning into ``fresh``; return the version at which that is whole."""
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            key, _, new = self._content.read_event(data)
-            if kind == "DELETED" or new is None:
-                fresh.pop(key, None)
-            else:
+            key, _, new = self._content.read_event(kind, data)
+            if key is not None and new is not None:
                 fresh[key] = new
+            elif key is not None:
+                fresh.pop(key, None)
         elif kind == "BOOKMARK":
             bookmark: _Bookmark = codec.decode(data, _Bookmark)
             if bookmark.metadata.annotations.get("k8s.io/initial-events-end") == "true":
@@ -280,13 +306,16 @@ class Reflector(Generic[T]):
             self._unknown_types.add(kind)
             logger.warning("%s: skipping watch events of unknown type %r", self._resource.plural, kind)
 
-    def _replace(self, fresh: dict[Key, T], version: str, number: int) -> None:
-        """Swap the store's content at once for what the read of this number gave, and tell the differences."""
+    def _replace(self, fresh: dict[Key, T], version: str, number: int, began: float) -> None:
+        """Swap the store's content at once for what the read of this number gave, and tell the differences.
+
+        A read is a consistent one: what anybody was told before it ``began`` it shows, or it is not so any more.
+        """
         self._version = version
         self._stored = number
         self._last_heard_at.set(time.time())
         self.synced.set()
-        self._content.replace(fresh)
+        self._content.replace(fresh, began)
         self._replaced.set()
         self._replaced = asyncio.Event()
 
@@ -296,7 +325,8 @@ def backoff_s(failures: int, error: DriverError | None) -> float:
 
     A server that names a time (Retry-After) is not asked sooner.
     """
-    wait = random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures - 1, 32)))  # noqa: S311
+    longest = LONGEST_ABSENCE_S if isinstance(error, Unreachable) and error.absent else LONGEST_WAIT_S
+    wait = random.uniform(0, min(longest, FIRST_WAIT_S * 2.0 ** min(failures - 1, 32)))  # noqa: S311
     asked = error.retry_after_s if isinstance(error, ApiError) else None
     return max(wait, EOF_WAIT_S, min(asked or 0.0, LONGEST_RETRY_AFTER_S))
 

@@ -70,3 +70,5 @@ VALIDATING_WEBHOOKS: Final = Resource(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
+
+PLURALS: Final = tuple(sorted(one.plural for one in tuple(vars().values()) if isinstance(one, Resource)))

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from dradriver.kube import codec, metrics
+from dradriver.kube.isolated import Isolated, Unread, identity
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +47,19 @@ class Change(Generic[T]):
     An object of which nothing is kept any more went. An object that took the name of a deleted one is two changes, even
     if the deletion was not seen. ``old`` is always what the store held, so what was derived from it can be undone
     exactly.
+
+    Attributes:
+        key: Namespace and name.
+        old: What it was.
+        new: What it is.
+        read_at: None for an event. Else, by the loop's clock, when a read of everything began that showed it, which is
+            the truth even where its version is an older one: the server's store may have been put back.
     """
 
     key: Key
     old: T | None
     new: T | None
+    read_at: float | None = None
 
 
 class Store(Generic[T]):
@@ -61,40 +70,44 @@ class Store(Generic[T]):
     """
 
     def __init__(
-        self, plural: str, read: codec.Reading[T], on_change: Callable[[Change[T]], None] | None = None
+        self,
+        plural: str,
+        read: codec.Reading[T],
+        on_change: Callable[[Change[T]], None] | None = None,
+        on_unread: Callable[[Unread], None] | None = None,
     ) -> None:
         """Make an empty store of the resource of that plural; see ``Reflector`` for the others."""
         self._plural = plural
-        self._reader = codec.reader(read)
+        self._reader = Isolated(plural, read, on_unread)
         self._on_change = on_change
         self._objects: dict[Key, T] = {}
         self._count = metrics.OBJECTS.labels(plural)
         self.objects: Mapping[Key, T] = MappingProxyType(self._objects)
 
     def read(self, data: msgspec.Raw) -> T | None:
-        """Return what is kept of an object's JSON: what is stored already where that is of the same version.
+        """Return what is kept of an object's JSON, None for nothing; the object that is stored where it is the same.
 
-        Raises:
-            BadJson: It is not what is expected.
+        An older state of the server's store that was put back can have other content under the same version.
         """
         new = self._reader(data)
         if new is None:
             return None
         old = self._objects.get(key_of(new))
-        return old if old is not None and _version(old) == _version(new) else new
+        return old if old is not None and old == new else new
 
-    def read_event(self, data: msgspec.Raw) -> tuple[Key, str, T | None]:
-        """Return an event's object: its key, its version and what is kept of it.
+    def read_event(self, kind: str, data: msgspec.Raw) -> tuple[Key | None, str, T | None]:
+        """Return an event's object: its key, None where that cannot be read, its version, and what is kept of it.
 
-        Raises:
-            BadJson: It is not what is expected.
+        Of one that went, which can say so in whatever form it likes, that is nothing.
         """
-        new = self.read(data)
-        named: HasMetadata = codec.decode(data, _Named) if new is None else new
-        return key_of(named), named.metadata.resource_version, new
+        new = None if kind == "DELETED" else self.read(data)
+        if new is not None:
+            return key_of(new), new.metadata.resource_version, new
+        found = identity(data)
+        return ((found.namespace, found.name) if found.name else None), found.resource_version, None
 
-    def replace(self, fresh: Mapping[Key, T]) -> None:
-        """Swap the content at once and tell the differences."""
+    def replace(self, fresh: Mapping[Key, T], read_at: float | None = None) -> None:
+        """Swap the content at once and tell the differences; ``read_at`` is when the read began that it is of."""
         changes: list[tuple[Key, T | None, T | None]] = [
             (key, old, None) for key, old in self._objects.items() if key not in fresh
         ]
@@ -103,7 +116,7 @@ class Store(Generic[T]):
             self._set(key, new)
         self._count.set(len(self._objects))
         for change in changes:
-            self._tell(*change)
+            self._tell(*change, read_at)
 
     def put(self, key: Key, new: T | None) -> None:
         """Store an object's new state, None when it went, and tell it."""
@@ -117,37 +130,20 @@ class Store(Generic[T]):
         if new is not None:
             self._objects[key] = new
 
-    def _tell(self, key: Key, old: T | None, new: T | None) -> None:
+    def _tell(self, key: Key, old: T | None, new: T | None, read_at: float | None = None) -> None:
         if self._on_change is None or old is new:
             return
-        changes = [Change(key, old, new)]
-        if old is not None and new is not None:
-            if old.metadata.uid != new.metadata.uid:
-                changes = [Change(key, old, None), Change(key, None, new)]
-            elif _version(old) == _version(new):
-                return
+        changes = [Change(key, old, new, read_at)]
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            changes = [Change(key, old, None, read_at), Change(key, None, new, read_at)]
         for change in changes:
             try:
                 self._on_change(change)
             except Exception:  # somebody else's code: the store goes on without it
+                metrics.FAILED_HANDLERS.labels(self._plural).inc()
                 logger.exception("a handler of %s failed on %s", self._plural, "/".join(key))
-
-
-class _Name(msgspec.Struct, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-
-class _Named(msgspec.Struct):
-    metadata: _Name
 
 
 def key_of(obj: HasMetadata) -> Key:
     """Return an object's namespace and name."""
     return obj.metadata.namespace, obj.metadata.name
-
-
-def _version(obj: HasMetadata) -> tuple[str, str]:
-    return obj.metadata.uid, obj.metadata.resource_version

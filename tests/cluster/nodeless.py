@@ -45,6 +45,7 @@ class Nodeless:
         self._lock_file = cache_folder() / f"{name}.lock"
         self._sandbox = Sandbox(NODE_A.name, self.folder / "sandbox", self.folder / "logs")
         self._outside = self.folder / "kubeconfig"
+        self._plane: ControlPlane | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -72,10 +73,22 @@ class Nodeless:
         """Returns the start of a command line that runs the rest inside."""
         return self._sandbox.enter()
 
+    def restart_api_server(self, *, away_s: float) -> None:
+        """Stops the API server, and starts another after a while; returns when it is ready.
+
+        It knows no version from before.
+        """
+        assert self._plane is not None, "restart it while the block runs"
+        self._sandbox.stop("kube-apiserver")
+        time.sleep(away_s)
+        self._plane.start_api_server(self.binaries, **_API_SERVER)
+        api = Api(self._outside)
+        wait_for("API server", api.ready, seconds=_API_SECONDS)
+
     def _start(self) -> None:
         begun = time.monotonic()
         self.folder.mkdir(parents=True)
-        plane = ControlPlane(self.folder / "control-plane", self._sandbox, self._outside)
+        plane = self._plane = ControlPlane(self.folder / "control-plane", self._sandbox, self._outside)
         authority = plane.write_files()
         self._sandbox.start()
         network.alone(self._sandbox)

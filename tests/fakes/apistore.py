@@ -69,6 +69,17 @@ class Store:
             where.objects.clear()
             where.log.clear()
 
+    def backup(self) -> Callable[[], None]:
+        """Return what puts everything back to what it is now, the versions, too."""
+        version, there = self.version, {key: copy.deepcopy(c.objects) for key, c in self._collections.items()}
+
+        def put_back() -> None:
+            self.restore(version)
+            for key, objects in there.items():
+                self._collections[key].objects.update(copy.deepcopy(objects))
+
+        return put_back
+
     def get(self, where: Collection, key: Key) -> Object:
         if key not in where.objects:
             raise Refused(404, "NotFound", f'{where.plural} "{key[1]}" not found')

@@ -16,9 +16,11 @@ from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
+from dradriver.controller.audit import Audit
 from dradriver.controller.controller import SOURCES
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
@@ -171,9 +173,26 @@ class GpuCluster:
                     continue
                 metadata = (after or before or {})["metadata"]
                 key = metadata.get("namespace", ""), metadata["name"]
-                old, new = (None if obj is None else source.read(_raw(obj)) for obj in (before, after))
+                read = Isolated(source.resource.plural, source.read)
+                old, new = (None if obj is None else read(_raw(obj)) for obj in (before, after))
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
+
+    async def audit(self) -> int:
+        """Compare the controller's books with all that there is; return how many differences there were."""
+        return await Audit(self.worker.picture, self.shown()).look()
+
+    def shown(self) -> list[tuple[Resource, dict[tuple[str, str], Any]]]:
+        """Return what the reflectors' stores would have of all that there is."""
+        shown = []
+        for source in self.sources:
+            found: dict[tuple[str, str], Any] = {}
+            read = Isolated(source.resource.plural, source.read)
+            for key, obj in _where(self.store, source.resource).objects.items():
+                if source.fields in (None, f"spec.driver={obj.get('spec', {}).get('driver')}"):
+                    found[key] = read(_raw(obj))
+            shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
+        return shown
 
     def _let_go(self) -> None:
         """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
@@ -192,6 +211,7 @@ class GpuCluster:
             await self.worker.rest()
             await self.worker.sweep()
             if self.store.version == before:
+                assert await self.audit() == 0, "the controller's books are what it was shown"
                 return
         raise AssertionError("the controller never comes to rest")
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from dradriver.controller import metrics
 from tests.simulator.invariants import Invariants
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import Stuck, VirtualLoop
@@ -107,7 +108,7 @@ class Simulation:
             self.loop.call_later(0.5, look)
 
         look()
-        unsettled = 0
+        unsettled, differed = 0, _differences()
         try:
             await self._ended
             unsettled = 0 if self.violation else len(liveness.states())
@@ -117,6 +118,11 @@ class Simulation:
             if drains and self.violation is None:
                 story.drain()
                 await asyncio.sleep(DRAIN_S)
+            for replica in replicas.alive:
+                if self.violation is None and replica.controller.ready():
+                    await replica.controller.audit.look()
+            if (found := _differences()) > differed:
+                self.broken("the books are what was shown", f"{found - differed:g} differences")
         finally:
             await replicas.bury()
         return Result(
@@ -177,6 +183,12 @@ def run(
     except Stuck as stuck:
         simulation.broken("no hot loop", str(stuck))
         return Result(seed, simulation.violation, simulation.loop.now, 0, 0, 0, 0, 0, {})
+
+
+def _differences() -> float:
+    """Return how many differences audits have found in this process."""
+    counts = (metrics.DIFFERENCES.labels(book) for book in metrics.DIFFERENCES.words["book"])
+    return sum(float(count._value.get()) for count in counts)
 
 
 @contextlib.contextmanager

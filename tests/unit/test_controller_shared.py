@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
+from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.sharing import SHARED, cluster_of, drop, gates, nodes_of, owners, settled, the_claim
@@ -179,6 +180,27 @@ async def test_claims_of_somebody_elses_are_asked_about_side_by_side() -> None:
     cluster.client.get = counted  # type: ignore[method-assign]
     await cluster.worker.sweep()
     assert max(under_way) == 16
+    assert not cluster.worker.picture.assumed_claims
+
+
+async def test_an_assumed_claim_that_cannot_be_read_holds_up_no_sweep() -> None:
+    cluster = cluster_of()
+    for name in ("odd", "other"):
+        cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "spec": {}})
+        cluster.pod(f"p-{name}", wishes=SHARED | {"shared-claim": name})
+    await cluster.settle()
+    for name in ("odd", "other"):
+        cluster.remove(RESOURCE_CLAIMS, name, "default")
+    cluster.deliver()
+    answer = cluster.client.get
+
+    async def odd(resource: Resource, name: str, **more: Any) -> Any:
+        if name == "odd":
+            raise Unreadable(200, "Unreadable", "metadata.labels: Expected `object`, got `int`")
+        return await answer(resource, name, **more)
+
+    cluster.client.get = odd  # type: ignore[method-assign]
+    await cluster.worker.sweep()
     assert not cluster.worker.picture.assumed_claims
 
 

@@ -107,7 +107,7 @@ async def test_of_sets_that_are_gone_nothing_is_kept() -> None:
         drop(cluster, f"p{number}")
     cluster.collect()
     await cluster.settle()
-    claimants, taking = cluster.worker.picture.claimants, cluster.worker.picture._taking
+    claimants, taking = cluster.worker.picture.claimants, cluster.worker.picture.taking
     assert [*claimants._members, *claimants._leads, *taking._taken, *taking._joining] == []
 
 

@@ -366,3 +366,41 @@ async def test_cancelling_a_refresh_leaves_the_reflector_at_work() -> None:
         put(api, "p")
         await asyncio.sleep(1)
         assert "p" in it.names
+
+
+@pytest.mark.parametrize("downtime_s", [5, 40])
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_after_a_restart_of_the_server_all_is_read_anew_within_5_seconds(
+    downtime_s: float, *, watch_list: bool
+) -> None:
+    """Nobody takes connections for a while, then the server sends everybody back to the beginning, and is slow to."""
+    for seed in range(10):
+        random.seed(seed)
+        async with FakeApiServer(watch_list=watch_list) as api:
+            put(api, "p")
+            config = dataclasses.replace(api.config)
+            async with following(api, config=config) as it:
+                object.__setattr__(config, "url", "http://127.0.0.1:1")
+                api.disconnect()
+                await asyncio.sleep(downtime_s)
+                put(api, "q")
+                api.compact()
+                put(api, "r")
+                api.fail(status=429, reason="TooManyRequests", message="storage is (re)initializing", retry_after=1)
+                object.__setattr__(config, "url", api.config.url)
+                await asyncio.sleep(5)
+                assert it.names == {"p", "q", "r"}, seed
+
+
+async def test_to_be_sent_back_to_the_beginning_is_no_failure() -> None:
+    async with FakeApiServer(watch_list=False) as api, following(api) as it:
+        api.fail(times=7, watch=True, status=503)
+        api.disconnect()
+        await asyncio.sleep(60)
+        put(api, "p")
+        for _ in range(5):
+            api.fail(watch=True, status=410, reason="Expired")
+            api.disconnect()
+            await asyncio.sleep(1.5)
+            assert it.names == {"p"}
+            assert api.watchers == 1

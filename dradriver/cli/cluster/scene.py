@@ -71,7 +71,7 @@ class Scene:
         with _warnings(self.unread):
             slices, claims, nodes, classes, ours = await asyncio.gather(
                 self._slices(OURS),
-                self._list(RESOURCE_CLAIMS, Claim),
+                self._list(RESOURCE_CLAIMS, reading.read_claim),
                 self._list(NODES, records.read_node),
                 self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
                 self._list(PODS, pods.read, label_selector=names.LABEL) if pods_too else _nothing(),

@@ -41,6 +41,11 @@ class Capacity:
         self._columns: dict[str, _Column] = {}
         self._used: dict[str, Amounts] = {}
 
+    @property
+    def used(self) -> Mapping[str, Amounts]:
+        """What pods use on each node where they use anything, by name."""
+        return self._used
+
     def grow(self, rows: int) -> None:
         """Make room; new rows have nothing."""
         self._rows = rows

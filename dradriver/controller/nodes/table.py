@@ -163,6 +163,23 @@ class NodeTable:
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all nodes that the API server knows."""
+        return tuple(self._known)
+
+    def is_as(self, name: str, node: Node | None) -> bool:
+        """Return whether a node is taken in as it is; None for one that is not there."""
+        return self._known.get(name) == (None if node is None else _read(node))
+
+    def used(self) -> Mapping[str, Amounts]:
+        """Return what pods take from each node that they take anything from, by name."""
+        return self._capacity.used
+
+    def set_used(self, name: str, amounts: Amounts) -> None:
+        """Say what pods take from a node, all in all."""
+        self.give(name, dict(self._capacity.used.get(name, {})))
+        self.take(name, amounts)
+
     def eligible(self, ask: Ask, *, besides: tuple[str, Amounts] | None = None) -> Bools:
         """Return the nodes with GPUs that a pod fits on now: shape (rows,), the caller's own.
 

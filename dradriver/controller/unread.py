@@ -1,0 +1,64 @@
+"""Says on a claim, as an Event, that it cannot be read whole: what cannot be read of it counts as holding nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+from dradriver.kube.client import Client
+from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.isolated import Unread
+from dradriver.kube.resources import RESOURCE_CLAIMS
+
+MOST: Final = 256  # claims that wait for their Event; the metric and the log have those beyond, too
+_REMEMBERED: Final = 4096
+
+Record = Callable[[Unread], Awaitable[None]]
+"""Writes an Event about a claim."""
+
+
+def recorder(client: Client, *, instance: str) -> Record:
+    """Return what writes an Event about a claim; ``instance`` is the replica that says so."""
+    events = Recorder(client, component="gpu-topology", instance=instance)
+
+    async def record(unread: Unread) -> None:
+        one = unread.identity
+        about = Reference(RESOURCE_CLAIMS.kind, one.namespace, one.name, one.uid, RESOURCE_CLAIMS.api_version)
+        message = f"it cannot be read whole, and what cannot be read of it holds no GPU: {unread.why}"
+        await events.record(about=about, type="Warning", reason="NotRead", message=message, action="Reading")
+
+    return record
+
+
+class UnreadClaims:
+    """Claims that are to be told so, each once for the same words."""
+
+    def __init__(self, record: Record | None) -> None:
+        """``record`` writes the Event; None for none."""
+        self._record = record
+        self._waiting: OrderedDict[str, Unread] = OrderedDict()
+        self._told: OrderedDict[str, str] = OrderedDict()  # what was told last, by uid
+        self._woken = asyncio.Event()
+
+    def tell(self, unread: Unread) -> None:
+        """Have an Event written about a claim, unless that says it already, or too many wait."""
+        uid = unread.identity.uid
+        if uid and self._told.get(uid) != unread.why and (uid in self._waiting or len(self._waiting) < MOST):
+            self._waiting[uid] = unread
+            self._woken.set()
+
+    async def run(self) -> NoReturn:
+        """Write what is to be told, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while self._waiting:
+                uid, unread = self._waiting.popitem(last=False)
+                self._told[uid] = unread.why
+                self._told.move_to_end(uid)
+                if len(self._told) > _REMEMBERED:
+                    self._told.popitem(last=False)
+                if self._record is not None:
+                    await self._record(unread)

@@ -1,0 +1,103 @@
+"""What an audit of the controller's books costs: ``python -m tests.bench.audit [--nodes N] [--pods M]``.
+
+The books of N nodes with 8 GPUs each, all held by claims, and of M foreign pods; one audit, its CPU time, and for how
+much of that it holds the loop at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dradriver.controller.audit import PERIOD_S, Audit, Shown
+from dradriver.controller.controller import SOURCES
+from dradriver.controller.picture import Picture
+from dradriver.kube import memory
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from tests.fakes.gpucluster import GpuCluster
+
+
+def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
+    """Return a picture of so many nodes and foreign pods, and what it was made from."""
+    picture = Picture(lambda _: None, lambda: None)
+    one = GpuCluster()
+    one.node("n")
+    (node,), pieces = one.all(NODES), one.all(RESOURCE_SLICES)
+    names = [gpu.uuid.lower() for gpu in one.machines["n"].gpus]
+    shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in SOURCES}
+    sources = {source.resource: source for source in SOURCES}
+
+    def put(resource: Resource, obj: dict[str, Any]) -> None:
+        obj["metadata"] |= {"uid": obj["metadata"]["name"], "resourceVersion": "1"}
+        found = sources[resource].read(msgspec.Raw(json.dumps(obj).encode()))
+        key = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        shown[resource][key] = found
+        sources[resource].changed(picture, Change(key, None, found))
+
+    for number in range(nodes):
+        name = f"n{number}"
+        put(NODES, node | {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        for place, piece in enumerate(pieces):
+            pool = piece["spec"]["pool"] | {"name": name}
+            spec = piece["spec"] | {"pool": pool, "nodeName": name}
+            put(RESOURCE_SLICES, piece | {"metadata": piece["metadata"] | {"name": f"{place}-{name}"}, "spec": spec})
+        for half in (names[:4], names[4:]):
+            results = [{"driver": "gpu.topology", "pool": name, "device": device} for device in half]
+            metadata = {"name": f"{name}-{half[0]}", "namespace": "a"}
+            put(RESOURCE_CLAIMS, {"metadata": metadata, "status": {"allocation": {"devices": {"results": results}}}})
+    container = {"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1Mi"}}}
+    for number in range(pods):
+        metadata = {"name": f"p{number}", "namespace": "b"}
+        put(PODS, {"metadata": metadata, "spec": {"nodeName": f"n{number % nodes}", "containers": [container]}})
+    return picture, list(shown.items())
+
+
+async def measure(picture: Picture, shown: Shown) -> tuple[int, float, float]:
+    """Return the differences that one audit finds, its CPU time and the longest time that it holds the loop, in s."""
+    loop, longest, last = asyncio.get_running_loop(), 0.0, 0.0
+    ended = asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal longest, last
+        last = time.process_time()
+        while not ended.is_set():
+            await asyncio.sleep(0)
+            now = time.process_time()
+            longest, last = max(longest, now - last), now
+
+    _ = picture.inventory.fleet
+    memory.settle()  # as the controller does
+    beating = loop.create_task(beat())
+    await asyncio.sleep(0)
+    began = time.process_time()
+    found = await Audit(picture, shown).look()
+    took = time.process_time() - began
+    ended.set()
+    await beating
+    return found, took, longest
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print one line."""
+    options = argparse.ArgumentParser(prog="python -m tests.bench.audit")
+    options.add_argument("--nodes", type=int, default=5000)
+    options.add_argument("--pods", type=int, default=150_000)
+    given = options.parse_args(arguments)
+    found, took, longest = asyncio.run(measure(*cluster(given.nodes, given.pods)))
+    print(
+        f"{given.nodes} nodes, {given.pods} foreign pods: {found} differences, {1000 * took:.0f} ms of CPU every "
+        f"{PERIOD_S:g} s, the loop is held {1000 * longest:.1f} ms at most"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
