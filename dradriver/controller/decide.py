@@ -138,8 +138,6 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
 def _rank(
     picture: Picture, wish: Wish, fit: Bools, *, most: int = MOST_NODES
 ) -> Sequence[Choice] | Sequence[PartChoice]:
-    if not isinstance(wish.request, Whole):
-        picture.inventory.look_as(wish.claim[0])
     fleet = picture.inventory.fleet
     if not fit.any():
         if not fleet.nodes:
@@ -147,7 +145,8 @@ def _rank(
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish) or 'none is left'}")
     try:
         if not isinstance(wish.request, Whole):
-            return fleet.rank(wish.request, eligible=fit, limit=most, explain=False)
+            tenant = picture.inventory.tenant(wish.claim[0])
+            return fleet.rank(wish.request, eligible=fit, limit=most, explain=False, tenant=tenant)
         # The administrator's, and no note's: they count for who has long been waiting, too.
         request = msgspec.structs.replace(wish.request, weights=picture.weights)
         return fleet.rank(request, eligible=fit, limit=most, explain=False)
