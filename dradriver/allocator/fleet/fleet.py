@@ -183,7 +183,7 @@ class Fleet:
 
     @overload
     def rank(
-        self, request: Whole, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+        self, request: Whole, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True, tenant: int = 0
     ) -> list[Choice]: ...
 
     @overload
@@ -197,7 +197,6 @@ class Fleet:
         tenant: int = 0,
     ) -> list[PartChoice]: ...
 
-    @overload
     def rank(
         self,
         request: Request,
@@ -206,12 +205,7 @@ class Fleet:
         limit: int = 8,
         explain: bool = True,
         tenant: int = 0,
-    ) -> list[Choice] | list[PartChoice]: ...
-
-    def rank(
-        self, request: Request, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True,
-        tenant: int = 0,
-    ) -> list[Choice] | list[PartChoice]:  # fmt: skip
+    ) -> list[Choice] | list[PartChoice]:
         """The best set on each of the best nodes, best first; one a node, at most ``limit``.
 
         Nodes are ordered by the rung of the preferred ladder that they reach, then by predicted bandwidth, then by
