@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -17,12 +18,15 @@ from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.statics import Statics
+from dradriver.controller.taint_rules import read_rule
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
+from dradriver.kube.optional import OptionalReflector
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -34,6 +38,7 @@ from dradriver.kube.resources import (
 logger = logging.getLogger(__name__)
 
 REFRESH_S: Final = 30.0
+RULES_S: Final = 5.0  # whoever may not read rules has none; without them pods are placed, and some promises end again
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -104,6 +109,9 @@ class Controller:
             )
             for source in sources(ledger)
         }
+        self._taint_rules = OptionalReflector(
+            client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
+        )
         self.statics = Statics(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -119,12 +127,16 @@ class Controller:
         """Wait until the picture of the cluster is whole."""
         for reflector in self._reflectors.values():
             await reflector.synced.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RULES_S):
+                await self._taint_rules.synced()
 
     async def watch(self) -> None:
         """Keep the picture up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
+            tasks.create_task(self._taint_rules.run())
 
     async def work(self) -> None:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""

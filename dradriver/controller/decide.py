@@ -23,6 +23,7 @@ from dradriver.controller.records import ClaimRecord
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
+_RULES: Final = 3  # that a reason names
 
 
 def decide(
@@ -153,7 +154,15 @@ def _rank(
     except NoPlaceError as error:
         causes = _causes(picture, wish)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
+        why += _tainted(picture)
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+
+
+def _tainted(picture: Picture) -> str:
+    """Return which rules taint GPUs, as a part of a reason."""
+    rules = picture.taint_rules.tainting()
+    more = " and others" if len(rules) > _RULES else ""
+    return f"; GPUs are left out that DeviceTaintRule {', '.join(rules[:_RULES])}{more} taints" if rules else ""
 
 
 def _lacks(picture: Picture) -> str:

@@ -10,6 +10,7 @@ from dradriver.kube import resources
 from dradriver.kube.labels import Labelled
 
 _KINDS = [value for value in vars(resources).values() if isinstance(value, resources.Resource)]
+_KINDS += resources.DEVICE_TAINT_RULES
 _PLURALS: Final = sorted(kind.plural for kind in _KINDS)
 
 LISTS: Final = Labelled(
