@@ -85,6 +85,7 @@ class TaintRules:
         self._of_pool: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
         self._rules: dict[_Where, dict[str, TaintRule]] = {}
         self._tainting: dict[str, frozenset[str]] = {}  # names of the rules that taint devices of a slice
+        self._tainted: collections.Counter[str] = collections.Counter()  # of how many slices, by the rule's name
 
     def slice_changed(self, change: Change[SliceRecord]) -> Change[SliceRecord]:
         """Take in what the slices' reflector saw. Returns it as the rules leave it."""
@@ -100,7 +101,7 @@ class TaintRules:
                 del self._of_pool[piece.pool]
         if change.new is None:
             self._slices.pop(name, None)
-            self._tainting.pop(name, None)
+            self._taint(name, frozenset())
             return change
         return Change(change.key, change.old, self._left(change.new))
 
@@ -126,7 +127,7 @@ class TaintRules:
 
     def tainting(self) -> list[str]:
         """Return the names of the rules that taint devices that would be handed out else."""
-        return sorted(frozenset().union(*self._tainting.values()))
+        return sorted(self._tainted)
 
     def _matched(self, rule: TaintRule) -> set[str]:
         """Return the names of the slices that have devices which a rule selects."""
@@ -140,17 +141,22 @@ class TaintRules:
 
     def _left(self, piece: SliceRecord) -> SliceRecord:
         """Return a slice without the devices that rules taint."""
-        name = piece.metadata.name
-        self._tainting.pop(name, None)
-        if not self._rules:
+        if not self._rules and not self._tainting:
             return piece
-        tainted: dict[str, list[str]] = {
-            device: rules for device in piece.usable if (rules := self._over(piece, device))
-        }
-        if not tainted:
-            return piece
-        self._tainting[name] = frozenset(rule for rules in tainted.values() for rule in rules)
-        return msgspec.structs.replace(piece, usable=piece.usable - tainted.keys())
+        tainted = {device: rules for device in piece.usable if (rules := self._over(piece, device))}
+        self._taint(piece.metadata.name, frozenset(rule for rules in tainted.values() for rule in rules))
+        return msgspec.structs.replace(piece, usable=piece.usable - tainted.keys()) if tainted else piece
+
+    def _taint(self, name: str, rules: frozenset[str]) -> None:
+        """Note which rules taint devices of a slice."""
+        before = self._tainting.pop(name, frozenset())
+        self._tainted.update(rules - before)
+        for rule in before - rules:
+            self._tainted[rule] -= 1
+            if not self._tainted[rule]:
+                del self._tainted[rule]
+        if rules:
+            self._tainting[name] = rules
 
     def _over(self, piece: SliceRecord, device: str) -> list[str]:
         """Return the names of the rules that taint a device."""
