@@ -20,12 +20,8 @@ IMAGE = "gpu-topology-dra"
 TAG = "test"
 MACHINES = {"node-a": "dgx1-v100", "node-b": "dgx-h100"}  # what the two nodes pretend to be
 SHARED, SLICED = ("node-b", 6), ("node-b", 7)  # the GPUs that may be had in parts; others' pods get them whole
-_MODES = ((SHARED, ("shared=time-slicing", "exclusiveTo=namespace")), (SLICED, ("mig=dynamic",)))
-POLICIES = [
-    f"policies.gpus[{n}].{word}"
-    for n, ((node, gpu), mode) in enumerate(_MODES)
-    for word in (f"nodes[0]={node}", f"numbers[0]={gpu}", *mode)
-]
+_EXCLUSIVE = "exclusiveTo=namespace"
+_MODES = ((SHARED, ("shared=time-slicing", _EXCLUSIVE)), (SLICED, ("mig=dynamic",)))
 
 
 def build_image() -> Path:
@@ -42,10 +38,21 @@ def machines(cluster: Target) -> dict[str, str]:
     return MACHINES if isinstance(cluster, Cluster) else cluster.machines
 
 
-def install(cluster: Target, *settings: str, driver_root: str | None = None) -> None:
+def policies(*, exclusive: bool = True) -> list[str]:
+    """Return the policies file as settings; ``exclusive``: shares are of one namespace at a time."""
+    return [
+        f"policies.gpus[{n}].{word}"
+        for n, ((node, gpu), mode) in enumerate(_MODES)
+        for word in (f"nodes[0]={node}", f"numbers[0]={gpu}", *mode)
+        if exclusive or word != _EXCLUSIVE
+    ]
+
+
+def install(cluster: Target, *settings: str, driver_root: str | None = None, exclusive: bool = True) -> None:
     """Install or upgrade the chart with this checkout's image; returns once every part is ready.
 
-    With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of; else they are simulated.
+    With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of; else they are simulated, and
+    parts are handed out as ``policies`` says.
     """
     if isinstance(cluster, Cluster):
         cluster.load_image(build_image())
@@ -53,7 +60,7 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None) -> 
         cluster.load_driver()
     if driver_root is None:
         simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
-        discovery = ["discovery=simulated", *simulated, *POLICIES]
+        discovery = ["discovery=simulated", *simulated, *policies(exclusive=exclusive)]
     else:
         discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
     values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]

@@ -15,7 +15,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     wanted        what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
     workloads     Jobs, Deployments and others that make pods: their words go into the templates
-    validate      claims and templates with configurations for this driver
+    validate      claims and templates with configurations for this driver, or of parts of GPUs
 
 Certificates: ``certificates`` says what they should be, ``keeper`` keeps that in a Secret, ``mounted`` serves files of
 somebody else, ``tls`` is the context that both load. ``__main__`` puts the process together.

@@ -61,7 +61,7 @@ class Admission:
             "/mutate-pods": self.mutate_pod,
             "/translate-pods": functools.partial(self.mutate_pod, created=translate.translate),
             "/mutate-workloads": self.mutate_workload,
-            "/validate-claims": validate_claim,
+            "/validate-claims": self.validate_claim,
         }
 
     @property
@@ -121,16 +121,17 @@ class Admission:
             return _deny(request, error)
         return review.allow(request, patch=made), "patched" if made else "allowed"
 
-
-def validate_claim(request: review.Request) -> Answer:
-    """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""
-    if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
-        return review.allow(request), "allowed"
-    try:
-        validate.claim(request.kind.kind, request.object, request.old_object)
-    except WordError as error:
-        return _deny(request, error)
-    return review.allow(request), "allowed"
+    def validate_claim(self, request: review.Request) -> Answer:
+        """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""
+        if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+            return review.allow(request), "allowed"
+        try:
+            warnings = validate.claim(
+                request.kind.kind, request.object, request.old_object, policies=self._policies.in_force
+            )
+        except WordError as error:
+            return _deny(request, error)
+        return review.allow(request, warnings=warnings), "allowed"
 
 
 def _deny(request: review.Request, error: WordError) -> Answer:

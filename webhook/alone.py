@@ -7,9 +7,11 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import ladder, names, values
+from dradriver.allocator.request import Share
+from dradriver.api import exclusive, ladder, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.pins import KEEP
+from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, Resolved
 from webhook import view
 
@@ -23,11 +25,12 @@ class _EnvVar(msgspec.Struct, frozen=True, gc=False):
 _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
-def check(found: Resolved) -> None:
+def check(found: Resolved, policies: Policies) -> None:
     """Return if the scheduler can follow a pod's words, or need not.
 
     Raises:
-        WordError: A word that no claim can say; the message names the word that asks for such a claim, too.
+        WordError: A word that no claim can say, or a share of GPUs that the scheduler gives none of; the message names
+            the word that asks for such a claim, too.
     """
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
     for key, said in why.items():
@@ -36,6 +39,12 @@ def check(found: Resolved) -> None:
                 ladder.spec(found)
             except WordError as error:
                 raise WordError(f"{key}: {said} contradicts another word: {error}") from None
+            if isinstance(found.request, Share) and exclusive.every(policies):
+                raise WordError(
+                    f"{key}: {said} leaves the share to kube-scheduler, which does not know that every GPU that is "
+                    f"shared has parts of one namespace at a time (exclusiveTo in the policies file): remove it, and "
+                    f"the driver chooses the GPU"
+                )
 
 
 def is_static(found: Resolved) -> bool:

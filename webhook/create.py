@@ -155,7 +155,7 @@ def _resolved(
     if by_template:
         references.check(found)
         return found, resolved.write(found), {}
-    alone.check(found)
+    alone.check(found, policies)
     return found, resolved.write(found), found.requests
 
 

@@ -115,7 +115,10 @@ def _read(
     warnings = beside.check(found, ledger)
     if alone.is_static(found):
         raise WordError(_OTHER_PLACEMENT)
-    (references if by_template else alone).check(found)
+    if by_template:
+        references.check(found)
+    else:
+        alone.check(found, policies)
     return found, warnings
 
 

@@ -1,19 +1,21 @@
 """CREATE and UPDATE of claims and templates: this driver's opaque configuration is read strictly.
 
-Without it a typing error would come to light on the node, after a pod has been bound, where nobody looks.
+Without it a typing error would come to light on the node, after a pod has been bound, where nobody looks. Nor does a
+claim that nobody chose a GPU for get a part of one that is of one namespace at a time: on the node it is too late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import config, messages, names
+from dradriver.api import config, exclusive, messages, names
 from dradriver.api.errors import WordError
 from dradriver.api.messages import MOST_SHOWN
+from dradriver.api.policies.model import Policies
 from dradriver.yamltext.cures import hint
 
 MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object
@@ -28,8 +30,25 @@ class _Config(msgspec.Struct, frozen=True, gc=False):
     opaque: _Opaque | None = None
 
 
-class _Request(msgspec.Struct, frozen=True, gc=False):
+class _Selector(msgspec.Struct, frozen=True, gc=False):
+    cel: dict[str, str] | None = None
+
+
+class _Capacity(msgspec.Struct, frozen=True, gc=False):
+    requests: dict[str, Raw] | None = None
+
+
+class _Exactly(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    device_class_name: str = ""
+    admin_access: bool | None = None
+    selectors: list[_Selector] | None = None
+    capacity: _Capacity | None = None
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
+    exactly: _Exactly | None = None
+    first_available: list[_Exactly] | None = None
 
 
 class _Devices(msgspec.Struct, frozen=True, gc=False):
@@ -45,8 +64,13 @@ class _TemplateSpec(msgspec.Struct, frozen=True, gc=False):
     spec: _Spec
 
 
+class _Metadata(msgspec.Struct, frozen=True, gc=False):
+    labels: dict[str, str] | None = None
+
+
 class _Object(msgspec.Struct, frozen=True, gc=False):
     spec: Raw
+    metadata: _Metadata | None = None
 
 
 _OBJECT: Final = msgspec.json.Decoder(_Object | None)
@@ -54,27 +78,29 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 _TEMPLATE: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
-def claim(kind: str, new: Raw, old: Raw) -> None:
-    """Return when the claim or template may be stored.
+def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
+    """Return warnings when the claim or template may be stored.
 
     Args:
         kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; others pass.
         new: The object.
         old: What it was before an update, else ``null``. A spec that did not change passes, good or bad: specs are
             immutable, and an object that an older release let in must still lose its finalizers.
+        policies: Those in force.
 
     Raises:
-        WordError: A configuration for this driver that it cannot read, or of no request of the claim; the message has
-            the field's path.
+        WordError: A configuration for this driver that it cannot read, or of no request of the claim; a part of a GPU
+            that may be of one namespace at a time. The message has the field's path.
     """
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
-        return
+        return []
     path = "spec" if kind == "ResourceClaim" else "spec.spec"
-    text = _spec(kind, new)
-    if text is None:
+    found = _object(kind, new)
+    if found is None:
         raise WordError(f"this is no {kind}: it is null")
+    text = memoryview(found.spec)
     if text == _old_spec(kind, old):
-        return
+        return []
     if len(text) > MOST_BYTES:
         raise WordError(f"{path}: {len(text)} bytes; at most {MOST_BYTES} are stored")
     try:
@@ -89,6 +115,52 @@ def claim(kind: str, new: Raw, old: Raw) -> None:
                 _check_requests(config.read(entry.opaque.parameters), requests)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
+    labels = (found.metadata and found.metadata.labels) or {}
+    if kind == "ResourceClaim" and labels.get(names.LABEL) == names.LABEL_PLACED:
+        return []  # the controller's, which an admission policy lets nobody else write: it chose the GPUs
+    at = next(_exclusive(devices, policies), None)
+    if at is None:
+        return []
+    if kind == "ResourceClaim":
+        raise WordError(f"{path}.devices.{at}: {_EXCLUSIVE}")
+    return [f"{path}.devices.{at}: its claims are refused, but of pods that the driver places: {_EXCLUSIVE}"]
+
+
+_EXCLUSIVE: Final = (
+    "the policies file has GPUs whose parts are of one namespace at a time (exclusiveTo), which kube-scheduler does "
+    f"not know: leave the claim out and write the annotation {names.SHARE} or {names.MIG_PROFILE} on the pod, or keep "
+    f"off such GPUs by one more entry of selectors, cel.expression: {exclusive.ELSEWHERE}"
+)
+_CLASSES: Final = {names.SHARE_CLASS: False, names.MIG_CLASS: True}
+"""Classes of parts of GPUs, and whether these are MIG slices."""
+_CAPACITIES: Final = {
+    names.CAPACITY_CORES: False,
+    names.CAPACITY_MEMORY_SLICES: True,
+    names.CAPACITY_COMPUTE_SLICES: True,
+}
+"""The same of what a request of whole GPUs' class asks for, whose device may be had in parts."""
+
+
+def _exclusive(devices: _Devices, policies: Policies) -> Iterator[str]:
+    """Yield the paths of the requests that may get a part of a GPU whose parts are of one namespace at a time."""
+    kinds = {sliced for sliced in (False, True) if exclusive.some(policies, sliced=sliced)}
+    for i, request in enumerate((devices.requests or ()) if kinds else ()):
+        for one in (request.exactly, *(request.first_available or ())):
+            if one is not None and not one.admin_access and not kinds.isdisjoint(_parts(one)) and not _elsewhere(one):
+                yield f"requests[{i}]"
+
+
+def _parts(one: _Exactly) -> set[bool]:
+    """Return whether a request may get MIG slices, or shares, or both; nothing of whole GPUs."""
+    if one.device_class_name == names.DEVICE_CLASS:
+        said = (one.capacity and one.capacity.requests) or {}
+        return {sliced for capacity, sliced in _CAPACITIES.items() if capacity in said}
+    return {_CLASSES[one.device_class_name]} if one.device_class_name in _CLASSES else set()
+
+
+def _elsewhere(one: _Exactly) -> bool:
+    said = [(selector.cel or {}).get("expression", "") for selector in one.selectors or ()]
+    return exclusive.ELSEWHERE in map(str.strip, said)
 
 
 def _check_requests(told: config.ClaimConfig, requests: Sequence[str]) -> None:
@@ -102,17 +174,18 @@ def _check_requests(told: config.ClaimConfig, requests: Sequence[str]) -> None:
                 )
 
 
-def _spec(kind: str, text: Raw) -> memoryview | None:
-    """Return the spec as it stands; None where there is no object."""
+def _object(kind: str, text: Raw) -> _Object | None:
+    """Return the object, its spec as it stands; None where there is none."""
     try:
-        found = _OBJECT.decode(text)
+        found: _Object | None = _OBJECT.decode(text)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    return None if found is None else memoryview(found.spec)
+    return found
 
 
 def _old_spec(kind: str, old: Raw) -> memoryview | None:
     try:
-        return _spec(kind, old)
+        found = _object(kind, old)
     except WordError:
         return None  # then what is new is read
+    return None if found is None else memoryview(found.spec)

@@ -14,6 +14,7 @@ ledger       whose devices they are
 claims       the claim that pins chosen GPUs
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised
+exclusive    GPUs whose parts are of one namespace at a time: whom the scheduler alone serves keeps off them
 ladder       what a request comes to for the scheduler alone: groups, and alternatives
 likeness     whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Request, Share, Whole
-from dradriver.api import config, names
+from dradriver.api import config, exclusive, names
 from dradriver.api.devices import semver
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
@@ -26,7 +26,7 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
-VERSION: Final = 1
+VERSION: Final = 2
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -198,9 +198,12 @@ def _group(gpus: int) -> int | None:
 
 
 def _selectors(request: Request, ledger: Ledger) -> list[str]:
-    """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only."""
+    """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only.
+
+    The scheduler does not know whose parts are on a GPU, so no share is of one that is one namespace's at a time.
+    """
     of = f'device.attributes["{ledger.attribute_domain}"]'
-    found: list[str] = []
+    found = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
     # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
         name = f"{of}.productName"

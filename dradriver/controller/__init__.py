@@ -14,8 +14,9 @@ pools       a node's slices, read together with the machine that they describe
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
 templates   all templates, and the specs of those that waiting pods name
-tenants     which nodes a namespace has parts on that no other may have beside it
 versions    which of two states of an object is the newer one
+tenants     which numbers stand for namespaces whose GPUs' parts are theirs alone
+taint_rules  which devices administrators' rules keep new claims off
 theirs      another driver's devices as GPUs by identity
 
 What is done:

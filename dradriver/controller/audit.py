@@ -85,7 +85,8 @@ class Audit:
         async for key in _in_slices(pools):
             piece = next((store[key] for store in self._of(RESOURCE_SLICES) if key in store), None)
             known_piece = picture.slice_of(pools[key], key[1])
-            if piece != known_piece:
+            left = None if piece is None else picture.taint_rules.left(piece)
+            if left != known_piece:
                 self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
 
     def _change(self, key: Key, old: Any, new: Any) -> Change[Any]:

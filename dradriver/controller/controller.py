@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -20,12 +21,15 @@ from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.statics import Statics
 from dradriver.controller.tabulating import Tabulator
+from dradriver.controller.taint_rules import read_rule
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
+from dradriver.kube.optional import OptionalReflector
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -37,6 +41,7 @@ from dradriver.kube.resources import (
 logger = logging.getLogger(__name__)
 
 REFRESH_S: Final = 30.0
+RULES_S: Final = 5.0  # whoever may not read rules has none; without them pods are placed, and some promises end again
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -128,6 +133,9 @@ class Controller:
         self.audit = Audit(
             self.worker.picture, [(source.resource, one.store) for source, one in self._reflectors.items()]
         )
+        self._taint_rules = OptionalReflector(
+            client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
+        )
         self.statics = Statics(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -143,6 +151,9 @@ class Controller:
         """Wait until the picture of the cluster is whole."""
         for reflector in self._reflectors.values():
             await reflector.synced.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RULES_S):
+                await self._taint_rules.synced()
 
     async def watch(self) -> None:
         """Keep the picture up to date until cancelled."""
@@ -151,6 +162,7 @@ class Controller:
                 tasks.create_task(reflector.run())
             if self._tabulator is not None:
                 tasks.create_task(always(self._tabulator.run))
+            tasks.create_task(self._taint_rules.run())
             await self.synced()
             tasks.create_task(always(self.audit.run))
 

@@ -28,6 +28,7 @@ AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need no
 ZONE: Final = "topology.kubernetes.io/zone"
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
+_RULES: Final = 3  # that a reason names
 
 
 def decide(
@@ -155,8 +156,6 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
 def _rank(
     picture: Picture, wish: Wish, fit: Bools, *, most: int = MOST_NODES
 ) -> Sequence[Choice] | Sequence[PartChoice]:
-    if not isinstance(wish.request, Whole):
-        picture.inventory.look_as(wish.claim[0])
     fleet = picture.inventory.fleet
     if not fit.any():
         if not fleet.nodes and not picture.inventory.aside:
@@ -164,14 +163,23 @@ def _rank(
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
         if not isinstance(wish.request, Whole):
-            return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False)
+            tenant = picture.inventory.tenant(wish.claim[0])
+            return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
         # The administrator's, and no note's: they count for who has long been waiting, too.
         request = msgspec.structs.replace(wish.request, weights=picture.weights)
         return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
     except NoPlaceError as error:
         causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
+        why += _tainted(picture)
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+
+
+def _tainted(picture: Picture) -> str:
+    """Return which rules taint GPUs, as a part of a reason."""
+    rules = picture.taint_rules.tainting()
+    more = " and others" if len(rules) > _RULES else ""
+    return f"; GPUs are left out that DeviceTaintRule {', '.join(rules[:_RULES])}{more} taints" if rules else ""
 
 
 def _lacks(picture: Picture) -> str:

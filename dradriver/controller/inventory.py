@@ -58,17 +58,12 @@ class Inventory:
         self.nccl_version = ""
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
-        self._viewer = ""
         self._tenants = Tenants()
 
-    def look_as(self, namespace: str) -> None:
-        """Let the fleet offer from now on what a pod of this namespace may have parts of.
-
-        A GPU whose parts are of one namespace at a time is offered to all alike, but where one of the two has parts.
-        """
-        if namespace != self._viewer:
-            self._dirty |= self._tenants.nodes(self._viewer) | self._tenants.nodes(namespace)
-            self._viewer = namespace
+    def tenant(self, namespace: str) -> int:
+        """Return the number by which the fleet knows who has parts of GPUs that are of one namespace at a time."""
+        self.catch_up(lambda: False)
+        return self._tenants.number(namespace)
 
     @property
     def fleet(self) -> Fleet:
@@ -156,9 +151,9 @@ class Inventory:
         return tuple(self._pools)
 
     def is_counted_right(self, name: str) -> bool:
-        """Return whether as many GPUs of a node count as free as nobody holds; True while it is to be counted anew."""
+        """Return whether as many GPUs of a node count as free as nobody holds; True while that is not to be counted."""
         pool, row = self._pools.get(name), self._nodes.find(name)
-        if pool is None or row is None or name in self._dirty:
+        if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
         free = [
             one for one, _ in pool.devices.values() if self.usable((name, one), None) and not self.holders((name, one))
@@ -300,11 +295,8 @@ class Inventory:
             if row >= len(self._free):
                 self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
             self._free[row] = 0
-        self._tenants.set(name, ())
-        if pool is not None and pool.row is None and not self._assess(name, pool):
-            self._fleet.remove(name)
-            return
-        if pool is None or row is None:
+        if pool is None or row is None or (pool.row is None and not self._assess(name, pool)):
+            self._tenants.set(name, {})
             self._fleet.remove(name)
             return
         free = [
@@ -330,6 +322,7 @@ class Inventory:
             self._leave_out(name)
 
     def _leave_out(self, name: str) -> None:
+        self._tenants.set(name, {})
         self._fleet.remove(name)
         del self._pools[name]
         self._nodes.offer(name, False)
@@ -341,12 +334,13 @@ class Inventory:
         so nothing more is given of it.
         """
         if not pool.parts:
+            self._tenants.set(name, {})
             return WHOLE, {}
         shared, sliced, only = set(), set(), set()
         rules: list[tuple[int, ShareRule]] = []
         memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
         found: dict[int, list[Part]] = {}
-        tenants: set[str] = set()
+        tenants: dict[int, set[str]] = {}
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
             if how is None or device not in pool.usable:
@@ -354,12 +348,11 @@ class Inventory:
             held = self.holders((name, device))
             if how.only:
                 only.add(number)
-            own = {namespace for namespace, _ in held} if how.exclusive else set()
-            tenants |= own
-            others = not own <= {self._viewer}
-            if how.sliced and not others:
+            if how.exclusive:
+                tenants[number] = {namespace for namespace, _ in held}
+            if how.sliced:
                 sliced.add(number)
-            if how.shared and not others:
+            if how.shared:
                 shared.add(number)
             rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
             if how.shared and rule != _ANY_SIZE:
@@ -370,9 +363,12 @@ class Inventory:
                 taken += [one for one in blocked if one not in taken]
                 if taken:
                     found[number] = [_part(number, one) for one in taken]
-        self._tenants.set(name, tenants)
         offer = Offer(
-            shared=frozenset(shared), sliced=frozenset(sliced), parts_only=frozenset(only), rules=tuple(rules)
+            shared=frozenset(shared),
+            sliced=frozenset(sliced),
+            parts_only=frozenset(only),
+            rules=tuple(rules),
+            tenants=self._tenants.set(name, tenants),
         )
         return offer, found
 

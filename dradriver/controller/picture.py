@@ -24,6 +24,7 @@ from dradriver.controller.pods import Foreign
 from dradriver.controller.records import ClaimRecord, DeviceClass, SliceRecord
 from dradriver.controller.refusals import Refusals
 from dradriver.controller.tabulating import Tabulator
+from dradriver.controller.taint_rules import TaintRule, TaintRules
 from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
@@ -45,6 +46,7 @@ class Picture:
         nodes: All nodes, what they have left, and whom they take.
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         inventory: All GPUs and who holds them.
+        taint_rules: What administrators' rules leave of the slices.
         ledger: Whose devices are handed out.
         claimants: The pods of each claim.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
@@ -69,6 +71,7 @@ class Picture:
         self.templates = Templates()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
+        self.taint_rules = TaintRules()
         self.ledger = OURS
         self._theirs: Theirs | None = None
         self.weights = Weights()
@@ -142,6 +145,16 @@ class Picture:
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
         """Take in what the slices' reflector saw."""
+        self._take_in(self.taint_rules.slice_changed(change))
+        self._tell()
+
+    def taint_rule_changed(self, change: Change[TaintRule]) -> None:
+        """Take in what the reflector of DeviceTaintRules saw."""
+        for concerned in self.taint_rules.rule_changed(change):
+            self._take_in(concerned)
+        self._tell()
+
+    def _take_in(self, change: Change[SliceRecord]) -> None:
         if self._theirs is None:
             self._set_slice(change.old, change.new)
         else:
@@ -149,7 +162,6 @@ class Picture:
                 for claim in self._theirs.users(pool):
                     self._rehold(claim)
                 self._set_slice(old, new)
-        self._tell()
 
     def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
         for pool in self.inventory.set_slice(old, new):

@@ -153,11 +153,13 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         metadata: Without labels and annotations.
+        driver: Whose it is.
         pool: Its pool.
         node: Its node.
         generation: The pool's generation that it belongs to.
         count: How many slices that generation has.
-        usable: Names of its devices that no taint blocks: our claims tolerate none.
+        usable: Names of its devices that no taint blocks: our claims tolerate none. In the picture also of none that an
+            administrator's rule taints.
         parts: How those of its devices may be had in parts that may, by name.
         placed: Those of its devices that are a MIG slice each, by name.
         machine: The machine in its annotation, or why that cannot be read; None without one.
@@ -168,6 +170,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     metadata: Metadata
+    driver: str
     pool: str
     node: str
     generation: int
@@ -193,6 +196,7 @@ def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
     text = piece.metadata.annotations.get(names.MACHINE)
     return SliceRecord(
         metadata=_bare(piece.metadata),
+        driver=sys.intern(piece.spec.driver),
         pool=piece.spec.pool.name,
         node=piece.spec.node_name,
         generation=piece.spec.pool.generation,
@@ -225,6 +229,7 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
             gpus[device.name] = f"pci/{address}"  # passed through to a virtual machine: its uuid is made up
     return SliceRecord(
         metadata=_bare(piece.metadata),
+        driver=sys.intern(piece.spec.driver),
         pool=piece.spec.pool.name,
         node=piece.spec.node_name,
         generation=piece.spec.pool.generation,

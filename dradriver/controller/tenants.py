@@ -1,29 +1,48 @@
-"""On which nodes a namespace has parts of GPUs that are of one namespace at a time."""
+"""By which numbers the allocator knows namespaces that have parts of GPUs which are of one namespace at a time."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Set
+import itertools
+from collections.abc import Iterable, Mapping, Set
+from typing import Final
+
+SEVERAL: Final = -1
+"""The tenant of a GPU that was several namespaces' before it was one's at a time: nobody gets more of it."""
 
 
 class Tenants:
-    """Namespaces by node, and nodes by namespace."""
+    """Numbers of namespaces: one has the same as long as it has such parts anywhere, and no other ever has it."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, frozenset[str]] = {}
-        self._of_namespace: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+        self._nodes: collections.Counter[str] = collections.Counter()
+        self._numbers: dict[str, int] = {}
+        self._next = itertools.count(1)
 
-    def set(self, node: str, namespaces: Collection[str]) -> None:
-        """Say which namespaces have such parts on a node; none of them any more that are not named."""
-        for namespace in self._of_node.pop(node, frozenset()).difference(namespaces):
-            self._of_namespace[namespace].discard(node)
-            if not self._of_namespace[namespace]:
-                del self._of_namespace[namespace]
-        for namespace in namespaces:
-            self._of_namespace[namespace].add(node)
+    def set(self, node: str, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
+        """Say which namespaces have such parts of which of a node's GPUs; of all others nobody has any.
+
+        Returns the tenant of each of these GPUs, by its number, ascending.
+        """
+        namespaces = frozenset(namespace for own in gpus.values() for namespace in own)
+        before = self._of_node.pop(node, frozenset())
+        for namespace in namespaces - before:
+            self._nodes[namespace] += 1
+            if namespace not in self._numbers:
+                self._numbers[namespace] = next(self._next)
+        for namespace in before - namespaces:
+            self._nodes[namespace] -= 1
+            if not self._nodes[namespace]:
+                del self._nodes[namespace], self._numbers[namespace]
         if namespaces:
-            self._of_node[node] = frozenset(namespaces)
+            self._of_node[node] = namespaces
+        return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 
-    def nodes(self, namespace: str) -> Set[str]:
-        """Return the nodes where a namespace has such parts."""
-        return self._of_namespace.get(namespace, set())
+    def number(self, namespace: str) -> int:
+        """Return a namespace's number; 0 where it has such parts nowhere."""
+        return self._numbers.get(namespace, 0)
+
+    def _tenant(self, namespaces: Iterable[str]) -> int:
+        first, *others = namespaces
+        return SEVERAL if others else self._numbers[first]

@@ -9,6 +9,7 @@ lines       the lines of a streamed answer
 errors      what the API server refused, or that it gave no answer
 config      where the API server is: a kubeconfig, or the pod's service account
 reflector   a live copy of all objects of one kind
+optional    a reflector of a kind that not every server has
 store       what a reflector keeps, and how it tells of changes
 leader      leader election on a Lease
 events      Events about objects, each text counted once

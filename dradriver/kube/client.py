@@ -61,6 +61,14 @@ class _Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+class _Kind(msgspec.Struct):
+    name: str = ""
+
+
+class _Kinds(msgspec.Struct):
+    resources: list[_Kind] | None = None
+
+
 class Client:
     """An API server, spoken to over kept-alive connections; an async context manager.
 
@@ -142,6 +150,16 @@ class Client:
                 return items, page.metadata.resource_version
             # Half of what may be read, as far as the last page tells: those of other namespaces can be far longer.
             limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
+
+    async def serves(self, resource: Resource) -> bool:
+        """Return whether the server has a kind in this version, as it tells anybody."""
+        try:
+            body = await self._request("GET", resource.group_path)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return any(one.name == resource.plural for one in _decode(body, _Kinds).resources or ())
 
     async def create(
         self,

@@ -22,6 +22,11 @@ class Resource:
         """The value of ``apiVersion`` in an object of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def group_path(self) -> str:
+        """The path of the kind's group and version, where the server tells which kinds it has."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Return the path of a collection (no name; all namespaces where none is given) or of an object.
 
@@ -35,13 +40,11 @@ class Resource:
             raise ValueError(f"{self.kind} {name or ''} has no namespace, but {namespace!r} was given")
         if name is not None and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name} needs a namespace")
-        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
-        if namespace:
-            parts += ["namespaces", namespace]
+        parts = ["namespaces", namespace] if namespace else []
         parts.append(self.plural)
         if name is not None:
             parts.append(name)
-        return "/" + "/".join(quote(part, safe=":") for part in parts)
+        return f"{self.group_path}/{'/'.join(quote(part, safe=':') for part in parts)}"
 
 
 PODS: Final = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -56,6 +59,11 @@ RESOURCE_CLAIM_TEMPLATES: Final = Resource(
 )
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+# The newest version first: of Kubernetes 1.37, of 1.36 and of 1.33. Only the first is on by default.
+DEVICE_TAINT_RULES: Final = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", namespaced=False)
+    for version in ("v1", "v1beta2", "v1alpha3")
+)
 MUTATING_WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -71,4 +79,6 @@ VALIDATING_WEBHOOKS: Final = Resource(
     namespaced=False,
 )
 
-PLURALS: Final = tuple(sorted(one.plural for one in tuple(vars().values()) if isinstance(one, Resource)))
+PLURALS: Final = tuple(
+    sorted(one.plural for one in (*vars().values(), DEVICE_TAINT_RULES[0]) if isinstance(one, Resource))
+)

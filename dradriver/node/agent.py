@@ -229,6 +229,10 @@ async def run(
             raise NotYetError(f"whether MIG instances are made for pods on GPU {gpu} is not known yet")
         return mode.mig in ("dynamic", "placements")
 
+    def exclusive(gpu: str) -> bool:
+        mode = publisher.modes.get(gpu)
+        return mode is not None and mode.exclusive_to == "namespace"
+
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
@@ -254,6 +258,7 @@ async def run(
         workshop=_workshop(options, discovery, lambda: machines.machine, released, sharing, made, mode_switched),
         boot=_boot(options),
         processes=occupied.nobody if options.beside_device_plugin else processes,
+        exclusive=exclusive,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
         below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
         on_prepared=prepared,

@@ -6,22 +6,32 @@
 * ``one GPU``: slices come to and leave one full GPU; how often one that fits by counts finds no placement, by where
   slices are put: as ours are, at the highest free start, at the lowest, at any.
 * ``decision``: one decision on 10,000 nodes of 8 GPUs that are in use by all kinds, milliseconds.
+* ``turns``: one decision for two namespaces in turns, each with a share on every other node, beside the same where GPUs
+  are not one namespace's at a time, by the controller's inventory of 1,000 and 5,000 nodes, milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator import Amount, Fleet, Mig, Offer, Request, Share, SharePart, Strategy, Whole
 from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
 from dradriver.allocator.request import MigPart, Part
+from dradriver.api import slices
+from dradriver.api.objects import Node
+from dradriver.api.policies.modes import Mode
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
+from dradriver.controller.inventory import Inventory
+from dradriver.controller.nodes.table import NodeTable
+from dradriver.controller.records import read_slice
 from dradriver.topology import profiles
 from tests.bench.moved import Moved
 
@@ -41,6 +51,33 @@ def main() -> None:
         _day("dgx-a100", nodes=16, load=load, seed=seed, parts=1.0, sliced=1.0)
     _one_gpu("hgx-h100", seed=seed)
     _decisions(seed=seed)
+    print("turns, two namespaces: median of 100, ms")
+    for nodes in (1_000, 5_000):
+        alike = _turns(nodes, Mode(shared="mps"))
+        own = _turns(nodes, Mode(shared="mps", exclusive_to="namespace"))
+        print(f"  {nodes} nodes: {own:.2f}, {own / alike:.1f} x of {alike:.2f} where GPUs are anybody's")
+
+
+def _turns(nodes: int, mode: Mode) -> float:
+    table = NodeTable()
+    inventory = Inventory(table)
+    for number in range(nodes):
+        name = f"node-{number:05d}"
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        table.set_node(name, msgspec.convert({"metadata": metadata, "spec": {}, "status": {}}, Node))
+        machine = profiles.load("hgx-h100", seed=name)
+        modes = {gpu.uuid: mode for gpu in machine.gpus}
+        for piece in slices.build(machine, node=name, node_uid=name, modes=modes):
+            inventory.set_slice(None, read_slice(msgspec.Raw(json.dumps(piece).encode())))
+        device = slices.device_name(machine.gpus[0].uuid)
+        inventory.hold((f"team-{number % 2}", f"claim-{number}"), {(name, device): (Amount(50, 20_000),)})
+    request, took = Share(amounts=(Amount(25, 10_000),)), []
+    fleet = inventory.fleet
+    for turn in range(101):
+        begun = time.perf_counter()
+        fleet.rank(request, explain=False, tenant=inventory.tenant(f"team-{turn % 2}"))
+        took.append(time.perf_counter() - begun)
+    return sorted(took)[50] * 1e3
 
 
 def _day(name: str, *, nodes: int, load: float, seed: int, parts: float = 0.6, sliced: float = 0.7) -> None:

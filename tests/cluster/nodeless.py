@@ -6,7 +6,7 @@ import fcntl
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tests.cluster import build, network, requirements
@@ -36,7 +36,9 @@ class Nodeless:
         helm: The path of Helm.
     """
 
-    def __init__(self, name: str, version: str | None = None) -> None:
+    def __init__(self, name: str, version: str | None = None, *, api_server: Mapping[str, str] | None = None) -> None:
+        """``api_server`` are more flags of the API server's."""
+        self._api_server = _API_SERVER | dict(api_server or {})
         self.version = version or kubernetes_version()
         self.folder = cache_folder() / name
         self.kubeconfig = self.folder / "kubeconfig-inside"
@@ -94,7 +96,7 @@ class Nodeless:
         network.alone(self._sandbox)
         plane.open_from_outside(authority)
         plane.start_etcd(self.binaries)
-        plane.start_api_server(self.binaries, **_API_SERVER)
+        plane.start_api_server(self.binaries, **self._api_server)
         api = Api(self._outside)
 
         def ready() -> bool:

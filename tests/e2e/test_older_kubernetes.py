@@ -54,7 +54,7 @@ def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         asked = (f"{rule}.nodes[0]={NODE}", f"{rule}.numbers[0]={PLACEMENTS}", f"{rule}.mig=placements")
         of = gpu(STATIC)
         parts.make_instances(parts.simulated(cluster.nodes[NODE], of), of, *INSTANCES)
-        deploy.install(cluster, *asked)
+        deploy.install(cluster, *asked, exclusive=False)
         yield cluster
     finally:
         cluster.down()

@@ -112,31 +112,6 @@ def test_a_pod_of_whole_gpus_and_slices_keep_off_each_other(namespace: Namespace
     namespace.wait_running("slice")
 
 
-@pytest.fixture
-def neighbour(driver: Cluster) -> Iterator[Namespace]:
-    """Another tenant's namespace."""
-    other = Namespace(driver, "t-neighbour")
-    driver.kubectl("create", "namespace", other.name)
-    yield other
-    driver.kubectl("delete", "namespace", other.name, "--timeout=120s")
-
-
-def test_a_gpu_has_shares_of_one_namespace_at_a_time(namespace: Namespace, neighbour: Namespace) -> None:
-    namespace.apply(part("first", {names.SHARE: "0.25"}))
-    namespace.wait_running("first")
-    neighbour.apply(part("stranger", {names.SHARE: "0.25"}))
-    told_why(neighbour, "stranger")
-    namespace.apply(part("second", {names.SHARE: "0.25"}))
-    namespace.wait_running("second")
-
-    namespace.delete("first", "second")
-    neighbour.wait_running("stranger")
-    namespace.apply(part("third", {names.SHARE: "0.25"}))
-    told_why(namespace, "third")
-    neighbour.delete("stranger")
-    namespace.wait_running("third")
-
-
 def capabilities(namespace: Namespace, name: str, container: str) -> set[str]:
     """Return the nodes that open MIG instances to a container: two of each instance."""
     return set(namespace.kubectl("exec", name, "-c", container, "--", "ls", "/dev/nvidia-caps").stdout.split())
@@ -168,6 +143,7 @@ def test_a_pod_with_several_slices_is_applied_again_unchanged(namespace: Namespa
 
 @pytest.fixture
 def no_controller(driver: Cluster) -> Iterator[None]:
+    deploy.install(driver, exclusive=False)
     deployment = f"deployment/{deploy.RELEASE}-controller"
     scale = ("-n", deploy.NAMESPACE, "scale", deployment)
     driver.kubectl(*scale, "--replicas=0")
@@ -178,6 +154,7 @@ def no_controller(driver: Cluster) -> Iterator[None]:
     yield
     driver.kubectl(*scale, "--replicas=2")
     parts.wait_ready(driver)
+    deploy.install(driver)
 
 
 @pytest.mark.usefixtures("no_controller")

@@ -39,6 +39,7 @@ class FakeApiServer:
 
     ``token``: what clients must present, anything where None. ``watch_list``: whether sendInitialEvents is served.
     ``watch_list_ends``: whether the bookmark after the initial events says that they are all.
+    ``optional``: the kinds that it tells of, whoever asks for them; it has all others without a word.
     ``bookmark_s``: how often watches get bookmarks. ``watchers``: number of watches being served.
     """
 
@@ -47,6 +48,7 @@ class FakeApiServer:
     watch_list: bool = True
     watch_list_ends: bool = True
     bookmark_s: float = 60.0
+    optional: set[Resource] = field(default_factory=set)
     requests: list[Request] = field(default_factory=list)
     watchers: int = 0
     store: Store = field(default_factory=Store)
@@ -214,6 +216,9 @@ class FakeApiServer:
         return response
 
     async def _answer(self, raw: web.Request, request: Request) -> web.StreamResponse:
+        told = [{"name": one.plural} for one in self.optional if one.group_path == raw.path]
+        if told:
+            return _json(200, {"kind": "APIResourceList", "resources": told})
         target = _target(self.store, raw.match_info["path"])
         match request.method, target.name:
             case "GET", None if request.watch:

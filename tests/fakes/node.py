@@ -80,6 +80,7 @@ def claim(
     results: list[Object] | None = None,
     config: Sequence[Object] = (),
     used: bool = True,
+    namespace: str = "default",
 ) -> Object:
     """An allocated claim: GPUs of one request ``gpu``, or of several by name, or the results themselves."""
     by_request = gpus if isinstance(gpus, dict) else {"gpu": gpus}
@@ -88,7 +89,7 @@ def claim(
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default", "uid": uid or f"uid-{name}"},
+        "metadata": {"name": name, "namespace": namespace, "uid": uid or f"uid-{name}"},
         "spec": {"devices": {}},
         "status": {
             "allocation": {"devices": {"results": results, "config": list(config)}},

@@ -28,6 +28,7 @@ class World:
         self.machine: Machine = machine()
         self.workshop = workshop()
         self.boot = BOOT
+        self.exclusive: set[str] = set()
         self.processes: dict[str, Sequence[int]] | DriverError | TimeoutError = {}
 
     async def get_claim(self, namespace: str, name: str) -> ResourceClaim:
@@ -53,6 +54,7 @@ class World:
             workshop=self.workshop,
             boot=self.boot,
             processes=self.running,
+            exclusive=self.exclusive.__contains__,
         )
 
     async def running(self, gpus: Sequence[str]) -> dict[str, Sequence[int]]:

@@ -25,7 +25,7 @@ from tests.fakes.admission import (
     running,
     stored,
 )
-from webhook import admission, review
+from webhook import review
 from webhook.admission import Admission
 
 TEXTS = st.text(max_size=40)
@@ -52,7 +52,7 @@ def answered(request: review.Request, path: str) -> dict[str, Any]:
     elif path == "workloads":
         encoded, _ = Admission(controller_user=CONTROLLER).mutate_workload(request)
     else:
-        encoded, _ = admission.validate_claim(request)
+        encoded, _ = Admission(controller_user=CONTROLLER).validate_claim(request)
     response: dict[str, Any] = json.loads(encoded)["response"]
     assert response["allowed"] or response["status"]["message"]
     return response

@@ -43,6 +43,10 @@ class SimClient:
         self._plan = plan
         self._outside = outside
 
+    async def serves(self, _: Resource) -> bool:
+        """Administrators have no rules here."""
+        return False
+
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         call = self._call("get", resource, namespace, name)
         return _typed(await self._send(call, lambda: self._server.get(resource, call.key)), type)

@@ -33,6 +33,8 @@ OFFERS = [
     Offer(shared=ALL, rules=tuple((number, ShareRule(memory_mib=2 * TOTAL)) for number in range(8))),
     Offer(shared=frozenset({0, 1, 2}), sliced=frozenset({3, 4, 5}), parts_only=frozenset({4})),
     Offer(sliced=ALL),
+    Offer(shared=ALL, sliced=ALL, tenants=((1, 1), (2, 2), (3, 1), (6, 2))),
+    Offer(shared=ALL, rules=((0, ShareRule(equal=4)),), tenants=((0, 2), (1, 1), (7, 3))),
 ]
 Node = tuple[Offer, dict[int, list[Part]]]
 REQUESTS: list[Request] = [
@@ -56,9 +58,9 @@ def put(fleet: Fleet, name: str, node: Node) -> None:
     fleet.set_parts(name, node[1])
 
 
-def answer(fleet: Fleet, request: Request) -> object:
+def answer(fleet: Fleet, request: Request, tenant: int = 0) -> object:
     try:
-        return fleet.rank(request)
+        return fleet.rank(request, tenant=tenant)
     except NoPlaceError as error:
         return str(error)
 
@@ -90,7 +92,8 @@ def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> No
             nodes[name] = offer, parts(rng, offer)
             put(fleet, name, nodes[name])
         for request in REQUESTS:
-            assert answer(fleet, request) == answer(made(nodes), request)
+            for tenant in (0, 1, 2):
+                assert answer(fleet, request, tenant) == answer(made(nodes), request, tenant)
 
 
 def test_memory_that_is_promised_twice_counts_also_where_too_many_kinds_are_wanted_to_look_at_all() -> None:

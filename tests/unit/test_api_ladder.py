@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import ladder, names, resolved
+from dradriver.api import exclusive, ladder, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked
 from tests.fakes.admission import NVLINK
@@ -120,6 +120,7 @@ def test_a_share_says_both_of_its_amounts() -> None:
     devices = built({"cores": "25", "memory": "10Gi"}, {"main": 1})
     assert devices["requests"][0]["exactly"]["capacity"] == {"requests": {"cores": "25", "memory": "10240Mi"}}
     assert devices["requests"][0]["exactly"]["deviceClassName"] == "share.gpu.topology"
+    assert devices["requests"][0]["exactly"]["selectors"] == [{"cel": {"expression": exclusive.ELSEWHERE}}]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({names.REQUIRED: "nvlink"}, {"main": 9}),
     ({}, {"main": Amount(25, 10240)}),
 ]
-DIGESTS = {1: "f2b4579a7df777a6"}
+DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0"}
 
 
 def test_another_ladder_is_another_version() -> None:

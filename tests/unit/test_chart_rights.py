@@ -48,6 +48,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("", "nodes", (), reads),
         ("resource.k8s.io", "resourceslices", (), reads),
         ("resource.k8s.io", "deviceclasses", (), reads),
+        ("resource.k8s.io", "devicetaintrules", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
         ("", "events", (), {"create", "patch"}),

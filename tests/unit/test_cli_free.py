@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from dradriver.allocator.request import Amount
+from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
-from dradriver.kube.resources import NODES
+from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 
@@ -91,3 +92,32 @@ async def test_whoever_may_not_read_is_told(cluster: GpuCluster, shell: CommandL
     shell.api.fail(path=NODES.path(), status=403, reason="Forbidden", message="no")
     result = await shell.run("free")
     assert "you may not list nodes in all namespaces" in result.stderr
+
+
+async def test_what_is_left_of_gpus_of_one_namespace_is_left_for_that_one(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1", mode=Mode(shared="time-slicing", exclusive_to="namespace"))
+    cluster.pod("part", Amount(cores=60))
+    await run_all(cluster)
+    for namespace, gpus in (("default", 8), ("team-b", 7)):
+        (left,) = (await shell.data("free", "-n", namespace))["shares"]
+        assert left["gpus"] == gpus
+
+
+async def test_what_an_administrators_rule_taints_is_not_free_and_explain_names_the_rule(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    cluster.pod("whole", 8)
+    shell.api.optional = {DEVICE_TAINT_RULES[1]}
+    device = slices.device_name(cluster.machines["n1"].gpus[0].uuid)
+    taint = {"key": "example.com/maintenance", "effect": "NoSchedule"}
+    spec = {"deviceSelector": {"pool": "n1", "device": device}, "taint": taint}
+    shell.api.put(DEVICE_TAINT_RULES[1], {"metadata": {"name": "drain"}, "spec": spec})
+    assert (await shell.data("free"))["free"] == 7
+    assert "GPUs are left out that DeviceTaintRule drain taints" in (await shell.run("explain", "whole")).stdout
+    shell.api.remove(DEVICE_TAINT_RULES[1], "drain")
+    assert (await shell.data("free"))["free"] == 8
+    shell.api.fail(path="devicetaintrules", status=403, reason="Forbidden", message="no")
+    assert "ask for the verb list" in (await shell.run("free")).stderr

@@ -103,14 +103,34 @@ def test_nobody_knows_what_fits_on_a_gpu_that_is_not_listed() -> None:
     assert not found.fits(A, ("away", "gpu-1"), share(1), [B])
 
 
-def test_a_namespace_without_parts_is_offered_what_any_other_such_is() -> None:
+def test_whoever_asks_in_turns_has_no_node_looked_at_again() -> None:
     found = inventory(*"abcd", mode=Mode(shared="mps", exclusive_to="namespace"))
     for node in "abcd":
-        found.hold(("tenant", f"on-{node}"), {gpu(node): share(1)})
-    found.look_as("first")
+        found.hold((f"tenant-of-{node}", "c"), {gpu(node): share(1)})
     assert not found.catch_up(lambda: False)
-    found.look_as("second")
+    numbers = {found.tenant(namespace) for namespace in ("tenant-of-a", "tenant-of-b", "nobody")}
+    assert len(numbers) == 3
+    assert 0 in numbers, "nobody's own GPUs are none"
     assert not found.catch_up(lambda: True), "of thousands of nodes none is looked at again"
+
+
+def test_a_number_is_no_other_namespaces_once_its_own_has_left() -> None:
+    found = inventory("a", mode=Mode(shared="mps", exclusive_to="namespace"))
+    found.hold(("first", "c"), {gpu("a"): share(1)})
+    number = found.tenant("first")
+    found.hold(("first", "c"), {})
+    found.hold(("second", "c"), {gpu("a"): share(1)})
+    assert found.tenant("first") == 0
+    assert found.tenant("second") not in (0, number)
+
+
+def test_of_a_gpu_that_two_namespaces_had_before_it_was_one_s_nobody_gets_more() -> None:
+    found = inventory("n", mode=Mode(shared="mps", exclusive_to="namespace"))
+    for claim in (A, C):
+        found.hold(claim, {gpu("n"): share(10)})
+    for namespace in ("one", "two", "three"):
+        (choice,) = found.fleet.rank(Share(amounts=(Amount(10, 1),)), tenant=found.tenant(namespace))
+        assert choice.containers[0][0].gpu != 0
 
 
 def test_whoever_is_looked_for_is_offered_what_he_would_be_were_he_the_only_one() -> None:
@@ -123,18 +143,18 @@ def test_whoever_is_looked_for_is_offered_what_he_would_be_were_he_the_only_one(
         found.hold(claim, held[claim])
         viewer = f"ns{rng.randrange(4)}"
         fresh = inventory("a", "b", mode=mode)
-        fresh.look_as(viewer)
-        for other, devices in held.items():
-            fresh.hold(other, devices)
-        found.look_as(viewer)
-        assert best(found) == best(fresh)
+        for other, devices in held.items():  # another's GPU as one that somebody has whole: nothing is left of it
+            mine = other[0] == viewer
+            fresh.hold(other, {device: taken if mine else None for device, taken in devices.items()})
+        assert best(found, viewer) == best(fresh, viewer)
 
 
-def best(found: Inventory) -> object:
+def best(found: Inventory, viewer: str) -> object:
+    request = Share(amounts=(Amount(40, 1000), Amount(20, 1000)))
     try:
-        return found.fleet.rank(Share(amounts=(Amount(40, 1000), Amount(20, 1000))))
+        return found.fleet.rank(request, tenant=found.tenant(viewer), explain=False)
     except NoPlaceError as error:
-        return str(error)
+        return error.stable
 
 
 STATIC = Mode(mig="static")
@@ -202,8 +222,7 @@ def test_a_gpu_of_another_namespace_is_not_offered(mode: Mode) -> None:
     found.hold(A, {gpu("n"): share(10) if mode == SHARED else (SMALL,)})
     request = Share(amounts=(Amount(10, 1),)) if mode == SHARED else Mig(profiles=(("1g.10gb",),))
     for namespace, same in (("one", True), ("two", False), ("one", True)):
-        found.look_as(namespace)
-        (choice,) = found.fleet.rank(request)
+        (choice,) = found.fleet.rank(request, tenant=found.tenant(namespace))
         assert (choice.containers[0][0].gpu == 0) is same
 
 

@@ -47,10 +47,10 @@ class Shared(World):
             sharing=lambda gpu: self.sharing.get(gpu.uuid, Sharing()),
         )
 
-    async def prepare(self, name: str, *results: Any) -> PreparedClaim:
+    async def prepare(self, name: str, *results: Any, namespace: str = "default") -> PreparedClaim:
         preparer = self.preparer()
         preparer._budget_s = 0.0
-        return await preparer.prepare(*self.put(claim(name, results=list(results))))
+        return await preparer.prepare(*self.put(claim(name, results=list(results), namespace=namespace)))
 
     def state(self, gpu: int) -> State:
         with self.gpus.state(uuid(gpu)) as state:
@@ -117,6 +117,35 @@ async def test_a_share_that_is_prepared_is_not_made_again(world: Shared) -> None
     with world.gpus.state(uuid(OWN)) as state:
         state.server = Server(thread_percentage=1)  # another would be refused
     assert await world.prepare("a", share(OWN, "25", "4Gi", "s1")) == done
+
+
+@pytest.mark.parametrize("gpu", [FRIENDS, EQUAL, OWN])
+async def test_a_gpu_of_one_namespace_at_a_time_is_the_first_ones_until_its_last_share_is_gone(
+    world: Shared, gpu: int
+) -> None:
+    world.exclusive = {uuid(gpu)}
+    for number in range(2):
+        await world.prepare(f"a{number}", share(gpu, "25", "4Gi", f"a{number}"), namespace="first")
+    for _ in range(2):
+        with pytest.raises(DeviceBusyError, match=r"now of first \(claim a\d\): have the driver choose the GPU"):
+            await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
+        assert [made for made in world.made if made.startswith("uid-b")] == [], "nothing is made"
+    await world.prepare("elsewhere", share(4, "25", "4Gi", "e"), namespace="second")
+    await world.preparer().unprepare("uid-a0")
+    with pytest.raises(DeviceBusyError):
+        await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
+    await world.preparer().unprepare("uid-a1")
+    await world.prepare("b", share(gpu, "25", "4Gi", "b"), namespace="second")
+    with pytest.raises(DeviceBusyError, match="now of second"):
+        await world.prepare("a0", share(gpu, "25", "4Gi", "a0"), namespace="first")
+
+
+async def test_who_looks_on_has_no_part_of_a_gpu_of_one_namespace(world: Shared) -> None:
+    world.exclusive = {uuid(FRIENDS)}
+    watching = share(FRIENDS, "25", "4Gi", "w") | {"adminAccess": True}
+    await world.prepare("watching", watching, namespace="monitoring")
+    await world.prepare("a", share(FRIENDS, "25", "4Gi", "a"), namespace="first")
+    await world.prepare("watching-too", watching, namespace="monitoring")
 
 
 @pytest.mark.parametrize("mps", [True, False])

@@ -291,6 +291,7 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "waits until its scheduler has bound other pods of this namespace",
     "a webhook may hold them up",
     "an error in the controller, see its log",
+    "GPUs are left out that DeviceTaintRule",
 )
 
 

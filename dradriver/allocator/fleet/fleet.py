@@ -106,7 +106,12 @@ class Fleet:
         self._slots[name] = group, slot
         self._name_ranks.clear()
         has = {gpu.index for gpu in group.machine.gpus}
-        own = Offer(shared=offer.shared & has, sliced=offer.sliced & has, parts_only=offer.parts_only & has)
+        own = Offer(
+            shared=offer.shared & has,
+            sliced=offer.sliced & has,
+            parts_only=offer.parts_only & has,
+            tenants=tuple(each for each in offer.tenants if each[0] in has),
+        )
         group.set_offer(slot, own)
         group.set_parts(slot, {number: each for number, each in parts.items() if number in has})
 
@@ -154,7 +159,8 @@ class Fleet:
             UnknownGpuError: It names a GPU that the machine does not have.
         """
         group, slot = self._slots[name]
-        mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only)
+        theirs = {number for number, _ in offer.tenants}
+        mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only | theirs)
         if offer.rules != group.rules:
             mask_of_gpus(group.machine, {number for number, _ in offer.rules})
             unheld = group.unheld(slot)
@@ -177,16 +183,28 @@ class Fleet:
 
     @overload
     def rank(
-        self, request: Whole, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+        self, request: Whole, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True, tenant: int = 0
     ) -> list[Choice]: ...
 
     @overload
     def rank(
-        self, request: Share | Mig, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+        self,
+        request: Share | Mig,
+        *,
+        eligible: Eligible | None = None,
+        limit: int = 8,
+        explain: bool = True,
+        tenant: int = 0,
     ) -> list[PartChoice]: ...
 
     def rank(
-        self, request: Request, *, eligible: Eligible | None = None, limit: int = 8, explain: bool = True
+        self,
+        request: Request,
+        *,
+        eligible: Eligible | None = None,
+        limit: int = 8,
+        explain: bool = True,
+        tenant: int = 0,
     ) -> list[Choice] | list[PartChoice]:
         """The best set on each of the best nodes, best first; one a node, at most ``limit``.
 
@@ -201,12 +219,13 @@ class Fleet:
             limit: Most choices to return.
             explain: Whether a refusal's message names the nearest thing that is possible; without that a refusal costs
                 no more than an answer, and its message is the stable one.
+            tenant: Who wants parts, by the number that offers know him by; 0 for one who has parts nowhere.
 
         Raises:
             NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
         """
         if not isinstance(request, Whole):
-            return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain)
+            return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check(request)
         candidates = self.candidates(request, eligible)
         choices: list[Choice] = []

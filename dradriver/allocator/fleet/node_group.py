@@ -111,9 +111,10 @@ class NodeGroup:
     def set_offer(self, slot: int, offer: Offer) -> None:
         """Say which of a node's GPUs may be had in parts; KeyError for a number that these nodes do not have."""
         shared, sliced, parts_only = map(self.mask_of, (offer.shared, offer.sliced, offer.parts_only))
+        tenants = tuple((self.mask_of([number]).bit_length() - 1, tenant) for number, tenant in offer.tenants)
         if self.rooms is not None or shared | sliced | parts_only:
             rooms = self._made_rooms()
-            self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only))
+            self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only, tenants))
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> None:
         """Say which parts are on a node's GPUs, by number; KeyError for one that these nodes do not have."""
@@ -126,10 +127,12 @@ class NodeGroup:
         if self.rooms is None:
             return WHOLE, {}
         number = [gpu.index for gpu in self.machine.gpus]
-        _, *masks = self.rooms.masks(slot)
+        _, *masks, by_position = self.rooms.masks(slot)
         shared, sliced, parts_only = (frozenset(number[at] for at in rings.positions(mask)) for mask in masks)
+        tenants = tuple((number[position], tenant) for position, tenant in by_position)
         parts = {number[position]: each for position, each in self.rooms.parts(slot).items()}
-        return Offer(shared=shared, sliced=sliced, parts_only=parts_only, rules=self.rules), parts
+        offer = Offer(shared=shared, sliced=sliced, parts_only=parts_only, rules=self.rules, tenants=tenants)
+        return offer, parts
 
     def unheld(self, slot: int) -> int:
         """Mask of the positions of a node that nobody has as a whole, with those that have parts on them."""

@@ -20,7 +20,7 @@ from dradriver.allocator.sets.subsets import Bools
 
 
 def rank(
-    eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool
+    eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool, tenant: int
 ) -> list[PartChoice]:
     """The best place on each of the best nodes, best first; one a node, at most ``limit``.
 
@@ -29,6 +29,7 @@ def rank(
         request: What is wanted.
         limit: Most choices to return.
         explain: Whether a refusal says what is nearest.
+        tenant: Who wants it: of GPUs that are another's nothing is left.
 
     Raises:
         NoPlaceError: There is none.
@@ -36,7 +37,11 @@ def rank(
     ask = _ask(request)
     if not ask.wanted or (isinstance(request, Share) and Amount() in request.amounts):
         raise NoPlaceError("a part of no size, or none at all: ask for at least one, of 1 % or 1 MiB at least")
-    every = [_nodes(ask, group, group.rooms, own) for group, own in eligible.items() if group.rooms is not None]
+    every = [
+        _nodes(ask, group, group.rooms.seen_by(tenant), own)
+        for group, own in eligible.items()
+        if group.rooms is not None
+    ]
     places = (one_part if sum(ask.wanted) == 1 else several_parts)(ask, every, limit)
     if not places:
         raise _refusal(ask, every, explain=explain)

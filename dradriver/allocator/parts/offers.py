@@ -28,12 +28,15 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         sliced: May be had in MIG slices, made where they are wanted.
         parts_only: Of these, those that are never had whole: MIG mode is on and only a reset would end it.
         rules: How some of them are shared, by number, ascending.
+        tenants: Who alone may have more parts of some that have parts on them, by number, ascending: any numbers but 0,
+            as ``Fleet.rank`` is given them.
     """
 
     shared: frozenset[int] = frozenset()
     sliced: frozenset[int] = frozenset()
     parts_only: frozenset[int] = frozenset()
     rules: tuple[tuple[int, ShareRule], ...] = ()
+    tenants: tuple[tuple[int, int], ...] = ()
 
 
 WHOLE: Final = Offer()

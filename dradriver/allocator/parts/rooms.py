@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,12 +29,14 @@ class Masks(NamedTuple):
         shared: May be had in shares.
         sliced: May be had in MIG slices.
         parts_only: Are never had whole.
+        tenants: Who alone may have more parts, by position.
     """
 
     unheld: int = 0
     shared: int = 0
     sliced: int = 0
     parts_only: int = 0
+    tenants: tuple[tuple[int, int], ...] = ()
 
 
 _NOTHING = Masks()
@@ -71,6 +74,7 @@ class Rooms:
         self._opening = np.zeros((2, 64), dtype=np.uint16)
         self._offered = np.zeros((2, 64), dtype=np.uint16)
         self._told = np.zeros(64, dtype=np.uint16)
+        self._tenants = np.zeros((g, 64), dtype=np.int64)  # 0 where anybody may have more parts
         self._masks: list[Masks] = []
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
@@ -81,7 +85,7 @@ class Rooms:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
             self._spare, self._states = _wider(self._spare), _wider(self._states)
             self._opening, self._offered = _wider(self._opening), _wider(self._offered)
-            self._told = _wider(self._told)
+            self._told, self._tenants = _wider(self._told), _wider(self._tenants)
         self._masks.append(_NOTHING)
         self._parts.append({})
         self._refresh(slot)
@@ -89,7 +93,8 @@ class Rooms:
     def drop(self, slot: int) -> None:
         """Free a slot by moving the last node into it."""
         last = len(self._masks) - 1
-        for array in (self._cores, self._memory, self._spare, self._states, self._opening, self._offered):
+        rows = (self._cores, self._memory, self._spare, self._states, self._opening, self._offered, self._tenants)
+        for array in rows:
             array[:, slot] = array[:, last]
         self._told[slot] = self._told[last]
         self._masks[slot], self._parts[slot] = self._masks[last], self._parts[last]
@@ -116,8 +121,22 @@ class Rooms:
 
     def told(self, slot: int) -> int:
         """Mask of a node's GPUs of which it stands in the rows what is left."""
-        masks = self._masks[slot]
-        return (_mask(self._parts[slot]) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
+        return int(self._told[slot])
+
+    def seen_by(self, tenant: int) -> Rooms:
+        """These rooms, only to be looked at, with nothing left of the GPUs that are another tenant's."""
+        tenants = self._tenants[:, : len(self._masks)]
+        theirs = (tenants != 0) & (tenants != tenant)
+        if not theirs.any():
+            return self
+        seen = copy.copy(self)
+        seen._cores, seen._memory, seen._spare = (
+            np.where(theirs, array.dtype.type(0), array) for array in (self.cores, self.memory, self.spare)
+        )
+        seen._states = np.where(theirs, self._closed[:, None], self.states)
+        bits = np.uint16(1) << np.arange(len(theirs), dtype=np.uint16)
+        seen._told = self.told_masks & ~np.bitwise_or.reduce(np.where(theirs, bits[:, None], np.uint16(0)), axis=0)
+        return seen
 
     def masks(self, slot: int) -> Masks:
         """What was said of a node."""
@@ -167,7 +186,11 @@ class Rooms:
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
-        self._told[slot] = told = self.told(slot)
+        told = (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
+        self._told[slot] = told
+        self._tenants[:, slot] = 0
+        for position, tenant in masks.tenants:
+            self._tenants[position, slot] = tenant
         for position in rings.positions(told):
             bit, load = 1 << position, parts.get(position, ())
             shares = [part.amount for part in load if isinstance(part, SharePart)]

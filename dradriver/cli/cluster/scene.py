@@ -24,11 +24,13 @@ from dradriver.cli.render.plain import plain
 from dradriver.controller import pods, records
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import SliceRecord
+from dradriver.controller.taint_rules import TaintRule, read_rule
 from dradriver.kube import codec
-from dradriver.kube.client import Client
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -69,8 +71,9 @@ class Scene:
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
         with _warnings(self.unread):
-            slices, claims, nodes, classes, ours = await asyncio.gather(
+            slices, rules, claims, nodes, classes, ours = await asyncio.gather(
                 self._slices(OURS),
+                self._taint_rules(),
                 self._list(RESOURCE_CLAIMS, reading.read_claim),
                 self._list(NODES, records.read_node),
                 self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
@@ -86,6 +89,8 @@ class Scene:
             for one in nodes:
                 self.nodes[one.metadata.name] = one
                 picture.node_changed(_seen(one))
+            for one in rules:
+                picture.taint_rule_changed(_seen(one))
             for one in slices:
                 picture.slice_changed(_seen(one))
             for claim in claims:
@@ -126,6 +131,18 @@ class Scene:
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
         kind = functools.partial(records.read_slice, ledger=ledger)
         return await self._list(RESOURCE_SLICES, kind, field_selector=f"spec.driver={ledger.driver}")
+
+    async def _taint_rules(self) -> list[TaintRule]:
+        """Return the DeviceTaintRules that there are, none where the server has no such kind."""
+        for version in DEVICE_TAINT_RULES:
+            try:
+                if not await self._client.serves(version):
+                    continue
+            except (ApiError, Unreachable) as error:
+                self.unread.append(str(reading.refused(error, self._server, version)))
+                return []
+            return await self._list(version, read_rule)
+        return []
 
     async def _theirs(self, ours: Collection[SliceRecord]) -> list[SliceRecord]:
         """Return the slices of the driver that hands out the GPUs where our agents publish machines alone.

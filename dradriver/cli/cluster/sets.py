@@ -14,6 +14,7 @@ import numpy as np
 
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
@@ -109,7 +110,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         namespace: Whose view it is: some GPUs have parts of one namespace at a time.
     """
     picture = scene.picture
-    picture.inventory.look_as(namespace)
+    tenant = picture.inventory.tenant(namespace)
     fit = picture.nodes.eligible(_ANYBODY)
     for name, node in scene.nodes.items():
         if node.spec.unschedulable and (row := picture.nodes.find(name)) is not None:
@@ -133,8 +134,10 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
                 key = plain(group.machine.product), *found
                 before, where = sets.get(key, (0, []))
                 sets[key] = before + count * len(at), [*where, *(group.names[slot] for slot in at)]
-        shares += _shares(group, slots.tolist())
-        slices.update(_slices(group, slots.tolist()))
+        if group.rooms is not None:
+            rooms = group.rooms.seen_by(tenant)
+            shares += _shares(group, rooms, slots.tolist())
+            slices.update(_slices(group, rooms, slots.tolist()))
     return FreeGpus(
         nodes=nodes,
         closed=every - nodes,
@@ -170,11 +173,8 @@ def _sets(tables: Tables, mask: int) -> Counter[tuple[int, str, float]]:
     return found
 
 
-def _shares(group: NodeGroup, slots: list[int]) -> list[SharesLeft]:
+def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
     """Return what is left for shares on each GPU of these nodes that has something left."""
-    rooms = group.rooms
-    if rooms is None:
-        return []
     found = []
     opening = rooms.opening(sliced=False)
     for slot in slots:
@@ -211,11 +211,10 @@ def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
     return tuple(found)
 
 
-def _slices(group: NodeGroup, slots: list[int]) -> Counter[tuple[str, str]]:
+def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
     """Return how many MIG slices of each profile have room on these nodes, each profile for itself."""
     found: Counter[tuple[str, str]] = Counter()
-    rooms = group.rooms
-    if rooms is None or not rooms.offered(sliced=True):
+    if not rooms.offered(sliced=True):
         return found
     profiles = {profile.name for layout in rooms.layouts if layout is not None for profile in layout.profiles}
     opening = rooms.opening(sliced=True)

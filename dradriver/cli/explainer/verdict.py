@@ -170,7 +170,8 @@ async def _decided(scene: Scene, wish: Wish) -> Placement | NoPlaceError:
 def _nearest(scene: Scene, wish: Wish, fit: Bools, stable: str) -> str:
     """Return what is nearest to what is wanted, where the allocator can say."""
     try:
-        scene.picture.inventory.fleet.rank(wish.request, eligible=fit, limit=1)
+        inventory = scene.picture.inventory
+        inventory.fleet.rank(wish.request, eligible=fit, limit=1, tenant=inventory.tenant(wish.claim[0]))
     except NoPlaceError as error:
         said = str(error)
         return "" if said in stable else said.partition(": no; ")[2] or said

@@ -16,7 +16,7 @@ from dradriver.cli.linter.patched import patched
 from dradriver.cli.linter.templates import CLAIMS, Path, pods
 from dradriver.cli.render.plain import plain
 from webhook import review
-from webhook.admission import Admission, validate_claim
+from webhook.admission import Admission
 from webhook.translate import translate as by_limits
 
 _KEY: Final = re.compile(r"(?:annotation )?'?((?:gpu\.topology|gpu-topology\.example\.com)/[\w.-]+)")
@@ -98,7 +98,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
         source=document.source, document=document.number, line=document.line(), kind=plain(kind), name=_name(document)
     )  # fmt: skip
     if kind in CLAIMS:
-        yield _claim(head, document)
+        yield _claim(head, document, admission)
         return
     answer = _copied(document, admission)
     if not answer.allowed:
@@ -139,11 +139,12 @@ def _name(document: Document) -> str:
     return plain(f"{namespace}/{name}" if namespace else str(name))
 
 
-def _claim(head: Result, document: Document) -> Result:
-    answer = _answer(validate_claim(_request(document.data, head.kind))[0])
+def _claim(head: Result, document: Document, admission: Admission) -> Result:
+    answer = _answer(admission.validate_claim(_request(document.data, head.kind))[0])
     ours = "gpu.topology" in str(document.data.get("spec"))
     errors = () if answer.allowed else (_finding(document, (), answer.status.message),)
-    return msgspec.structs.replace(head, ours=ours, errors=errors)
+    warnings = tuple(_finding(document, (), text) for text in answer.warnings)
+    return msgspec.structs.replace(head, ours=ours, errors=errors, warnings=warnings)
 
 
 def _pod(

@@ -8,9 +8,10 @@ right by ``recover``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dradriver.api import names
 from dradriver.node import metrics
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
@@ -32,12 +33,16 @@ class Ledgers:
         mounted: The files that the specs mount.
     """
 
-    def __init__(self, state_dir: Path, cdi_root: Path, *, boot: str) -> None:
+    def __init__(
+        self, state_dir: Path, cdi_root: Path, *, boot: str, exclusive: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """``exclusive`` says of a GPU, by its uuid, whether its parts are of one namespace at a time."""
         self.claims = Checkpoint(state_dir / "claims")
         self.made = MadeLedger(state_dir / "made", self._made_again)
         self.cdi = CdiFolder(cdi_root)
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot
+        self._exclusive = exclusive
         self._recovered = False
 
     def recover(self) -> None:
@@ -167,22 +172,38 @@ class Ledgers:
         return made | {device.uuid for claim in claims for device in claim.devices if not device.admin}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Return if no other claim holds a device of this one.
+        """Return if no other claim holds a device of this one, and no other namespace has parts of its GPUs.
+
+        The last only of GPUs whose parts are of one namespace at a time. What was made for a claim that is not prepared
+        is in nobody's use, whosever it was.
 
         Raises:
-            DeviceBusyError: One does.
+            DeviceBusyError: One does, or has.
             OSError: A file cannot be read.
         """
         entries = self.claims.read()
         for entry in entries.values():
             for theirs in entry.value.devices if entry.value.uid != planned.uid else ():
                 _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
+        for entry in entries.values():
+            if entry.value.namespace != planned.namespace:
+                self._refuse_exclusive(planned, entry.value)
         for made in (entry.value for entry in self.made.read().values()):
             if made.owner != planned.uid and made.owner not in entries:
                 theirs = PreparedDevice(
                     request="", pool="", device=made.device, uuid=made.uuid, part=made.kind, share_id=made.share_id
                 )
                 _refuse(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
+
+    def _refuse_exclusive(self, planned: PreparedClaim, theirs: PreparedClaim) -> None:
+        held = {device.uuid for device in theirs.devices if not device.admin}
+        for device in planned.devices:
+            if device.uuid in held and not device.admin and self._exclusive(device.uuid):
+                raise DeviceBusyError(
+                    f"GPU {device.uuid} has parts of one namespace at a time, and now of {theirs.namespace} (claim "
+                    f"{theirs.name}): have the driver choose the GPU, by the annotations {names.SHARE} or "
+                    f"{names.MIG_PROFILE} and no {names.PLACEMENT}, or wait until that claim is given back"
+                )
 
 
 def _refuse(planned: PreparedClaim, theirs: PreparedDevice, who: str) -> None:

@@ -65,6 +65,7 @@ class Preparer:
         workshop: Workshop,
         boot: str,
         processes: Processes = occupied.nobody,
+        exclusive: Callable[[str], bool] = lambda _: False,
         nccl: Nccl | None = None,
         below: Below | None = None,
         on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
@@ -82,6 +83,7 @@ class Preparer:
             workshop: The kinds of devices, and what makes them.
             boot: Id of this boot.
             processes: Says which processes compute on GPUs: one with any is not given out.
+            exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
             nccl: What NCCL is told.
             below: Gives the server below a virtual machine.
             on_prepared: Called when a claim was made ready anew.
@@ -92,7 +94,7 @@ class Preparer:
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
         self._calls = state_dir / "calls.lock"
-        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot)
+        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, exclusive=exclusive)
         self._workshop = workshop
         self._processes = processes
         self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())

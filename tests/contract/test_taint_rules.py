@@ -1,0 +1,69 @@
+"""DeviceTaintRules of a real API server, which has them once a feature gate and a beta API are turned on (1.36)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dradriver.api import slices
+from dradriver.controller.controller import Controller
+from dradriver.kube.client import Client
+from dradriver.kube.config import from_kubeconfig
+from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from dradriver.topology import profiles
+from tests import needs
+from tests.cluster.nodeless import Nodeless
+
+pytestmark = pytest.mark.cluster
+NODE = "node-a"
+ON = {"feature-gates": "DRADeviceTaintRules=true", "runtime-config": "resource.k8s.io/v1beta2=true"}
+
+
+@pytest.fixture
+def kubeconfig() -> Iterator[Path]:
+    needs.real_cluster()
+    plane = Nodeless("taint-rules", api_server=ON)
+    with plane.running():
+        yield plane.folder / "kubeconfig"
+
+
+async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(kubeconfig: Path) -> None:
+    machine = profiles.load("dgx1-v100", seed=NODE)
+    async with Client(from_kubeconfig(kubeconfig), user_agent="contract", timeout_s=30) as client:
+        served = [version for version in DEVICE_TAINT_RULES if await client.serves(version)]
+        assert [version.version for version in served] == ["v1beta2"]
+        node = await client.create(NODES, {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
+        for built in slices.build(machine, node=NODE, node_uid=node["metadata"]["uid"], modes={}):
+            await client.create(RESOURCE_SLICES, built)
+
+        async with asyncio.TaskGroup() as tasks:
+            controller = Controller(client)
+            watching = tasks.create_task(controller.watch())
+            await controller.synced()
+            inventory = controller.worker.picture.inventory
+
+            async def free(number: int) -> None:
+                async with asyncio.timeout(30):
+                    while inventory.free().sum() != number:  # of a server in another process
+                        await asyncio.sleep(0.05)
+
+            await free(8)
+            device = slices.device_name(machine.gpus[5].uuid)
+            for name, selector, left in (
+                ("one", {"driver": "gpu.topology", "pool": NODE, "device": device}, 7),
+                ("others", {"driver": "gpu.nvidia.com"}, 7),
+                ("all", {"driver": "gpu.topology"}, 0),
+            ):
+                taint = {"key": "example.com/maintenance", "effect": "NoSchedule"}
+                spec = {"deviceSelector": selector, "taint": taint}
+                await client.create(served[0], {"metadata": {"name": name}, "spec": spec})
+                await free(left)
+            assert controller.worker.picture.taint_rules.tainting() == ["all", "one"]
+            await client.delete(served[0], "all")
+            await free(7)
+            await client.delete(served[0], "one")
+            await free(8)
+            watching.cancel()
