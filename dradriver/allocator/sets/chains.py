@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.topology.machine import PathType
 
 
-def fitting(room: Room, rows: Ints, at: Ints, channels: Counts) -> Bools:
+class Paths(NamedTuple):
+    """Masks whose GPUs an open path visits, each (2**g,), bool.
+
+    Attributes:
+        linked: By number of links c: every step has at least c links.
+        any_way: Over links and PCIe.
+        inner: The same without leaving a NUMA node over PCIe.
+    """
+
+    linked: dict[int, Bools]
+    any_way: Bools
+    inner: Bools
+
+
+def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
     """Which sets have room for so many chains through all their GPUs: (n,), bool.
 
     A chain uses one direction of a wire, so that two that run opposite ways need no more than one ring. It needs room
@@ -18,6 +33,7 @@ def fitting(room: Room, rows: Ints, at: Ints, channels: Counts) -> Bools:
 
     Args:
         room: What the wires of each set have room for.
+        paths: Which sets chains can join at all.
         rows: (n,), rows of the wires.
         at: (n,), numbers of sets.
         channels: (n,), how many chains each of them must have, int16.
@@ -32,6 +48,9 @@ def fitting(room: Room, rows: Ints, at: Ints, channels: Counts) -> Bools:
         ends = np.maximum(ends, np.where(leaf, channels, 0))
     ends = np.where(sets.member[:, at], np.maximum(ends, 0), 0)
     ok: Bools = ends.sum(axis=0) <= twice
+    if room.wires.amd:  # between AMD's sockets all chains are the same one
+        across = ~(paths.inner[reach.sets.masks[at]] | reach.gated[at] | reach.through[at])
+        ok &= ~across | (room.wires.sockets[rows] >= channels)
     if room.places.count and ok.any():
         ok[ok] = _through_places(room, rows[ok], at[ok], twice[ok], ends[:, ok])
     return ok
@@ -49,9 +68,4 @@ def _through_places(room: Room, rows: Ints, at: Ints, twice: Counts, ends: Count
     lacking = np.where(active, np.maximum(0, twice - both), 0)
     for kind in places.kinds:
         ok &= lacking[kind].sum(axis=0) <= twice
-    if room.wires.amd:  # between AMD's sockets all chains are the same one
-        across = places.nodes[:, None] & active & (reach.worst[at] == PathType.SYS)
-        if across.any():
-            one = places.one[:, rows, at]
-            ok &= (~across | (np.maximum(2 * one, both - 2 * one) >= twice)).all(axis=0)
     return ok

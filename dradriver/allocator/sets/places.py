@@ -118,7 +118,7 @@ class Places:
         Shape (p, r, m). Left out for linked pairs and for machines of more than eight GPUs.
         """
         out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
-        if len(member) > FEW or not self._wide.size:
+        if not self._wide.size:
             return out
         holds = self.holds[self._wide, :, None]
         inner, outer = self._inner[self._wide, None], self._outer[self._wide, None]
@@ -136,8 +136,9 @@ def _found(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
     found = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
     found = [(kind, mask) for kind, mask in found if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
     found = [(kind, mask) for kind, mask in found if mask != (1 << g) - 1]
-    if 2 < g <= FEW:
+    pairs = np.argwhere(np.triu(wires.adjacent)).tolist()
+    if g > 2 and len(pairs) <= FEW * (FEW - 1) // 2:
         degrees = wires.adjacent.sum(axis=1)
-        found += [("pair", 1 << a | 1 << b) for a, b in np.argwhere(np.triu(wires.adjacent)).tolist()
+        found += [("pair", 1 << a | 1 << b) for a, b in pairs
                   if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
     return found
