@@ -29,7 +29,8 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
     """Which sets have room for so many chains through all their GPUs: (n,), bool.
 
     A chain uses one direction of a wire, so that two that run opposite ways need no more than one ring. It needs room
-    twice in each GPU and each place that it passes, once where it ends, and it has two ends.
+    twice in each GPU and each place that it passes, once where it ends, and it has two ends. Between two GPUs it goes
+    once at most, unless on the way to a third.
 
     Args:
         room: What the wires of each set have room for.
@@ -40,8 +41,9 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
     """
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
     lanes = room.lanes[:, rows, at]
-    ends = twice - 2 * (room.degree[:, rows, at] + lanes)
+    ends = twice - 2 * lanes
     if room.wires.widths:
+        ends = ends - _once(room, rows, at, channels, np.bitwise_count(sets.masks[at] & room.wires.exactly[:, :, None]))
         near = subsets.neighbours(room.wires.links > 0)[rows].T
         few = np.bitwise_count(sets.masks[at] & near) < 2
         leaf = few & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
@@ -52,18 +54,29 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
         across = ~(paths.inner[reach.sets.masks[at]] | reach.gated[at] | reach.through[at])
         ok &= ~across | (room.wires.sockets[rows] >= channels)
     if room.places.count and ok.any():
-        ok[ok] = _through_places(room, rows[ok], at[ok], twice[ok], ends[:, ok])
+        ok[ok] = _through_places(room, rows[ok], at[ok], channels[ok], ends[:, ok])
     return ok
 
 
-def _through_places(room: Room, rows: Ints, at: Ints, twice: Counts, ends: Counts) -> Bools:
+def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:
+    """Channels both ways over the links of some pairs that chains go between once at most: ``pairs`` is (w, ..., n)."""
+    out = np.zeros(pairs.shape[1:], dtype=np.int16)
+    for number, carried in zip(pairs, room.wires.carries, strict=True):
+        both = 2 * carried[rows]
+        out += number.astype(np.int16) * np.where(room.reach.through[at], both, np.minimum(both, channels))
+    return out
+
+
+def _through_places(room: Room, rows: Ints, at: Ints, channels: Counts, ends: Counts) -> Bools:
     """Which sets' places have room for the chains: ``ends`` is (g, n), how many must end at each GPU."""
-    places, reach = room.places, room.reach
-    active, both = places.active[:, at], 2 * places.out[:, rows, at]
+    places, twice = room.places, 2 * channels
+    active, both = places.active[:, at], 2 * places.up[:, rows, at]
+    if room.wires.widths:
+        both = both + _once(room, rows, at, channels, places.pairs[:, :, at])
     inner = np.array([ends[holds].sum(axis=0, dtype=np.int16) for holds in places.holds])
     # A chain that begins and ends on one side of the border passes it twice.
     one_side = np.maximum(inner, ends.sum(axis=0, dtype=np.int16) - inner)
-    passing = np.maximum(twice // 2, one_side)
+    passing = np.maximum(channels, one_side)
     ok: Bools = (~active | (both >= passing)).all(axis=0)
     lacking = np.where(active, np.maximum(0, twice - both), 0)
     for kind in places.kinds:

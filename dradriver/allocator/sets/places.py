@@ -21,7 +21,9 @@ class Places:
         kinds: (kinds, p) bool, the places of one kind, which do not overlap; linked pairs are of none.
         nodes: (p,) bool, which are NUMA nodes.
         active: (p, m) bool, sets of which a place cuts a part off.
-        out: (p, r, m) int16, channels that can leave it.
+        up: (p, r, m) int16, channels that can leave it over PCIe.
+        pairs: (w, p, m) int16, linked pairs across its border by their number of links.
+        out: (p, r, m) int16, channels that can leave it, over PCIe and links.
         one: (p, r, m) int16, channels that can leave it over the same wire again and again.
         inside: (r, m) int16, channels over all links within each set.
     """
@@ -43,16 +45,17 @@ class Places:
         self.active[pairs] &= self._inner[pairs] == self._groups[pairs]
         if reach.gated.any():
             self.active[self.nodes] &= ~reach.gated
-        up = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
+        up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
         if self._wide.size:
             up[self._wide] = self._from_groups(uplinks, kind == "switch")
-        self.one: Counts = up
+        self.up = self.one = up
         if self._pairs.size:
             up[self._pairs] = self._from_pairs()
         if self.nodes.any():
             self.one = up.copy()
             self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
-        self.out: Counts = up + self._over_links() if wires.widths else up
+        self.pairs = self._linked_pairs()
+        self.out: Counts = up + wires.channels(self.pairs) if wires.widths else up
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
@@ -103,14 +106,13 @@ class Places:
         out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
         return out
 
-    def _over_links(self) -> Counts:
-        """Channels over links across each place's border: (p, r, m)."""
+    def _linked_pairs(self) -> Counts:
         wires, member = self._wires, self._reach.sets.member
         pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int16)
         for a, b in np.argwhere(np.triu(wires.adjacent)):
             across = self.holds[:, a] != self.holds[:, b]
             pairs[wires.widths.index(wires.counts[a, b]), across] += member[a] & member[b]
-        return wires.channels(pairs)
+        return pairs
 
     def _at_one_gpu(self) -> Counts:
         """Channels over links across a place's border at any one GPU: a ring passes a GPU once, so not both ways.
