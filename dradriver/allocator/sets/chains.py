@@ -9,6 +9,7 @@ import numpy as np
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.topology.machine import PathType
 
 
 class Paths(NamedTuple):
@@ -39,8 +40,27 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
         at: (n,), numbers of sets.
         channels: (n,), how many chains each of them must have, int16.
     """
+    reach = room.reach
+    lanes, up = room.lanes[:, rows, at], room.places.up[:, rows, at] if room.places.count else np.int16(0)
+    if not room.wires.amd:
+        return _fit(room, rows, at, channels, lanes=lanes, up=up)
+    # Between AMD's sockets all chains are the same one: either that fits, or they stay within (search.cc).
+    same = room.wires.sockets[rows] >= channels
+    free = reach.gated[at] | reach.through[at]
+    within = free | paths.inner[reach.sets.masks[at]]
+    ok: Bools = (same | free) & _fit(room, rows, at, channels, lanes=lanes, up=up)
+    rest = np.flatnonzero(within & ~ok)
+    if rest.size and not free[rest].all():
+        home = subsets.neighbours(room.wires.hops <= PathType.NODE)[:, None]
+        lanes = np.where(reach.over_pcie[:, at] & home != 0, lanes, 0)
+        up = np.where(room.places.nodes[:, None], 0, up) if room.places.count else up
+        ok |= within & ~free & _fit(room, rows, at, channels, lanes=lanes, up=up)
+    return ok
+
+
+def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
+    """The same over PCIe links and out of places as given: (g, n) and (p, n)."""
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
-    lanes = room.lanes[:, rows, at]
     ends = twice - 2 * lanes
     if room.wires.widths:
         ends = ends - _once(room, rows, at, channels, np.bitwise_count(sets.masks[at] & room.wires.exactly[:, :, None]))
@@ -50,11 +70,8 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
         ends = np.maximum(ends, np.where(leaf, channels, 0))
     ends = np.where(sets.member[:, at], np.maximum(ends, 0), 0)
     ok: Bools = ends.sum(axis=0) <= twice
-    if room.wires.amd:  # between AMD's sockets all chains are the same one
-        across = ~(paths.inner[reach.sets.masks[at]] | reach.gated[at] | reach.through[at])
-        ok &= ~across | (room.wires.sockets[rows] >= channels)
     if room.places.count and ok.any():
-        ok[ok] = _through_places(room, rows[ok], at[ok], channels[ok], ends[:, ok])
+        ok[ok] = _through_places(room, rows[ok], at[ok], channels[ok], ends=ends[:, ok], up=up[:, ok])
     return ok
 
 
@@ -67,10 +84,10 @@ def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Co
     return out
 
 
-def _through_places(room: Room, rows: Ints, at: Ints, channels: Counts, ends: Counts) -> Bools:
+def _through_places(room: Room, rows: Ints, at: Ints, channels: Counts, *, ends: Counts, up: Counts) -> Bools:
     """Which sets' places have room for the chains: ``ends`` is (g, n), how many must end at each GPU."""
     places, twice = room.places, 2 * channels
-    active, both = places.active[:, at], 2 * places.up[:, rows, at]
+    active, both = places.active[:, at], 2 * up
     if room.wires.widths:
         both = both + _once(room, rows, at, channels, places.pairs[:, :, at])
     inner = np.array([ends[holds].sum(axis=0, dtype=np.int16) for holds in places.holds])
