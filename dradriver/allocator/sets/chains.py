@@ -68,11 +68,69 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
         few = np.bitwise_count(sets.masks[at] & near) < 2
         leaf = few & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
         ends = np.maximum(ends, np.where(leaf, channels, 0))
-    ends = np.where(sets.member[:, at], np.maximum(ends, 0), 0)
+    full = sets.member[:, at] & (ends >= 0)
+    ends = np.where(full, ends, 0)
     ok: Bools = ends.sum(axis=0) <= twice
     if room.places.count and ok.any():
         ok[ok] = _through_places(room, rows[ok], at[ok], channels[ok], ends=ends[:, ok], up=up[:, ok])
+    if reach.gated.any() and ok.any():
+        ok[ok] = _through_gates(room, at[ok], channels[ok], ends=ends[:, ok], lanes=lanes[:, ok])
+    if room.wires.widths and room.places.count:
+        settled = np.flatnonzero(ok & (ends.sum(axis=0) == twice) & ((ends == 0) | (ends == channels)).all(axis=0)
+                                 & ~reach.through[at])  # fmt: skip
+        if settled.size:
+            inner = np.array([ends[holds][:, settled].sum(axis=0) for holds in room.places.holds]) // channels[settled]
+            ok[settled] = _even(room, rows[settled], at[settled], channels[settled], full=full[:, settled],
+                                up=up[:, settled], inner=inner)  # fmt: skip
     return ok
+
+
+def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lanes: Counts) -> Bools:
+    """Which sets' gateways let chains pass between NUMA nodes: (n,), bool.
+
+    To reach the others of its node a chain takes the PCIe link of a gate there, once where it ends beyond the border,
+    twice where it comes back.
+    """
+    reach, member = room.reach, room.reach.sets.member[:, at]
+    ok = np.ones(len(at), dtype=np.bool_)
+    masks = reach.sets.masks[at]
+    gates = subsets.neighbours(reach.gates)[:, None]
+    partner = member & (masks & gates != 0)
+    others = member & ~partner
+    for node in room.wires.nodes:
+        here = (node >> np.arange(len(member)) & 1 != 0)[:, None]
+        inner, outer = (np.where(others & side, ends, 0).sum(axis=0) for side in (here, ~here))
+        across = reach.gated[at] & (others & here).any(axis=0) & (others & ~here).any(axis=0)
+        capacity = 2 * np.where(partner & here, lanes, 0).sum(axis=0)
+        ok &= ~across | (capacity >= np.maximum(channels, np.maximum(inner, outer)))
+    return ok
+
+
+def _even(
+    room: Room, rows: Ints, at: Ints, channels: Counts, *, full: Bools, up: Counts, inner: Counts
+) -> Bools:
+    """Which sets' chains end on the right side of each place, where all their ends and all their links are settled.
+
+    A chain that takes every link over a border ends on the side where it began if they are even in number.
+
+    Args:
+        room: What the wires of each set have room for.
+        rows: (n,), rows of the wires.
+        at: (n,), numbers of sets, each with two GPUs where all chains end.
+        channels: (n,), chains.
+        full: (g, n), GPUs of whose wires chains need all.
+        up: (p, n), channels over PCIe.
+        inner: (p, n), how many of the two GPUs each place holds.
+    """
+    wires, places, member = room.wires, room.places, room.reach.sets.member[:, at]
+    taken = np.zeros(inner.shape, dtype=np.int16)
+    for a, b in np.argwhere(np.triu(wires.adjacent)).tolist():
+        carried = wires.carries[wires.widths.index(wires.counts[a, b])][rows]
+        always = member[a] & member[b] & (full[a] | full[b]) & (2 * carried >= channels)
+        taken[places.holds[:, a] != places.holds[:, b]] += always
+    settled = places.active[:, at] & (up == 0) & (taken == places.pairs[:, :, at].sum(axis=0))
+    out: Bools = (~settled | (taken % 2 == inner % 2)).all(axis=0)
+    return out
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:
