@@ -76,12 +76,13 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
     if reach.gated.any() and ok.any():
         ok[ok] = _through_gates(room, at[ok], channels[ok], ends=ends[:, ok], lanes=lanes[:, ok])
     if room.wires.widths and room.places.count:
-        settled = np.flatnonzero(ok & (ends.sum(axis=0) == twice) & ((ends == 0) | (ends == channels)).all(axis=0)
-                                 & ~reach.through[at])  # fmt: skip
-        if settled.size:
-            inner = np.array([ends[holds][:, settled].sum(axis=0) for holds in room.places.holds]) // channels[settled]
-            ok[settled] = _even(room, rows[settled], at[settled], channels[settled], full=full[:, settled],
-                                up=up[:, settled], inner=inner)  # fmt: skip
+        settled = ok & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at]
+        settled &= ((ends == 0) | (ends == channels)).all(axis=0)
+        if settled.any():
+            ok[settled] = _end_on_right_sides(
+                room, rows[settled], at[settled], channels[settled],
+                full=full[:, settled], ended=ends[:, settled] > 0, up=up[:, settled],
+            )  # fmt: skip
     return ok
 
 
@@ -106,23 +107,25 @@ def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lane
     return ok
 
 
-def _even(
-    room: Room, rows: Ints, at: Ints, channels: Counts, *, full: Bools, up: Counts, inner: Counts
+def _end_on_right_sides(
+    room: Room, rows: Ints, at: Ints, channels: Counts, *, full: Bools, ended: Bools, up: Counts
 ) -> Bools:
-    """Which sets' chains end on the right side of each place, where all their ends and all their links are settled.
+    """Which sets' chains end on the right side of each place: (n,), bool.
 
-    A chain that takes every link over a border ends on the side where it began if they are even in number.
+    All chains of each set end at the same two GPUs. One that takes every link over a border ends on the side where it
+    began if they are even in number.
 
     Args:
         room: What the wires of each set have room for.
         rows: (n,), rows of the wires.
-        at: (n,), numbers of sets, each with two GPUs where all chains end.
+        at: (n,), numbers of sets.
         channels: (n,), chains.
         full: (g, n), GPUs of whose wires chains need all.
-        up: (p, n), channels over PCIe.
-        inner: (p, n), how many of the two GPUs each place holds.
+        ended: (g, n), the GPUs where chains end.
+        up: (p, n), channels out of each place over PCIe.
     """
     wires, places, member = room.wires, room.places, room.reach.sets.member[:, at]
+    inner = np.array([ended[holds].sum(axis=0) for holds in places.holds])
     taken = np.zeros(inner.shape, dtype=np.int16)
     for a, b in np.argwhere(np.triu(wires.adjacent)).tolist():
         carried = wires.carries[wires.widths.index(wires.counts[a, b])][rows]

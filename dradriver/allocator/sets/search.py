@@ -140,19 +140,19 @@ def trees(
     fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
     begun: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
-    # What is found at the first speed is raised, step by step, to less than two steps beyond twice that speed.
+    # What fits at the first speed is raised to the next one and so on, as long as it has not doubled.
     first = np.where(begun, tried, 0).max(axis=0)
-    open_ = (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
-    open_ &= (tried > least) | (tried == first)
+    slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
+    open_ = (tried > least) & (begun | (slower < 2 * first))
+    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
     speed, which = np.nonzero(open_)
     rows = np.array(wires.row_of)[speed]
     open_[speed, which] = chains.fitting(room, paths, rows, at[which], channels[which])
     out: Floats = np.where(open_ & begun, tried, 0).max(axis=0, initial=0)
-    raised = out == first
+    raised = (out == first) | (first <= least)
     for faster, fits in zip(tried[::-1, 0], open_[::-1], strict=True):
-        above = raised & (faster > out)
-        out = np.where(above & fits & (out < 2 * first), faster, out)
-        raised &= ~above | fits
+        raised &= fits | (faster <= first) | (faster <= least)
+        out = np.where(raised & fits & (faster > first), faster, out)
     return out
 
 
