@@ -40,21 +40,19 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
         at: (n,), numbers of sets.
         channels: (n,), how many chains each of them must have, int16.
     """
-    reach = room.reach
-    lanes, up = room.lanes[:, rows, at], room.places.up[:, rows, at] if room.places.count else np.int16(0)
+    reach, places = room.reach, room.places
+    lanes, up = room.lanes[:, rows, at], places.up[:, rows, at]
     if not room.wires.amd:
         return _fit(room, rows, at, channels, lanes=lanes, up=up)
-    # Between AMD's sockets all chains are the same one: either that fits, or they stay within (search.cc).
-    same = room.wires.sockets[rows] >= channels
+    # Over the wires between AMD's sockets goes one chain again and again, or none (search.cc).
     free = reach.gated[at] | reach.through[at]
-    within = free | paths.inner[reach.sets.masks[at]]
-    ok: Bools = (same | free) & _fit(room, rows, at, channels, lanes=lanes, up=up)
-    rest = np.flatnonzero(within & ~ok)
-    if rest.size and not free[rest].all():
+    ok = _fit(room, rows, at, channels, lanes=lanes, up=up) & (free | (room.wires.sockets[rows] >= channels))
+    within = paths.inner[reach.sets.masks[at]] & ~free & ~ok
+    if within.any():
         home = subsets.neighbours(room.wires.hops <= PathType.NODE)[:, None]
         lanes = np.where(reach.over_pcie[:, at] & home != 0, lanes, 0)
-        up = np.where(room.places.nodes[:, None], 0, up) if room.places.count else up
-        ok |= within & ~free & _fit(room, rows, at, channels, lanes=lanes, up=up)
+        up = np.where(places.nodes[:, None], 0, up) if places.count else up
+        ok |= within & _fit(room, rows, at, channels, lanes=lanes, up=up)
     return ok
 
 
@@ -76,7 +74,8 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
     if reach.gated.any() and ok.any():
         ok[ok] = _through_gates(room, at[ok], channels[ok], ends=ends[:, ok], lanes=lanes[:, ok])
     if room.wires.widths and room.places.count:
-        settled = ok & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at]
+        gate = (sets.member[:, at] & (sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0)).any(axis=0)
+        settled = ok & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at] & ~gate
         settled &= ((ends == 0) | (ends == channels)).all(axis=0)
         if settled.any():
             ok[settled] = _end_on_right_sides(
@@ -150,7 +149,7 @@ def _through_places(room: Room, rows: Ints, at: Ints, channels: Counts, *, ends:
     places, twice = room.places, 2 * channels
     active, both = places.active[:, at], 2 * up
     if room.wires.widths:
-        both = both + _once(room, rows, at, channels, places.pairs[:, :, at])
+        both += _once(room, rows, at, channels, places.pairs[:, :, at])
     inner = np.array([ends[holds].sum(axis=0, dtype=np.int16) for holds in places.holds])
     # A chain that begins and ends on one side of the border passes it twice.
     one_side = np.maximum(inner, ends.sum(axis=0, dtype=np.int16) - inner)

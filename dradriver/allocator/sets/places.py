@@ -22,7 +22,7 @@ class Places:
         nodes: (p,) bool, which are NUMA nodes.
         active: (p, m) bool, sets of which a place cuts a part off.
         up: (p, r, m) int16, channels that can leave it over PCIe.
-        pairs: (w, p, m) int16, linked pairs across its border by their number of links.
+        pairs: (w, p, m) int64, linked pairs across its border by their number of links.
         out: (p, r, m) int16, channels that can leave it, over PCIe and links.
         one: (p, r, m) int16, channels that can leave it over the same wire again and again.
         inside: (r, m) int16, channels over all links within each set.
@@ -55,7 +55,7 @@ class Places:
             self.one = up.copy()
             self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
         self.pairs = self._linked_pairs()
-        self.out: Counts = up + wires.channels(self.pairs) if wires.widths else up
+        self.out: Counts = np.add(up, wires.channels(self.pairs)) if wires.widths else up
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
@@ -106,9 +106,9 @@ class Places:
         out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
         return out
 
-    def _linked_pairs(self) -> Counts:
+    def _linked_pairs(self) -> Ints:
         wires, member = self._wires, self._reach.sets.member
-        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int16)
+        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int64)
         for a, b in np.argwhere(np.triu(wires.adjacent)):
             across = self.holds[:, a] != self.holds[:, b]
             pairs[wires.widths.index(wires.counts[a, b]), across] += member[a] & member[b]
@@ -117,7 +117,7 @@ class Places:
     def _at_one_gpu(self) -> Counts:
         """Channels over links across a place's border at any one GPU: a ring passes a GPU once, so not both ways.
 
-        Shape (p, r, m). Left out for linked pairs and for machines of more than eight GPUs.
+        Shape (p, r, m). Left out for linked pairs.
         """
         out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
         if not self._wide.size:
