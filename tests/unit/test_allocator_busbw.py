@@ -202,6 +202,80 @@ def test_amd_sockets_carry_the_same_ring_again_and_again() -> None:
     assert tables.busbw[0b111] == pytest.approx(15)  # 1 x 15
 
 
+PIX, PXB, PHB, SYS = PathType.PIX, PathType.PXB, PathType.PHB, PathType.SYS
+build_a40 = partial(machines.build, link_gbps=12.0, pcie_gbps=24.0, capability="8.6")
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        # Trees start at no more than 36 GB/s in all, so at 18, and are raised to 20: 2 x 20 x 0.92 x 2/3.
+        (
+            build_a40("raised", paths=machines.nested(((0, 0, 1),), (PIX,), across=SYS), links={(1, 2): 2}),
+            {(0, 1, 2): 24.5},
+        ),
+        # Nine GPUs, bridges between sockets alone: a ring takes a bridge one way, so the sockets' wires the other way.
+        (
+            build_a40(
+                "nine",
+                paths=machines.nested(
+                    ((0, 0, 1, 1, 2, 3, 3, 4, 4), (0, 0, 0, 0, 0, 1, 1, 1, 1)), (PIX, PXB), across=SYS
+                ),
+                links={(0, 5): 3, (1, 7): 4, (2, 6): 4},
+            ),
+            {(0, 1, 5, 6): 27.6, (0, 1, 5, 7): 49.7},
+        ),
+        # Bridges of unequal widths in four NUMA nodes of AMD's: what must leave a bridge is one chain, 4 x 4 GB/s.
+        (
+            build_a40(
+                "four nodes",
+                paths=machines.nested(((0, 0, 1, 1, 2, 2, 3),), (PIX,), across=SYS),
+                links={(0, 3): 3, (1, 2): 3, (5, 6): 4},
+                socket_gbps=16.0,
+            ),
+            {(1, 2, 5, 6): 16.0, (0, 1, 3, 5, 6): 16.0},
+        ),
+        # A row of two bridges and a switch between crosses AMD's sockets by a bridge alone: 4 x 12 both ways round.
+        (
+            build_a40(
+                "row",
+                paths=machines.nested(((0, 0, 1, 1, 2, 2, 3), (0, 0, 0, 0, 1, 1, 1)), (PIX, PHB), across=SYS),
+                links={(0, 3): 4, (2, 6): 3},
+                socket_gbps=16.0,
+            ),
+            {(0, 2, 3, 6): 33.1},
+        ),
+        # Six of eight, one lone GPU on either socket where all chains would have to end: two bridges lead back.
+        (
+            build_a40(
+                "both ends",
+                paths=machines.nested((machines.HALVES,), (PIX,), across=SYS),
+                links={(0, 4): 4, (1, 2): 4, (3, 5): 4, (6, 7): 4},
+            ),
+            {(0, 1, 2, 4, 5, 6): 20.0, (0, 1, 3, 4, 5, 6): 24.0, (0, 3, 4, 5): 55.2},
+        ),
+        # No switches: what comes back between the sockets takes the bridged GPUs' own PCIe links once more.
+        (
+            build_a40(
+                "gateway",
+                paths=machines.nested(((0, 0, 0, 0, 1, 1, 1),), (PHB,), across=SYS),
+                links={(0, 2): 4, (1, 6): 4},
+                socket_gbps=16.0,
+            ),
+            {(0, 1, 2, 4, 5, 6): 24.0},
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Machine) else "",
+)
+def test_bridges_between_numa_nodes_have_the_bandwidth_that_nccl_finds(
+    machine: Machine, expected: dict[tuple[int, ...], float]
+) -> None:
+    # NCCL 2.27.7's own search and tuning, run for these sets.
+    tables = tables_of(machine)
+    found = {gpus: float(tables.busbw[sum(1 << gpu for gpu in gpus)]) for gpus in expected}
+    assert found == pytest.approx(expected, rel=0.005)
+
+
 def test_a_bridge_between_sockets_carries_what_else_the_sockets_would() -> None:
     paths = machines.nested((machines.HALVES[2:6],), (PathType.NODE,), across=PathType.SYS)
     build = partial(machines.build, "gate", paths=paths, links={(1, 2): 12}, pcie_gbps=24.0, capability="8.0")

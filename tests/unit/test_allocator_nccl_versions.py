@@ -113,6 +113,19 @@ def test_every_set_of_an_hgx_h100_is_what_nccl_2_27_7_says() -> None:
         assert busbw(machine, *gpus) == pytest.approx(true, rel=0.002)
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.27.7", (360, 360, 360, 400, 416.7, 400)), ("2.28.9", (360, 360, 360, 360, 360, 408))]
+)
+def test_an_hgx_h100_with_a_gpu_missing_has_what_each_nccl_finds(version: str, expected: tuple[float, ...]) -> None:
+    # By the number of GPUs from two on: each release's own search and tuning, run for every set of seven.
+    paths = machines.nested((range(7), machines.HALVES), (PathType.PIX, PathType.NODE), across=PathType.SYS)
+    machine = machines.build(
+        "hgx", paths=paths, switch_links=18, link_gbps=20.6, pcie_gbps=48.0, socket_gbps=22.0, capability="9.0"
+    )
+    found = [busbw(running(machine, version), *range(gpus)) for gpus in range(2, 8)]
+    assert found == pytest.approx(expected, rel=0.001)
+
+
 def test_releases_that_predict_alike_share_tables_and_the_newest_is_the_default() -> None:
     machine = profiles.load("l40s-x8")
     for versions in (

@@ -16,6 +16,7 @@ import numpy as np
 
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.alike import first_alike, sets_of
+from dradriver.allocator.sets.chains import Paths
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.room import Room
 from dradriver.allocator.sets.search import limits_of, of_generation, reached, rings, speeds, trees
@@ -71,8 +72,10 @@ def predict(
     first = first_alike(shape)
     lowest = np.flatnonzero((first == masks) & (count > 1) & ~switched)
     wires = Wires(shape, speeds(shape.capability))
-    any_path = np.logical_or.reduce([np.zeros(len(masks), dtype=np.bool_), *near_paths.values()])
-    paths = {**linked_paths, 0: any_path}
+    never = np.zeros(len(masks), dtype=np.bool_)
+    any_path = np.logical_or.reduce([never, *near_paths.values()])
+    inner_path = np.logical_or.reduce([never, *(has for kind, has in near_paths.items() if kind < PathType.SYS)])
+    paths = Paths(linked_paths, any_path, inner_path)
     block = _BLOCK * _WIDTHS // max(_WIDTHS, len(wires.widths))
     for start in range(0, len(lowest), block):
         sets = sets_of(lowest[start : start + block], g)
@@ -81,7 +84,7 @@ def predict(
     return (out[0], out[1]) if wires.widths else (out[0], out[0])
 
 
-def _of_sets(shape: Shape, room: Room, paths: dict[int, Bools]) -> Floats:
+def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
     """The faster of rings and trees of some sets: (2, m), where one channel is the least, and where two are."""
     sets = room.reach.sets
     limits = limits_of(shape, room.wires, sets)

@@ -21,7 +21,9 @@ class Places:
         kinds: (kinds, p) bool, the places of one kind, which do not overlap; linked pairs are of none.
         nodes: (p,) bool, which are NUMA nodes.
         active: (p, m) bool, sets of which a place cuts a part off.
-        out: (p, r, m) int16, channels that can leave it.
+        up: (p, r, m) int16, channels that can leave it over PCIe.
+        pairs: (w, p, m) int64, linked pairs across its border by their number of links.
+        out: (p, r, m) int16, channels that can leave it, over PCIe and links.
         one: (p, r, m) int16, channels that can leave it over the same wire again and again.
         inside: (r, m) int16, channels over all links within each set.
     """
@@ -43,16 +45,17 @@ class Places:
         self.active[pairs] &= self._inner[pairs] == self._groups[pairs]
         if reach.gated.any():
             self.active[self.nodes] &= ~reach.gated
-        up = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
+        up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
         if self._wide.size:
             up[self._wide] = self._from_groups(uplinks, kind == "switch")
-        self.one: Counts = up
+        self.up = self.one = up
         if self._pairs.size:
             up[self._pairs] = self._from_pairs()
         if self.nodes.any():
             self.one = up.copy()
             self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
-        self.out: Counts = up + self._over_links() if wires.widths else up
+        self.pairs = self._linked_pairs()
+        self.out: Counts = np.add(up, wires.channels(self.pairs)) if wires.widths else up
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
@@ -103,22 +106,21 @@ class Places:
         out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
         return out
 
-    def _over_links(self) -> Counts:
-        """Channels over links across each place's border: (p, r, m)."""
+    def _linked_pairs(self) -> Ints:
         wires, member = self._wires, self._reach.sets.member
-        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int16)
+        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int64)
         for a, b in np.argwhere(np.triu(wires.adjacent)):
             across = self.holds[:, a] != self.holds[:, b]
             pairs[wires.widths.index(wires.counts[a, b]), across] += member[a] & member[b]
-        return wires.channels(pairs)
+        return pairs
 
     def _at_one_gpu(self) -> Counts:
         """Channels over links across a place's border at any one GPU: a ring passes a GPU once, so not both ways.
 
-        Shape (p, r, m). Left out for linked pairs and for machines of more than eight GPUs.
+        Shape (p, r, m). Left out for linked pairs.
         """
         out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
-        if len(member) > FEW or not self._wide.size:
+        if not self._wide.size:
             return out
         holds = self.holds[self._wide, :, None]
         inner, outer = self._inner[self._wide, None], self._outer[self._wide, None]
@@ -136,8 +138,9 @@ def _found(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
     found = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
     found = [(kind, mask) for kind, mask in found if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
     found = [(kind, mask) for kind, mask in found if mask != (1 << g) - 1]
-    if 2 < g <= FEW:
+    pairs = np.argwhere(np.triu(wires.adjacent)).tolist()
+    if g > 2 and len(pairs) <= FEW * (FEW - 1) // 2:
         degrees = wires.adjacent.sum(axis=1)
-        found += [("pair", 1 << a | 1 << b) for a, b in np.argwhere(np.triu(wires.adjacent)).tolist()
+        found += [("pair", 1 << a | 1 << b) for a, b in pairs
                   if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
     return found

@@ -50,6 +50,7 @@ class Room:
         self._widest: Counts = np.zeros_like(self.degree)
         self.links = self.through = self.sure = np.zeros_like(self.degree[0])
         self._packed: dict[tuple[int, int, bool], int] = {}
+        self._links_of: dict[int, list[list[int]]] = {}
         if wires.widths:
             self._widest = self._widest_links()
             self.links, self.sure = self._over_links(linked)
@@ -74,7 +75,9 @@ class Room:
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()
-            links = self.wires.links[row].clip(max=packing.MOST).tolist()
+            links = self._links_of.get(row)
+            if links is None:
+                links = self._links_of[row] = self.wires.links[row].clip(max=packing.MOST).tolist()
             channels = [[links[a][b] for b in gpus] for a in gpus]
             thirds = self.reach.thirds(at) if through else {}
             known = self._packed[row, at, through] = packing.most(channels, wanted, thirds)

@@ -119,7 +119,7 @@ def trees(
     channels: Counts,
     *,
     least: Floats,
-    paths: dict[int, Bools],
+    paths: chains.Paths,
 ) -> Floats:
     """Bandwidth of one channel of the trees that go with so many channels of rings.
 
@@ -130,8 +130,7 @@ def trees(
         at: (n,), numbers of sets to look at.
         channels: (n,), of the rings.
         least: (n,), what a channel must carry to be of use.
-        paths: By number of links c: masks with an open path whose every step has at least c links; by 0 those with
-            one over links and PCIe.
+        paths: Which sets open chains can join at all.
 
     Returns:
         (n,), float32, GB/s; 0 where there are no such trees.
@@ -140,22 +139,29 @@ def trees(
     count = sets.size[at]
     fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
-    open_: Bools = (tried > least) & (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
-    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of]
-    open_ &= _joined(room, at, paths)[wires.row_of]
+    begun: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
+    # What fits at the first speed is raised to the next one and so on, as long as it has not doubled.
+    first = np.where(begun, tried, 0).max(axis=0)
+    slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
+    open_ = (tried > least) & (begun | (slower < 2 * first))
+    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
     speed, which = np.nonzero(open_)
     rows = np.array(wires.row_of)[speed]
-    open_[speed, which] = chains.fitting(room, rows, at[which], channels[which])
-    out: Floats = np.where(open_, tried, 0).max(axis=0, initial=0)
+    open_[speed, which] = chains.fitting(room, paths, rows, at[which], channels[which])
+    out: Floats = np.where(open_ & begun, tried, 0).max(axis=0, initial=0)
+    raised = (out == first) | (first <= least)
+    for faster, fits in zip(tried[::-1, 0], open_[::-1], strict=True):
+        raised &= fits | (faster <= first) | (faster <= least)
+        out = np.where(raised & fits & (faster > first), faster, out)
     return out
 
 
-def _joined(room: Room, at: Ints, paths: dict[int, Bools]) -> Bools:
+def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
     """Which sets have an open path whose every step carries a channel: (r, n)."""
     reach, wires, masks = room.reach, room.wires, room.reach.sets.masks[at]
-    out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths[0][masks]
+    out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths.any_way[masks]
     for width in wires.widths:
-        joined = paths[width][masks]
+        joined = paths.linked[width][masks]
         if reach.through.any():
             whole = subsets.part_of_lowest(wires.counts >= width, masks) == masks
             joined = joined | reach.through[at] & whole

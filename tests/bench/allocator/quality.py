@@ -9,6 +9,7 @@ from typing import Any
 
 from dradriver.allocator import Whole, choose, tables_of
 from dradriver.topology import read_machine
+from dradriver.topology.complete import complete
 from dradriver.topology.machine import Machine
 from tests.bench.allocator import peers
 from tests.fakes import machines
@@ -18,6 +19,7 @@ BUILT: dict[str, tuple[Callable[[], Machine], str]] = {
     "dgx1-v100": (machines.dgx1, "dgx1v-2.27.7.csv"),
     "rtx4090x8": (machines.pcie_box, "rtx4090x8-2switch-2.27.7.csv"),
 }
+JUDGE = "2.27.7"  # the NCCL that gave the verdicts, and for which bandwidth is predicted
 WITHIN = 0.01  # of NCCL's figure
 LEAST = {"built": (0.999, 0.99), "xml": (0.999, 0.98), "text": (0.995, 0.98)}  # of all, and of any machine and number
 
@@ -30,10 +32,8 @@ def measure() -> dict[str, Any]:
     """
     sources: dict[str, Iterator[tuple[str, Machine, Verdict]]] = {
         "built": ((name, build(), verdict(file)) for name, (build, file) in BUILT.items()),
-        "xml": ((name, read_machine(TRAINED / f"{name}.xml"), verdict(f"train/{name}-2.27.7.csv")) for name in names()),
-        "text": (
-            (name, read_machine(TRAINED / f"{name}.txt"), verdict(f"train/{name}-2.27.7.csv")) for name in names()
-        ),
+        "xml": _trained("xml"),
+        "text": _trained("txt"),
     }
     if not TRAINED.exists():
         return {"left_out": f"{TRAINED} is not here"}
@@ -43,6 +43,12 @@ def measure() -> dict[str, Any]:
 def names() -> list[str]:
     """The machines with NCCL's verdict that were made up to learn from."""
     return sorted(path.stem for path in TRAINED.glob("*.xml"))
+
+
+def _trained(suffix: str) -> Iterator[tuple[str, Machine, Verdict]]:
+    for name in names():
+        machine = complete(read_machine(TRAINED / f"{name}.{suffix}"), nccl_version=JUDGE)
+        yield name, machine, verdict(f"train/{name}-{JUDGE}.csv")
 
 
 def within(machine: Machine, true: Verdict) -> float:
