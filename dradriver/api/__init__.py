@@ -9,6 +9,7 @@ gangs        what a pod says of the gang that it belongs to
 values       values of annotations: strategies, numbers, kinds of GPUs
 policies     the policies file, and what its names stand for
 messages     how errors about words are put
+near         keys that are nearly words of ours, and are none
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices they are
 claims       the claim that pins chosen GPUs

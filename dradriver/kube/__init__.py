@@ -17,6 +17,7 @@ options     the options that every process has
 memory      the cyclic garbage collector, kept off the loop
 process     logging, and stopping cleanly on a signal
 serve       /healthz, /readyz and /metrics
+connections  an HTTP server, and how many connections it holds for how long
 labels      metrics with labels of known words
 metrics     the reflectors' metrics
 followed    files that are replaced while a process runs

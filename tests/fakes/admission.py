@@ -49,10 +49,8 @@ def defaulted(manifest: Object, *, namespace: str = "team") -> Object:
     """Return a pod with the defaults that the API server fills in before admission."""
     made = copy.deepcopy(manifest)
     made["metadata"] = {"namespace": namespace, "creationTimestamp": None} | made["metadata"]
-    sent: Object = {
-        "f:annotations": {f"f:{key}": {} for key in made["metadata"].get("annotations") or {}},
-        "f:name": {},
-    }
+    noted: Object = {f"f:{key}": {} for key in made["metadata"].get("annotations") or {}}
+    sent: Object = {"f:annotations": noted, "f:name": {}}
     fields = {"f:metadata": sent, "f:spec": {}}
     made["metadata"]["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": fields}]
     spec = made["spec"]
