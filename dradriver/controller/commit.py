@@ -13,7 +13,7 @@ from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.controller.entries import Wish
-from dradriver.controller.limiter import of_server
+from dradriver.controller.outcome import Outcome, outcome
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord, claim_record
@@ -90,7 +90,7 @@ class Writer:
             raise
         except (ApiError, Unreachable) as error:
             # Trouble with the server the withdrawal would meet too; it comes once that is over.
-            if not of_server(error) and not self._paused():
+            if outcome(error) is not Outcome.SERVER and not self._paused():
                 await self.withdraw(claim)
             raise
 
@@ -345,6 +345,8 @@ class Writer:
             if error.already_exists:
                 await self.look(wish.claim)
                 raise MovedOnError(f"claim {namespace}/{name} exists already") from None
+            if error.conflict:
+                raise MovedOnError(f"a quota of namespace {namespace} was changed meanwhile") from None
             if error.status < 500:
                 self._picture.release(wish.claim)
             else:

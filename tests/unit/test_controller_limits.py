@@ -6,34 +6,14 @@ import asyncio
 
 import pytest
 
-from dradriver.controller.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter, of_server
+from dradriver.controller.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter
 from dradriver.controller.pace import LEAST, Pace
 from dradriver.controller.parking import Cause, Kind, Parking
-from dradriver.errors import DriverError
-from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.client import ApiError
 
 
 def nothing() -> None:
     pass
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (ApiError(429, "TooManyRequests", "too many requests, please try again later"), True),
-        (ApiError(503, "ServiceUnavailable", "the server is currently unable"), True),
-        (ApiError(401, "Unauthorized", "Unauthorized"), True),
-        (Unreachable("POST: connection refused"), True),
-        (Unreachable("POST: timeout", timed_out=True), False),
-        (ApiError(429, "TooManyRequests", 'admission webhook "x" denied the request: no'), False),
-        (ApiError(500, "InternalError", 'failed calling webhook "x": EOF'), False),
-        (ApiError(403, "Forbidden", "exceeded quota"), False),
-        (ApiError(422, "Invalid", "no"), False),
-        (DriverError("anything"), False),
-    ],
-)
-def test_what_a_failure_says_something_about(error: DriverError, *, says: bool) -> None:
-    assert of_server(error) is says
 
 
 @pytest.mark.looptime
