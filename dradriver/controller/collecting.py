@@ -9,9 +9,9 @@ from typing import Final
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
-from dradriver.controller.commit import MovedOnError, PausedError, Writer
+from dradriver.controller.commit import Writer
 from dradriver.controller.limiter import Limiter
-from dradriver.controller.outcome import Outcome, outcome
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, outcome
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client

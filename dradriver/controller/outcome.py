@@ -1,4 +1,4 @@
-"""What a failed write says: something about the server, about the moment, or about the object."""
+"""What comes of a write that does not go well, and what a failure says: of the server, the moment, or the object."""
 
 from __future__ import annotations
 
@@ -11,6 +11,24 @@ from dradriver.kube.client import ApiError, Unreachable
 # What etcd's client says reaches clients as the API server got it: 500 without a reason (responsewriters/status.go of
 # k8s.io/apiserver 1.36), or as an InternalError.
 _STORAGE: Final = ("etcdserver:", "context deadline exceeded", "rpc error:")
+
+
+class MovedOnError(DriverError):
+    """Another writer was first. A reflector will show what it wrote; then the pod is looked at again."""
+
+    reason = "MovedOn"
+
+
+class PausedError(DriverError):
+    """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
+
+    reason = "Paused"
+
+
+class UnsureError(DriverError):
+    """The answer to a claim's creation was lost: it may be there."""
+
+    reason = "AnswerLost"
 
 
 class Outcome(enum.Enum):

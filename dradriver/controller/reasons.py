@@ -12,9 +12,9 @@ from typing import Final
 from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
-from dradriver.controller.commit import MovedOnError, Writer
+from dradriver.controller.commit import Writer
 from dradriver.controller.limiter import Limiter
-from dradriver.controller.outcome import Outcome, outcome
+from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference

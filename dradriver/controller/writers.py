@@ -11,10 +11,10 @@ from dradriver.allocator.request import Choice
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.causes import Cause
-from dradriver.controller.commit import MovedOnError, PausedError, UnsureError, Writer
+from dradriver.controller.commit import Writer
 from dradriver.controller.entries import Entry
 from dradriver.controller.limiter import SLOW_S, Limiter
-from dradriver.controller.outcome import Outcome, outcome
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
@@ -290,7 +290,7 @@ class Writers:
 
     async def _settle(self, entry: Entry, step: Settle | Wait) -> None:
         if step.joins is not None:
-            await self._writer.adopt(entry.pod, step.joins.uid)
+            await self._writer.owners.adopt(entry.pod, step.joins.uid)
         await self._writer.annotate(entry.pod, step.texts)
 
     async def _ask(self, entry: Entry) -> None:
