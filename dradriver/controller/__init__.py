@@ -29,8 +29,11 @@ placement   a decision by identity
 review      what has to be done for one pod now; when a promise ends
 causes      why it ends
 commit      the writes: claims and pods
+owners      pods written into the claim that they share, those that come together in one write
+outcome     what comes of a write: what a failure says of the server, the moment, the object
 writers     does them for many at once, and sees to what comes of them
 limiter     how many writes may be under way
+asking      when blocked kinds are asked whether they may find a place by now
 parking     entries that wait for what many wait for
 pace        how many promises may wait for a scheduler
 reasons     why pods wait, written on them

@@ -9,8 +9,9 @@ from typing import Final
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
-from dradriver.controller.commit import MovedOnError, PausedError, Writer
-from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.commit import Writer
+from dradriver.controller.limiter import Limiter
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, outcome
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client
@@ -72,7 +73,7 @@ class Collector:
         except (MovedOnError, PausedError):
             return  # the next sweep sees what became of it
         except ApiError as error:
-            if of_server(error):
+            if outcome(error) is Outcome.SERVER:
                 self._limiter.failed(error)
                 return
             logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)

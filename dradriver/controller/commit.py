@@ -13,11 +13,11 @@ from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.controller.entries import Wish
-from dradriver.controller.limiter import of_server
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.owners import Owners
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.records import ClaimRecord, claim_record
-from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
@@ -27,28 +27,13 @@ LONGEST_REASON: Final = 1024
 UNPROTECT_S: Final = 1.0
 
 
-class MovedOnError(DriverError):
-    """Another writer was first. A reflector will show what it wrote; then the pod is looked at again."""
-
-    reason = "MovedOn"
-
-
-class PausedError(DriverError):
-    """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
-
-    reason = "Paused"
-
-
-class UnsureError(DriverError):
-    """The answer to a claim's creation was lost: it may be there."""
-
-    reason = "AnswerLost"
-
-
 class Writer:
     """Writes decisions to the API server, and into the live picture at once.
 
     What takes several writes stops between two of them while the server wants a pause.
+
+    Attributes:
+        owners: Writes pods into the claims that they share.
     """
 
     def __init__(self, client: Client, picture: Picture, *, paused: Callable[[], bool]) -> None:
@@ -56,6 +41,7 @@ class Writer:
         self._client = client
         self._picture = picture
         self._paused = paused
+        self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     async def place(self, pod: Pod, wish: Wish, placement: Placement) -> None:
         """Create a gated pod's claim and lift its gate.
@@ -90,7 +76,7 @@ class Writer:
             raise
         except (ApiError, Unreachable) as error:
             # Trouble with the server the withdrawal would meet too; it comes once that is over.
-            if not of_server(error) and not self._paused():
+            if outcome(error) is not Outcome.SERVER and not self._paused():
                 await self.withdraw(claim)
             raise
 
@@ -122,48 +108,11 @@ class Writer:
             ApiError: The server refuses; the claim, which others use, stays.
             Unreachable: No answer.
         """
-        claim = await self.adopt(pod, placement.joins)
+        claim = await self.owners.adopt(pod, placement.joins)
         if claim.deleting or claim.devices is None:
             raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
         self._check_pause()
         await self.lift(pod, placement)
-
-    async def adopt(self, pod: Pod, uid: str) -> ClaimRecord:
-        """Make a pod one of the owners of the claim that it shares, which ends with the last of them.
-
-        Others do the same at the same time, so the pod is added to whatever owners there are: only where there are none
-        or some go must the claim be the one that was seen.
-
-        Raises:
-            MovedOnError: There is another claim of that name by now, or none.
-            ApiError: The server refuses.
-            Unreachable: No answer.
-        """
-        known = self._picture.claim_of(pod)
-        if known is None or known.uid != uid:
-            raise MovedOnError(f"the claim of pod {pod.metadata.namespace}/{pod.metadata.name} is another by now")
-        if known.owned_by(pod.metadata.uid):
-            return known
-        namespace, name = known.key
-        patch = Patch().test("metadata", "uid", value=uid)
-        mine, staying = claims.owner(pod.metadata.name, pod.metadata.uid), self._picture.claimants.staying(known)
-        if staying and staying == known.owners:
-            patch.add("metadata", "ownerReferences", "-", value=mine)
-        else:
-            patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
-            patch.add("metadata", "ownerReferences", value=[*(claims.owner(*one) for one in staying), mine])
-        try:
-            owned = await self._client.patch(
-                RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
-            )
-        except ApiError as error:
-            now = await self.look(known.key) if error.invalid or error.conflict else None
-            if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
-                raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
-            raise
-        claim = claim_record(owned, self._picture.ledger)
-        self._picture.assume_claim(claim)
-        return claim
 
     def _check_pause(self) -> None:
         if self._paused():
@@ -345,6 +294,8 @@ class Writer:
             if error.already_exists:
                 await self.look(wish.claim)
                 raise MovedOnError(f"claim {namespace}/{name} exists already") from None
+            if error.conflict:
+                raise MovedOnError(f"a quota of namespace {namespace} was changed meanwhile") from None
             if error.status < 500:
                 self._picture.release(wish.claim)
             else:

@@ -227,17 +227,19 @@ class Entry:
             or pod.spec.scheduling_gates != old.spec.scheduling_gates
         )
 
-    def fail(self, now: float, *, first_s: float, behind: str) -> None:
+    def fail(self, now: float, *, first_s: float, behind: str | None) -> None:
         """Let it wait, twice as long as the last time, and then behind all who waited meanwhile.
 
-        Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
+        Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody. Where
+        nothing was said against it, ``behind`` is None and it keeps its turn.
         """
         self.step_back(now, first_s=first_s, behind=behind)
         self.failures += 1
 
-    def step_back(self, now: float, *, first_s: float, behind: str) -> None:
+    def step_back(self, now: float, *, first_s: float, behind: str | None) -> None:
         """Let it wait behind all others, as long as the last time: there are nodes that it was not tried on yet."""
-        self.order = (max(self.order[0], behind), f"~{self.uid}")
+        if behind is not None:
+            self.order = (max(self.order[0], behind), f"~{self.uid}")
         self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
 
     def begin_again(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.errors import DriverError
-from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.client import ApiError
 
 MOST: Final = 16
 EARLY_S: Final = 0.001  # a loop's timer may come a moment too early
@@ -18,19 +18,6 @@ MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
-
-
-def of_server(error: DriverError) -> bool:
-    """Return whether a failure says something about the server, or about us, and not about one object.
-
-    A webhook's own answer never counts, whatever its status: the API server puts its name in front of it. A write that
-    timed out is taken for one that somebody's webhook held up.
-    """
-    if isinstance(error, Unreachable):
-        return not error.timed_out
-    if not isinstance(error, ApiError) or "webhook" in error.message or "denied" in error.message:
-        return False
-    return error.status in (401, 429, 503)
 
 
 class Limiter:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
+import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
 from dradriver.api.pins import Key
+from dradriver.controller.queue import Order
 
 
 class Kind(enum.Enum):
@@ -26,21 +27,55 @@ class Cause(NamedTuple):
 
 
 class Parking:
-    """Keys by what they wait for, first come, first served."""
+    """Keys by the one thing that each waits for, the oldest first."""
 
     def __init__(self) -> None:
-        self._lots: dict[Cause, OrderedDict[Key, None]] = {}
+        self._lots: dict[Cause, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
+        self._waiting: dict[Key, tuple[Cause, Order]] = {}
+        self._size: dict[Cause, int] = {}
 
-    def park(self, key: Key, cause: Cause) -> None:
-        """Let an entry wait."""
-        self._lots.setdefault(cause, OrderedDict())[key] = None
+    def park(self, key: Key, order: Order, cause: Cause) -> None:
+        """Let an entry wait, for nothing else any more."""
+        if self._waiting.get(key) == (cause, order):
+            return
+        self.forget(key)
+        self._waiting[key] = cause, order
+        self._size[cause] = self._size.get(cause, 0) + 1
+        heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
-    def release(self, over: Callable[[Cause], bool]) -> Key | None:
-        """Return the first entry whose cause is over, and forget that it waited; None where there is none."""
-        for cause, lot in self._lots.items():
-            if over(cause):
-                key, _ = lot.popitem(last=False)
-                if not lot:
-                    del self._lots[cause]
-                return key
-        return None
+    def forget(self, key: Key) -> None:
+        """Say that an entry waits no more; an unknown one is no error."""
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return
+        cause = found[0]
+        self._size[cause] -= 1
+        lot = self._lots[cause]
+        if not self._size[cause]:
+            del self._lots[cause], self._size[cause]
+        elif len(lot) > 2 * self._size[cause] + 16:
+            self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
+
+    def release(self, over: Callable[[Cause, Order], bool]) -> Key | None:
+        """Return the oldest entry that need wait no longer, and forget that it waited; None where there is none.
+
+        Args:
+            over: Whether the first entry that waits for a cause, of that order, may go on. It is asked again before the
+                next one goes: so many are released as there is room for.
+        """
+        first = min(
+            (lot[0] for cause in list(self._lots) if over(cause, (lot := self._lot(cause))[0][0])), default=None
+        )
+        if first is None:
+            return None
+        self.forget(first[1])
+        return first[1]
+
+    def _lot(self, cause: Cause) -> list[tuple[Order, Key]]:
+        lot = self._lots[cause]
+        while not self._here(lot[0], cause):
+            heapq.heappop(lot)
+        return lot
+
+    def _here(self, item: tuple[Order, Key], cause: Cause) -> bool:
+        return self._waiting.get(item[1]) == (cause, item[0])

@@ -14,7 +14,7 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Taken, claim_key, is_set
 from dradriver.api.templates import Template
-from dradriver.controller.claimants import Claimants
+from dradriver.controller.claimants import MOST, Claimants
 from dradriver.controller.inventory import Inventory
 from dradriver.controller.neighbours import Neighbours
 from dradriver.controller.nodes.requests import Amounts
@@ -375,11 +375,16 @@ class Picture:
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.claims.pop(key, None)
         if old is not None and old.pin is not None:
-            self._pinned_on[old.pin.choice.node].discard(key)
+            node = old.pin.choice.node
+            self._pinned_on[node].discard(key)
+            if not self._pinned_on[node]:
+                del self._pinned_on[node]
         if new is not None:
             self.claims[key] = new
             if new.pin is not None:
                 self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
+                if old is not None and len(new.users) < MOST <= len(old.users):
+                    self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
         pods = self.claimants.of(key) if old is None or new is None else self.claimants.concerned(old, new)
         self._rehold(key, pods)
         if new is not None and new.devices:

@@ -12,8 +12,9 @@ from typing import Final
 from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
-from dradriver.controller.commit import MovedOnError, Writer
-from dradriver.controller.limiter import Limiter, of_server
+from dradriver.controller.commit import Writer
+from dradriver.controller.limiter import Limiter
+from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
@@ -183,7 +184,7 @@ class Reasons:
             logger.debug("pod %s/%s: no reason written: %s", *key, error)
         except DriverError as error:
             logger.warning("pod %s/%s: no reason written: %s", *key, error)
-            if of_server(error):
+            if outcome(error) is Outcome.SERVER:
                 self._limiter.failed(error)
         finally:
             known.queued = False

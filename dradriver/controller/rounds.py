@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 from collections import OrderedDict
@@ -27,10 +28,13 @@ class Rounds:
         woken: Set when ``begin`` should be called.
     """
 
-    def __init__(self, work: Callable[[Key], Awaitable[None]], *, pause_s: float) -> None:
+    def __init__(
+        self, work: Callable[[Key], Awaitable[None]], *, pause_s: float, longest_s: float = LONGEST_PAUSE_S
+    ) -> None:
         """Have ``work`` done on objects; ``pause_s`` is the first pause, and each further one is twice as long."""
         self._work = work
         self._pause_s = pause_s
+        self._longest_s = longest_s
         self._due: dict[str, OrderedDict[Key, None]] = {}
         self._line: OrderedDict[str, None] = OrderedDict()  # namespaces with something due that nobody works in
         self._busy: set[str] = set()
@@ -57,7 +61,7 @@ class Rounds:
     def fail(self, key: Key) -> bool:
         """Leave an object alone for a while, then look again. Returns whether this is the first time in a row."""
         times = self._failures.get(key, (0, 0.0))[0]
-        until = asyncio.get_running_loop().time() + min(self._pause_s * 2.0 ** min(times, 16), LONGEST_PAUSE_S)
+        until = asyncio.get_running_loop().time() + min(self._pause_s * 2.0 ** min(times, 16), self._longest_s)
         self._failures[key] = times + 1, until
         heapq.heappush(self._later, (until, key))
         return times == 0
@@ -65,6 +69,16 @@ class Rounds:
     def done(self, key: Key) -> None:
         """Forget that an object has failed."""
         self._failures.pop(key, None)
+
+    async def run(self) -> None:
+        """Do what is due, as it becomes due, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.woken.clear()
+                again_at = self.begin(group)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(again_at):
+                        await self.woken.wait()
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:
         """Begin with what is due. Returns when to call again, by the loop's clock, if ``woken`` is not set sooner."""

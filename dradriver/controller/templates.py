@@ -39,12 +39,15 @@ class Templates:
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
         """Take in what a pod of ours was and is."""
-        if (before := _named(old)) is not None:
+        before, after = _named(old), _named(new)
+        if before == after:
+            return
+        if before is not None:
             self._named_by[before].discard(key)
             if not self._named_by[before]:
                 del self._named_by[before]
             self._keep(before)
-        if (after := _named(new)) is not None:
+        if after is not None:
             self._named_by.setdefault(after, set()).add(key)
 
     def pods(self, key: Key) -> list[Key]:

@@ -81,8 +81,7 @@ class Theirs:
             pool, before = self._pools[name], self._pools[name].joined
             self._join(name, pool)
             changes.append((name, before, pool.joined))
-            if not (pool.machine or pool.devices or self._users.get(name)):
-                del self._pools[name]
+            self._drop(name)
         return changes
 
     def slices(self) -> dict[str, SliceRecord]:
@@ -106,6 +105,7 @@ class Theirs:
         """
         given = self._given.get(claim.key)
         if given is None or given.uid != claim.uid:
+            self.forget(claim.key)
             given = self._given[claim.key] = _Given(claim.uid, {})
         # Of its own claims the controller knows better, whatever the names were when it first saw them.
         found = set() if claim.pin is None else set(claim.pin.devices)
@@ -122,7 +122,17 @@ class Theirs:
         """Forget a claim: it is gone, or was given nothing."""
         given = self._given.pop(key, None)
         for pool in {pool for pool, _ in given.first} if given is not None else ():
-            self._users.get(pool, set()).discard(key)
+            users = self._users.get(pool, set())
+            users.discard(key)
+            if not users:
+                self._users.pop(pool, None)
+                self._drop(pool)
+
+    def _drop(self, name: str) -> None:
+        """Forget a pool without slices of which no claim has anything."""
+        pool = self._pools.get(name)
+        if pool is not None and not (pool.machine or pool.devices or name in self._users):
+            del self._pools[name]
 
     def _join(self, name: str, pool: _Pool) -> None:
         machines, theirs = newest(pool.machine.values()), newest(pool.devices.values())

@@ -14,6 +14,7 @@ from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
+from dradriver.controller.asking import Asking
 from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
 from dradriver.controller.commit import Writer
@@ -25,7 +26,7 @@ from dradriver.controller.pace import Pace
 from dradriver.controller.parking import Cause, Kind, Parking
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
-from dradriver.controller.queue import Queue
+from dradriver.controller.queue import Order, Queue
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
 from dradriver.controller.specs import Specs
@@ -38,8 +39,6 @@ SWEEP_S: Final = 10.0
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
-REST: Final = 4.0  # times as long as blocked kinds took to be asked
-_LOOK: Final = 8  # blocked kinds that are asked between two looks at the clock
 
 
 class Worker:
@@ -77,6 +76,7 @@ class Worker:
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
+        self._asking = Asking(self._queue, self._woken.set)
         self._limiter = Limiter(self._woken.set)
         writer = Writer(client, self.picture, paused=self._limiter.paused)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
@@ -92,7 +92,6 @@ class Worker:
         self._timers: list[tuple[float, Key]] = []
         self._parking = Parking()
         self._pace = Pace()
-        self._ask_after = self._asking_s = 0.0
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -143,7 +142,7 @@ class Worker:
                 self._guarded(self._touched.popitem(last=False)[0])
             elif self.picture.inventory.catch_up(late):
                 continue  # others get the loop between the tables of a thousand kinds of nodes
-            elif not (self._asked() or self._next()):
+            elif not (self._asking.some() or self._next() or self._asking.again()):
                 break
         metrics.WAITING.set(len(self._queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
@@ -175,22 +174,26 @@ class Worker:
             self._touched[key] = None
             self._woken.set()
 
-    def _over(self, cause: Cause) -> bool:
+    def _over(self, cause: Cause, order: Order) -> bool:
+        """Return whether whoever waits may go on: in its turn among those that wait for a place, if that is next."""
+        if not self._limiter.room():
+            return False
         match cause.kind:
             case Kind.WRITER:
-                return self._limiter.room()
+                return True
             case Kind.NAMESPACE:
-                return not self._limiter.clogged(cause.name)
+                over = not self._limiter.clogged(cause.name)
             case Kind.SCHEDULER:
-                return self._pace.room(cause.name, asyncio.get_running_loop().time())
+                over = self._pace.room(cause.name, asyncio.get_running_loop().time())
+        return over and ((oldest := self._queue.oldest) is None or order < oldest)
 
     def _writable(self, entry: Entry) -> bool:
         """Return whether an entry may be written now; if not, it is looked at again when it may."""
         if self._limiter.clogged(entry.key[0]):
-            self._parking.park(entry.key, Cause(Kind.NAMESPACE, entry.key[0]))
+            self._parking.park(entry.key, entry.order, Cause(Kind.NAMESPACE, entry.key[0]))
             return False
         if not self._limiter.room():
-            self._parking.park(entry.key, Cause(Kind.WRITER))
+            self._parking.park(entry.key, entry.order, Cause(Kind.WRITER))
             return False
         return True
 
@@ -294,6 +297,7 @@ class Worker:
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
+        self._parking.forget(key)
         self.reasons.forget(key)
         entry = self._entries.pop(key, None)
         if entry is not None and entry.unsure and (claim := claim_key(entry.pod)) is not None:
@@ -317,26 +321,6 @@ class Worker:
 
     # Giving places.
 
-    def _asked(self) -> bool:
-        """Ask some of the blocked kinds whether they may find a place by now. Returns whether there are more to ask.
-
-        Thousands of kinds take long to ask, and something becomes free all the time: most of the time is for others.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        if began < self._ask_after or not self._queue.outdated:
-            return False
-        more = self._queue.look(_LOOK)
-        self._asking_s += loop.time() - began
-        if not more:
-            self._ask_after = loop.time() + self._asking_s * REST
-            if self._asking_s > SLICE_S:
-                loop.call_at(self._ask_after + EARLY_S, self._woken.set)
-            else:
-                self._ask_after = 0.0
-            self._asking_s = 0.0
-        return True
-
     def _next(self) -> bool:
         """Give the next entry its place. Returns whether there may be another one to serve."""
         if not self._limiter.room():
@@ -354,7 +338,7 @@ class Worker:
         queue = entry.scheduler
         if not self._pace.room(queue, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
-            self._parking.park(entry.key, Cause(Kind.SCHEDULER, queue))
+            self._parking.park(entry.key, entry.order, Cause(Kind.SCHEDULER, queue))
             self.reasons.want(entry.pod, "waits until its scheduler has bound other pods of this namespace")
             return True
         try:

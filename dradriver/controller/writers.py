@@ -11,9 +11,10 @@ from dradriver.allocator.request import Choice
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.causes import Cause
-from dradriver.controller.commit import MovedOnError, PausedError, UnsureError, Writer
+from dradriver.controller.commit import Writer
 from dradriver.controller.entries import Entry
-from dradriver.controller.limiter import SLOW_S, Limiter, of_server
+from dradriver.controller.limiter import SLOW_S, Limiter
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.picture import Picture
 from dradriver.controller.placement import Placement
 from dradriver.controller.reasons import Reasons
@@ -123,9 +124,10 @@ class Writers:
         """Find out whether an entry's claim was created."""
         self._start(entry, self._ask(entry))
 
-    def fail(self, entry: Entry, reason: str, *, first_s: float = OBJECT_BACKOFF_S) -> None:
-        """Let an entry wait, each time twice as long, and say why."""
-        entry.fail(asyncio.get_running_loop().time(), first_s=first_s, behind=self._newest())
+    def fail(self, entry: Entry, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
+        """Let an entry wait, each time twice as long, and say why; then it is behind all others, or in its turn."""
+        behind = None if in_turn else self._newest()
+        entry.fail(asyncio.get_running_loop().time(), first_s=first_s, behind=behind)
         self._wait(entry, reason)
 
     def _wait(self, entry: Entry, reason: str) -> None:
@@ -165,20 +167,26 @@ class Writers:
             logger.info("pod %s/%s: %s; going on after it", *entry.key, error)
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *entry.key, error)
+            if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
+                self._limiter.failed(error.__cause__)
             entry.unsure = True
             if not self._alive(entry) and (claim := claim_key(entry.pod)) is not None:
                 self._picture.release(claim)  # nobody asks any more; if it is there, the reflector shows it
             entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *entry.key, error)
-            if of_server(error):
+            found = outcome(error)
+            if found is Outcome.SERVER:
                 self._limiter.failed(error)
-                entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+                # The pause of all is its own, too, and then it is in its turn; unless it meets the same alone.
+                if entry.moved:
+                    entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
+                entry.moved += 1
             else:
                 if isinstance(error, ApiError) and error.status < 500:
                     self._limiter.succeeded()
                 text = error.message if isinstance(error, ApiError) and error.message else str(error)
-                self.fail(entry, text)
+                self.fail(entry, text, in_turn=found is Outcome.MOMENT)
         except DriverError as error:
             self.fail(entry, str(error))
         except Exception:
@@ -207,7 +215,7 @@ class Writers:
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *entry.key, error)
-                if of_server(error):
+                if outcome(error) is Outcome.SERVER:
                     self._limiter.failed(error)
                 pause_s *= 2
             await asyncio.sleep(pause_s)
@@ -293,7 +301,7 @@ class Writers:
 
     async def _settle(self, entry: Entry, step: Settle | Wait) -> None:
         if step.joins is not None:
-            await self._writer.adopt(entry.pod, step.joins.uid)
+            await self._writer.owners.adopt(entry.pod, step.joins.uid)
         await self._writer.annotate(entry.pod, step.texts)
 
     async def _ask(self, entry: Entry) -> None:

@@ -49,6 +49,7 @@ class ApiError(DriverError):
         message: The Status object's message.
         details: The Status object's details.
         retry_after_s: How long the server asked to wait, or None.
+        request: What was asked: method and path; empty for an ERROR event.
     """
 
     reason = "ApiError"
@@ -68,6 +69,7 @@ class ApiError(DriverError):
         self.message = message
         self.details = dict(details or {})
         self.retry_after_s = retry_after_s
+        self.request = request
         super().__init__(": ".join(part for part in (request, f"{status} {api_reason}".strip(), message) if part))
 
     @property

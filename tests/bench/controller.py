@@ -2,6 +2,7 @@
 
 The controller's worker in this process over an API server that answers at once and stores nothing, so that the figures
 are the controller's own: 10,000 distinct waiting pods on 5,000 full nodes, then one node after another becomes free.
+Then what a crowd in one namespace costs a pod of another: of pods whose scheduler is behind, or that all differ.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import asyncio
 import resource
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -33,10 +35,13 @@ class NullClient:
         self.version = 1_000_000
         self.pods: dict[tuple[str, str], Object] = {}
         self.lifted: list[Object] = []
+        self.seen: list[Object] = []  # those of them that were not bound
+        self.created: dict[str, float] = {}  # when a claim was last asked for, by namespace
 
     async def create(self, _: object, obj: Object, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         await asyncio.sleep(0)
         self.writes += 1
+        self.created[namespace or ""] = time.perf_counter()
         self.version += 1
         extra = {"namespace": namespace, "uid": f"claim-{self.version}", "resourceVersion": str(self.version)}
         made = obj | {"metadata": obj["metadata"] | extra}
@@ -188,10 +193,16 @@ async def measure(nodes: int, waiting: int) -> None:
             key = claim.key[0], claim.owners[0][0]
             worker.picture.pod_changed(Change(key, worker.picture.pods[key], None))
             worker.picture.claim_changed(Change(claim.key, claim, None))
-        await drive(worker, client)
-        took_ms = (time.perf_counter() - began) * 1e3
+        while client.writes == writes:
+            await drive(worker, client)
+            await asyncio.sleep(0.001)
+        claim_ms, took_ms = ((at - began) * 1e3 for at in (max(client.created.values()), time.perf_counter()))
+        while worker._queue.outdated:  # the others are asked in vain
+            await drive(worker, client)
+            await asyncio.sleep(0.001)
         print(
-            f"  four GPUs become free: {client.writes - writes} writes in {took_ms:.0f} ms, "
+            f"  four GPUs become free: a claim after {claim_ms:.0f} ms, "
+            f"{client.writes - writes} writes in {took_ms:.0f} ms, "
             f"loop held at most {held.longest_s * 1e3:.0f} ms"
         )
     held.task.cancel()
@@ -224,11 +235,90 @@ async def starts(worker: Worker, client: NullClient, nodes: int) -> None:
     print(f"  100 starts a second of other people's pods: {spent * 1e4:.1f} % of a core, decoding included")
 
 
-async def drive(worker: Worker, client: NullClient) -> None:
-    """Let the worker act until it has nothing more to do, without reasons; lifted pods are bound at once."""
+async def parked(nodes: int, waiting: int) -> None:
+    """Print what pods whose scheduler is behind cost a pod of another namespace, and each other."""
+    worker, client = full(nodes, fill_with=0)
+    for number in range(waiting):
+        bring(worker, client, theirs(pod(number, distinct=False, gpus=1), "crowd"))
+    await drive(worker, client, bind=lambda _: False)
+    client.lifted, client.seen = client.seen[:20], client.seen[20:]
+    await drive(worker, client, once=True)
+    bring(worker, client, theirs(pod(waiting, distinct=False, gpus=1), "other"))
+    began = time.perf_counter()
+    await drive(worker, client, bind=lambda _: False)
+    print(f"  {waiting} pods wait for their scheduler: another's is placed in {ms(client, began)}")
+    lifted, client.seen = client.seen, []
+    began_cpu, writes = time.process_time(), client.writes
+    while lifted:
+        client.lifted, lifted = lifted[:20], lifted[20:]
+        await drive(worker, client, once=True)
+        await drive(worker, client, bind=lambda _: False)
+        lifted += client.seen
+        client.seen = []
+    spent_ms = (time.process_time() - began_cpu) * 1e3
+    print(
+        f"  and {(client.writes - writes) // 2} more as these are bound: {spent_ms / max(1, waiting):.2f} ms CPU a pod"
+    )
+
+
+async def different(nodes: int, waiting: int) -> None:
+    """Print how long a pod waits once a node is free, beside older ones of another namespace that all differ."""
+    worker, client = full(nodes, fill_with=8)
+    await drive(worker, client)
+    for number in range(nodes, nodes + waiting):
+        racks = [f"{number}-{rack}" for rack in range(900)]
+        terms = [{"matchExpressions": [{"key": "rack", "operator": "In", "values": racks}]}]
+        obj = theirs(pod(number, distinct=False, gpus=8), "crowd")
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        bring(worker, client, obj | {"spec": obj["spec"] | {"affinity": {"nodeAffinity": required}}})
+    bring(worker, client, theirs(pod(nodes + waiting, distinct=False, gpus=8), "other"))
+    await drive(worker, client)
+    client.created.clear()
+    claim = next(iter(worker.picture.claims.values()))
+    key = claim.key[0], claim.owners[0][0]
+    began = time.perf_counter()
+    worker.picture.pod_changed(Change(key, worker.picture.pods[key], None))
+    worker.picture.claim_changed(Change(claim.key, claim, None))
+    while "other" not in client.created:
+        await drive(worker, client)
+        await asyncio.sleep(0.001)
+    print(
+        f"  {waiting} different pods wait: another's is placed in {ms(client, began)} once a node is free", flush=True
+    )
+
+
+def full(nodes: int, *, fill_with: int) -> tuple[Worker, NullClient]:
+    """Return a worker with so many nodes, and a waiting pod of so many GPUs for each, if any."""
+    client = NullClient()
+    worker = Worker(cast("Client", client))
+    worker.begin()
+    fill(worker, raw_nodes(nodes))
+    for number in range(nodes if fill_with else 0):
+        bring(worker, client, pod(number, distinct=False, gpus=fill_with))
+    return worker, client
+
+
+def theirs(obj: Object, namespace: str) -> Object:
+    """Return a pod as one of another namespace."""
+    return obj | {"metadata": obj["metadata"] | {"namespace": namespace}}
+
+
+def ms(client: NullClient, began: float) -> str:
+    """Return how long after a time the claim of the other namespace's pod was asked for."""
+    return f"{(client.created['other'] - began) * 1e3:.0f} ms"
+
+
+async def drive(
+    worker: Worker, client: NullClient, *, bind: Callable[[Object], bool] = lambda _: True, once: bool = False
+) -> None:
+    """Let the worker act until it has nothing more to do, without reasons; lifted pods are bound at once, or some."""
     while True:
-        await worker.turn()
+        if not once:
+            await worker.turn()
         for obj in client.lifted:
+            if not bind(obj):
+                client.seen.append(obj)
+                continue
             key = obj["metadata"]["namespace"], obj["metadata"]["name"]
             claim = worker.picture.claims[key[0], f"gpus-{key[1]}"]
             assert claim.pin is not None
@@ -237,8 +327,8 @@ async def drive(worker: Worker, client: NullClient) -> None:
             bound = obj | {"metadata": metadata, "spec": obj["spec"] | {"nodeName": claim.pin.choice.node}}
             read = pods.read(msgspec.Raw(msgspec.json.encode(bound)))
             worker.picture.pod_changed(Change(key, worker.picture.pods[key], read))
-        client.lifted.clear()
-        if not worker.busy:
+        client.lifted = []
+        if once or not worker.busy:
             return
         await asyncio.sleep(0)
 
@@ -251,6 +341,10 @@ def main() -> None:
     given = options.parse_args()
     for count in given.nodes:
         asyncio.run(measure(count, given.pods))
+    for count in given.nodes:
+        print(f"{count} nodes:")
+        asyncio.run(parked(count, min(5000, count * 8 - 1)))
+        asyncio.run(different(count, 3000))
 
 
 if __name__ == "__main__":

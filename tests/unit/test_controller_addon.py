@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dradriver.api import names
-from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster
 from tests.fakes.gpucluster import pins
@@ -273,3 +273,21 @@ async def test_the_pins_of_two_pods_never_meet() -> None:
     pinned = [each for claim in claims if claim is not None for each in pins(claim)]
     assert len(pinned) == len(set(pinned)) == 8
     assert len({name for number in range(4) for name in cluster.given(f"p{number}")}) == 8
+
+
+async def test_of_nodes_that_came_and_went_nothing_is_kept() -> None:
+    cluster = AddOnCluster()
+    for number in range(10):
+        node = f"n{number}"
+        cluster.node(node)
+        cluster.foreign("theirs", node, "gpu-3")
+        await cluster.settle()
+        cluster.remove(NODES, node)
+        for piece in cluster.all(RESOURCE_SLICES):
+            cluster.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+        cluster.deliver()
+        cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+        await cluster.settle()
+    theirs = cluster.worker.picture._theirs
+    assert theirs is not None
+    assert [*theirs._users, *theirs._pools, *theirs._given] == []

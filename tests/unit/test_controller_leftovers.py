@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, slices
 from dradriver.api.policies.model import MigWord
 from dradriver.api.policies.modes import Mode
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -145,3 +145,24 @@ async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_even
     cluster.deliver(PODS)
     await cluster.worker.rest()
     assert sorted((cluster.gpus("one")[1], cluster.gpus("two")[1])) == list(QUADS)
+
+
+async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
+    cluster = GpuCluster()
+    for number in range(20):
+        cluster.node("a")
+        cluster.pod(f"p{number}")
+        await cluster.settle()
+        node = f"n{number}"
+        cluster.node(node)
+        cluster.remove(PODS, f"p{number}", "default")
+        cluster.collect()
+        cluster.pod(f"q{number}", nodeSelector={"kubernetes.io/hostname": node})
+        await cluster.settle()
+        assert cluster.gpus(f"q{number}")[0] == node
+        cluster.remove(PODS, f"q{number}", "default")
+        cluster.collect()
+        cluster.remove(NODES, node)
+        cluster.remove(RESOURCE_SLICES, slices.slice_name(0, node))
+        await cluster.settle()
+    assert not cluster.worker.picture._pinned_on

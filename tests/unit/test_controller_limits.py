@@ -6,34 +6,24 @@ import asyncio
 
 import pytest
 
-from dradriver.controller.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter, of_server
+from dradriver.api.pins import Key
+from dradriver.controller.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter
 from dradriver.controller.pace import LEAST, Pace
 from dradriver.controller.parking import Cause, Kind, Parking
-from dradriver.errors import DriverError
-from dradriver.kube.client import ApiError, Unreachable
+from dradriver.controller.worker import Worker
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apistore import Object
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.troubles import working
 
 
 def nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (ApiError(429, "TooManyRequests", "too many requests, please try again later"), True),
-        (ApiError(503, "ServiceUnavailable", "the server is currently unable"), True),
-        (ApiError(401, "Unauthorized", "Unauthorized"), True),
-        (Unreachable("POST: connection refused"), True),
-        (Unreachable("POST: timeout", timed_out=True), False),
-        (ApiError(429, "TooManyRequests", 'admission webhook "x" denied the request: no'), False),
-        (ApiError(500, "InternalError", 'failed calling webhook "x": EOF'), False),
-        (ApiError(403, "Forbidden", "exceeded quota"), False),
-        (ApiError(422, "Invalid", "no"), False),
-        (DriverError("anything"), False),
-    ],
-)
-def test_what_a_failure_says_something_about(error: DriverError, *, says: bool) -> None:
-    assert of_server(error) is says
+def age(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["creationTimestamp"], pod["metadata"]["uid"]
 
 
 @pytest.mark.looptime
@@ -158,11 +148,70 @@ def test_a_pod_counts_once_and_not_after_its_answer() -> None:
 
 def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     parking, writer, tenant = Parking(), Cause(Kind.WRITER), Cause(Kind.NAMESPACE, "tenant")
-    for name in "abc":
-        parking.park(("n", name), writer)
-    parking.park(("n", "d"), tenant)
-    assert parking.release(lambda _: False) is None
-    assert parking.release(lambda cause: cause == tenant) == ("n", "d")
-    assert parking.release(lambda cause: cause == tenant) is None
-    parking.park(("n", "a"), writer)
-    assert [parking.release(lambda _: True) for _ in range(4)] == [("n", "a"), ("n", "b"), ("n", "c"), None]
+    for name in "cab":
+        parking.park(("n", name), (name, ""), writer)
+    parking.park(("n", "d"), ("d", ""), tenant)
+    assert parking.release(lambda *_: False) is None
+    assert parking.release(lambda cause, _: cause == tenant) == ("n", "d")
+    assert parking.release(lambda cause, _: cause == tenant) is None
+    parking.park(("n", "a"), ("a", ""), writer)
+    assert parking.release(lambda _, order: order > ("a", "")) is None, "the oldest is asked for"
+    assert [parking.release(lambda *_: True) for _ in range(4)] == [("n", "a"), ("n", "b"), ("n", "c"), None]
+
+
+def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
+    parking, writer, tenant = Parking(), Cause(Kind.WRITER), Cause(Kind.NAMESPACE, "tenant")
+    parking.park(("n", "first"), ("", ""), tenant)
+    for number in range(2000):
+        key, order = ("n", f"p{number}"), (f"{number:04}", "")
+        parking.park(key, order, writer)
+        parking.park(key, order, tenant)
+        parking.forget(key)
+    assert sum(map(len, parking._lots.values())) <= 40
+    assert parking.release(lambda cause, _: cause == writer) is None
+    parking.park(("n", "first"), ("0", ""), writer)
+    assert parking.release(lambda cause, _: cause == tenant) is None
+    assert parking.release(lambda *_: True) == ("n", "first")
+    assert [*parking._lots, *parking._waiting, *parking._size] == []
+
+
+@pytest.mark.looptime
+async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_as_may_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster(promise_s=1e6, unschedulable_s=1e6)
+    monkeypatch.setattr("dradriver.controller.pace.LEAST", 20)
+    for number in range(12):
+        cluster.node(f"n{number:02}", "dgx-h100")
+    for number in range(150):
+        cluster.pod(f"p{number:03}", 1, namespace="silent")
+    looks: list[str] = []
+    look = Worker._look
+
+    def counted(worker: Worker, key: Key) -> None:
+        looks.append(key[1])
+        look(worker, key)
+
+    async with working(cluster):
+        await asyncio.sleep(20)  # all are told why they wait
+        assert len(cluster.all(RESOURCE_CLAIMS)) in range(20, 20 + MOST)
+        placed = {claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS)}
+        monkeypatch.setattr(Worker, "_look", counted)
+        for number in range(20):
+            cluster.pod(f"q{number}", 1, namespace="other")
+        await asyncio.sleep(0.1)
+        assert sum(claim["metadata"]["namespace"] == "other" for claim in cluster.all(RESOURCE_CLAIMS)) == 20
+        assert {name[0] for name in looks} == {"q"}
+        looks.clear()
+        for name in sorted(placed)[:20]:
+            pod = cluster.find(PODS, name.removeprefix("gpus-"), "silent")
+            assert pod is not None
+            cluster.put(PODS, pod | {"spec": pod["spec"] | {"nodeName": "n00"}})
+        await asyncio.sleep(0.1)
+        pods = [pod for pod in cluster.all(PODS) if pod["metadata"]["namespace"] == "silent"]
+        claims = [c["metadata"]["name"] for c in cluster.all(RESOURCE_CLAIMS) if c["metadata"]["namespace"] == "silent"]
+        went = sorted(set(claims) - placed)
+        waiting = sorted((pod for pod in pods if f"gpus-{pod['metadata']['name']}" not in placed), key=age)
+        assert went == sorted(f"gpus-{pod['metadata']['name']}" for pod in waiting[: len(went)]), "the oldest"
+        assert 10 <= len(went) <= 40
+        assert len(looks) <= 20 + 4 * len(went)

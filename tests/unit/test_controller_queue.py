@@ -10,8 +10,10 @@ import numpy as np
 from dradriver.api import names, resolved
 from dradriver.api.objects import Node, Pod
 from dradriver.controller.entries import Entry
+from dradriver.controller.nodes.ask import Ask
+from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.nodes.table import NodeTable
-from dradriver.controller.queue import Queue
+from dradriver.controller.queue import OLDEST, OTHERS, Queue
 
 
 class Nodes:
@@ -37,12 +39,12 @@ class Nodes:
         return Queue(self.table, lambda: self.free)
 
 
-def entry(name: str, gpus: int = 1, **spec: Any) -> Entry:
+def entry(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Entry:
     note = resolved.write(resolved.resolve({}, {"main": gpus}))
     pod = {
         "metadata": {
             "name": name,
-            "namespace": "n",
+            "namespace": namespace,
             "uid": name,
             "creationTimestamp": f"2026-01-01T00:00:00Z-{name}",
             "annotations": {names.REQUEST: note},
@@ -53,7 +55,7 @@ def entry(name: str, gpus: int = 1, **spec: Any) -> Entry:
             **spec,
         },
     }
-    return Entry(("n", name), msgspec.convert(pod, Pod))
+    return Entry((namespace, name), msgspec.convert(pod, Pod))
 
 
 def asked(queue: Queue) -> list[str]:
@@ -182,6 +184,63 @@ def test_kinds_that_are_gone_leave_nothing_behind() -> None:
         assert head is not None
         queue.leave(head[0])
     assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._entries) == 0
+
+
+def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
+    nodes = Nodes("a")
+    queue = nodes.queue()
+    for number in range(500):
+        queue.put(entry(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
+    queue.put(entry("the-other", 1, namespace="other"))
+    assert len(asked(queue)) == 501
+    asks: list[Ask] = []
+    eligible = nodes.table.eligible
+
+    def counted(ask: Ask, **more: Any) -> Bools:
+        asks.append(ask)
+        return eligible(ask, **more)
+
+    nodes.table.eligible = counted  # type: ignore[method-assign]
+    nodes.set("a", only="499")
+    while queue.look(8):
+        pass
+    assert len(asks) == OLDEST + OTHERS + 1
+    head = queue.next()
+    assert head is not None
+    assert head[0].key == ("other", "the-other")
+    queue.leave(head[0])
+    rounds = 0
+    while queue.outdated:
+        nodes.table.helped("a")  # something becomes free all the time
+        while queue.look(8):
+            pass
+        rounds += 1
+        if (head := queue.next()) is not None:
+            break
+    assert head is not None
+    assert head[0].key == ("n", "p499"), "all have their turn"
+    assert rounds <= 500 / OTHERS + 1
+
+
+def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kept() -> None:
+    queue = Nodes("a").queue()
+    queue.put(entry("a-first"))
+    assert asked(queue) == ["a-first"]
+    for number in range(2000):
+        queue.put(entry(f"p{number}"))
+        queue.drop(("n", f"p{number}"))
+    for number in range(50):
+        queue.put(entry(f"q{number:02}"))
+    for number in range(0, 50, 2):
+        queue.drop(("n", f"q{number:02}"))
+    assert sum(len(group.heap) for group in queue._classes.values()) <= 26 * 3
+    order = []
+    queue.drop(("n", "a-first"))
+    assert queue.recheck(1, 100.0)
+    while (head := queue.next()) is not None:
+        order.append(head[0].key[1])
+        queue.leave(head[0])
+    assert order == [f"q{number:02}" for number in range(1, 50, 2)]
 
 
 def test_a_wish_that_changed_is_another_kind() -> None:

@@ -246,15 +246,3 @@ async def test_a_pod_that_another_gate_holds_does_not_lead() -> None:
     cluster.put(PODS, pod | {"spec": pod["spec"] | {"schedulingGates": both[:1]}})
     await settled(cluster)
     assert owners(cluster) == ["sampler", "held"]
-
-
-async def test_two_hundred_pods_cost_two_writes_each() -> None:
-    cluster = GpuCluster()
-    cluster.node("a", allocatable={"pods": "300"})
-    every = [f"p{number:03}" for number in range(200)]
-    for name in every:
-        cluster.pod(name, wishes=SHARED)
-    await settled(cluster)
-    assert sorted(owners(cluster)) == every
-    assert len([name for _, name in cluster.client.writes if name == "duo"]) == 200
-    assert all(cluster.get_pod(name)["spec"]["nodeName"] == "a" for name in every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.sharing import SHARED, cluster_of, drop, gates, settled
+from tests.fakes.troubles import working
 
 
 async def test_who_was_refused_takes_nothing_from_the_next() -> None:
@@ -123,6 +125,27 @@ async def test_so_many_use_a_claim_as_kubernetes_lets(users: int) -> None:
     cluster.pod("late", wishes=SHARED)
     await cluster.settle()
     assert bool(gates(cluster, "late")) is (users == 256)
+
+
+@pytest.mark.looptime
+async def test_who_waits_for_one_of_so_many_users_to_leave_comes_when_one_does() -> None:
+    cluster = cluster_of("trainer")
+    await settled(cluster)
+    claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
+    assert claim is not None
+    others = [{"resource": "pods", "name": f"x{number}", "uid": f"x{number}"} for number in range(1, 256)]
+    claim["status"]["reservedFor"] += others
+    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.pod("late", wishes=SHARED)
+    async with working(cluster):
+        await asyncio.sleep(2)
+        assert gates(cluster, "late")
+        claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
+        assert claim is not None
+        claim["status"]["reservedFor"].pop()
+        cluster.put(RESOURCE_CLAIMS, claim)
+        await asyncio.sleep(0.5)
+        assert not gates(cluster, "late")
 
 
 @pytest.mark.parametrize(("first", "then"), [("one", "two"), ("gpus-one", "gpus-two"), ("one", "gpus-one")])

@@ -38,8 +38,9 @@ def spec(*requests: Object, metadata: Object | None = None, **devices: Any) -> O
     return {"spec": {"devices": {"requests": list(requests)} | devices}} | ({"metadata": metadata} if metadata else {})
 
 
-def put(cluster: GpuCluster, content: Object, name: str = "t") -> None:
-    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": name, "namespace": "default"}, "spec": content})
+def put(cluster: GpuCluster, content: Object, name: str = "t", namespace: str = "default") -> None:
+    metadata = {"name": name, "namespace": namespace}
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": metadata, "spec": content})
 
 
 def pod(cluster: GpuCluster, name: str = "p", **wishes: str) -> None:
@@ -410,6 +411,40 @@ async def test_a_template_that_comes_is_read_at_once_and_one_that_cannot_be_soon
         assert cluster.claim("t") is not None
         await asyncio.sleep(20)
     assert cluster.claim("u") is not None
+
+
+@pytest.mark.looptime
+async def test_fat_templates_of_a_namespace_hold_up_those_of_no_other() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    answer, at_once, most, reads = cluster.client.get, 0, 0, 0
+
+    async def get(resource: Resource, name: str, **more: Any) -> Any:
+        nonlocal at_once, most, reads
+        if resource is RESOURCE_CLAIM_TEMPLATES and more["namespace"] == "fat":
+            reads += 1
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.5)
+            at_once -= 1
+        return await answer(resource, name, **more)
+
+    cluster.client.get = get  # type: ignore[method-assign]
+    async with working(cluster):
+        for number in range(40):
+            name = f"f{number}"
+            put(cluster, spec(request(count=8)), name, namespace="fat")
+            claims = [{"name": "gpus", "resourceClaimName": claim_of(name)}]
+            cluster.pod(name, 1, namespace="fat", wishes={"template": f"gpus/{name}"}, resourceClaims=claims)
+        await asyncio.sleep(0.25)
+        put(cluster, spec(request(count=1)))
+        pod(cluster)
+        await asyncio.sleep(0.1)
+        assert cluster.claim("p") is not None
+        await asyncio.sleep(30)
+    assert most == 1, "one after another"
+    assert reads == 40, "a pod that is told why it waits has no other template"
+    assert not cluster.worker._specs._wanted
 
 
 async def test_a_template_that_goes_before_it_is_read_is_not_there() -> None:

@@ -1,0 +1,66 @@
+"""What comes of a write that does not go well, and what a failure says: of the server, the moment, or the object."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Unreachable
+
+# What etcd's client says reaches clients as the API server got it: 500 without a reason (responsewriters/status.go of
+# k8s.io/apiserver 1.36), or as an InternalError.
+_STORAGE: Final = ("etcdserver:", "context deadline exceeded", "rpc error:")
+
+
+class MovedOnError(DriverError):
+    """Another writer was first. A reflector will show what it wrote; then the pod is looked at again."""
+
+    reason = "MovedOn"
+
+
+class PausedError(DriverError):
+    """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
+
+    reason = "Paused"
+
+
+class UnsureError(DriverError):
+    """The answer to a claim's creation was lost: it may be there."""
+
+    reason = "AnswerLost"
+
+
+class Outcome(enum.Enum):
+    """Whom a failure concerns."""
+
+    SERVER = enum.auto()  # the server is in trouble, or has had enough of us: all pause, nobody loses a turn
+    MOMENT = enum.auto()  # something came in between: the write is tried again after a pause, in its turn
+    OBJECT = enum.auto()  # the write was refused for what it is: it is tried again behind all others
+
+
+def outcome(error: DriverError) -> Outcome:
+    """Return what a write's failure says, by its verb, its object and the answer.
+
+    A webhook's own answer is never the server's, whatever its status: the API server puts its name in front of it. But
+    500 and 504 without a name may be a webhook's, too: of a patch that does not apply, or of the time that several took
+    (mutating/dispatcher.go of k8s.io/apiserver 1.36). Somebody's webhook must stop nobody else, so these pause one pod.
+    """
+    if isinstance(error, Unreachable):
+        return Outcome.MOMENT if error.timed_out else Outcome.SERVER
+    if not isinstance(error, ApiError) or "webhook" in error.message or "denied" in error.message:
+        return Outcome.OBJECT
+    match error.status:
+        case 429 if error.request.endswith("/eviction") and error.api_reason:
+            return Outcome.MOMENT  # a disruption budget's; who limits requests sends no Status
+        case 401 | 429 | 503:
+            return Outcome.SERVER
+        case 504:
+            return Outcome.MOMENT
+        case status if status >= 500:
+            storage = any(text in error.message for text in _STORAGE)
+            return Outcome.SERVER if storage or error.api_reason != "InternalError" else Outcome.MOMENT
+        case 409:
+            return Outcome.MOMENT  # of a creation it is a quota that another creation has changed
+        case _:
+            return Outcome.OBJECT
