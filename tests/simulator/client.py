@@ -12,8 +12,10 @@ import msgspec
 
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, PatchKind, Unreachable
+from dradriver.kube.isolated import Isolated
 from dradriver.kube.resources import Resource
 from tests.fakes.apistore import Object, Refused, selector
+from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator.faults import Call, Fate, Plan
 from tests.simulator.server import Server
 from tests.simulator.watching import Feed, Watch
@@ -43,9 +45,9 @@ class SimClient:
         self._plan = plan
         self._outside = outside
 
-    async def serves(self, _: Resource) -> bool:
-        """Administrators have no rules here."""
-        return False
+    async def serves(self, resource: Resource) -> bool:
+        """Say whether the server has a kind; of rules of administrators it has one version."""
+        return resource == DEVICE_TAINT_RULES
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         call = self._call("get", resource, namespace, name)
@@ -72,11 +74,8 @@ class SimClient:
         except (ApiError, Unreachable):
             self._feed.missed(resource)
             raise
-        try:
-            items = [_typed(obj, type) for obj in found]
-        except codec.BadJson as unusable:
-            self._feed.given_up[resource.plural] += 1
-            raise Unreachable(f"the API server's answer is not what it should be: {unusable}") from unusable
+        read = Isolated(resource.plural, type)  # as the client does
+        items = [read(msgspec.Raw(msgspec.json.encode(obj))) for obj in found]
         return [item for item in items if item is not None], version
 
     async def create(self, resource: Resource, obj: Mapping[str, Any], *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002, E501 # fmt: skip
