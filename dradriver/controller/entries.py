@@ -139,6 +139,7 @@ class Entry:
         unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
         not_before: When it may be tried again, by the loop's clock.
         moved: How often in a row another writer was first.
+        alone: How often in a row it met the server's trouble after another's write had gone well.
         failures: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
         no_place_since: When it was first found to have no place; None while that is not known.
@@ -161,7 +162,8 @@ class Entry:
         self.busy = False
         self.unsure = False
         self.not_before = 0.0
-        self.moved = 0
+        self.moved = self.alone = 0
+        self._successes: int | None = None  # of all, when it met the server's trouble last
         self.failures = 0
         self.tried: list[str] = []
         self.no_place_since: float | None = None
@@ -241,6 +243,13 @@ class Entry:
         if behind is not None:
             self.order = (max(self.order[0], behind), f"~{self.uid}")
         self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
+
+    def meets_trouble(self, successes: int) -> int:
+        """Take in that the server failed it, and how many writes of all have gone well so far. Returns ``alone``."""
+        if self._successes is not None and successes > self._successes:
+            self.alone += 1
+        self._successes = successes
+        return self.alone
 
     def begin_again(self) -> None:
         """Take in that it is tried on nodes again on which it was tried: all have had their turn."""

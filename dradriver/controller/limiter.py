@@ -36,6 +36,7 @@ class Limiter:
         self._under_way: collections.Counter[str] = collections.Counter()
         self._failures = 0
         self._paused_until = 0.0
+        self.successes = 0  # writes that were answered well
 
     @property
     def idle(self) -> bool:
@@ -97,6 +98,7 @@ class Limiter:
 
     def succeeded(self) -> None:
         """Say that the server answered a write well."""
+        self.successes += 1
         self._failures = 0
         self._limit = min(self._limit + 1, MOST)
 

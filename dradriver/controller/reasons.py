@@ -13,7 +13,7 @@ from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
 from dradriver.controller.commit import Writer
-from dradriver.controller.limiter import Limiter
+from dradriver.controller.limiter import EARLY_S, Limiter
 from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -142,7 +142,8 @@ class Reasons:
                             heapq.heappush(self._due, (loop.time() + AGAIN_THERE_S, key))
                         continue
                 try:
-                    async with asyncio.timeout(wait_s):
+                    # A timer may come a moment too early, and then find nothing to do, again and again.
+                    async with asyncio.timeout(None if wait_s is None else wait_s + EARLY_S):
                         await self._woken.wait()
                 except TimeoutError:
                     pass

@@ -26,6 +26,7 @@ from dradriver.kube.client import ApiError, Unreachable
 logger = logging.getLogger(__name__)
 
 SERVER_BACKOFF_S: Final = 1.0  # for one entry; the limiter pauses all
+ALONE: Final = 3  # times that one entry met the server's trouble while others' writes went well
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
@@ -155,7 +156,7 @@ class Writers:
         try:
             await action
             self._limiter.succeeded()
-            entry.moved = 0
+            entry.moved = entry.alone = 0
         except MovedOnError as error:
             logger.info("pod %s/%s: %s; looking again", *entry.key, error)
             self._limiter.succeeded()
@@ -178,10 +179,9 @@ class Writers:
             found = outcome(error)
             if found is Outcome.SERVER:
                 self._limiter.failed(error)
-                # The pause of all is its own, too, and then it is in its turn; unless it meets the same alone.
-                if entry.moved:
+                # The pause of all is its own, too, and then it is in its turn; unless it goes on meeting it alone.
+                if entry.meets_trouble(self._limiter.successes) >= ALONE:
                     entry.not_before = asyncio.get_running_loop().time() + SERVER_BACKOFF_S
-                entry.moved += 1
             else:
                 if isinstance(error, ApiError) and error.status < 500:
                     self._limiter.succeeded()

@@ -15,6 +15,7 @@ from dradriver.api import names
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
+from dradriver.controller import decide, neighbours
 from dradriver.controller.nodes import classes, rules, table
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -292,6 +293,8 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "a webhook may hold them up",
     "an error in the controller, see its log",
     "GPUs are left out that DeviceTaintRule",
+    "are assessed",
+    "it was bound to node",
 )
 
 
@@ -312,6 +315,7 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
 
 def test_all_causes_are_there() -> None:
     known = {rules.NOT_READY, rules.CORDONED, rules.TAINTED, rules.UNSELECTED, table.GONE, classes.TOO_MANY}
+    known |= {decide.UNKNOWN_KIND, neighbours.BESIDE}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known
     assert told - known
