@@ -296,7 +296,9 @@ class Writers:
             entry.tried.append(node)
             now = asyncio.get_running_loop().time()
             self._picture.refusals.add(entry.pod, node, now)
-            entry.step_back(now, first_s=PROMISE_BACKOFF_S, behind=self._newest())
+            # While it goes through its nodes for the first time it keeps little from others; after that it would much.
+            first_s = PROMISE_BACKOFF_S if entry.failures else OBJECT_BACKOFF_S
+            entry.step_back(now, first_s=first_s, behind=self._newest())
             self._wait(entry, step.reason)
 
     async def _settle(self, entry: Entry, step: Settle | Wait) -> None:

@@ -103,7 +103,7 @@ async def test_a_pool_that_is_away_for_a_moment_renews_nothing() -> None:
 async def test_an_unschedulable_pod_gives_its_gpus_back_and_is_tried_on_another_of_its_nodes_later() -> None:
     cluster = await lifted("a", "b", unschedulable_s=4)
     say(cluster, conditions=[UNSCHEDULABLE])
-    for held_s, free_s, node in ((4, 5, "b"), (14, 5, "a"), (14, 10, "b"), (14, 10, "a"), (14, 20, "b")):
+    for held_s, free_s, node in ((4, 1, "b"), (14, 1, "a"), (14, 10, "b"), (14, 10, "a"), (14, 20, "b")):
         await cluster.settle()
         before = cluster.gpus("p")
         await asyncio.sleep(held_s - 0.01)
