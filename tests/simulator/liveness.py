@@ -20,7 +20,7 @@ MARGIN_S: Final = 4.0
 OVERLOOKED_S: Final = 3.5  # one second, and time for the write; a promise that does not fit has five
 LIFT_S: Final = 2.0
 BIND_S: Final = 60.0
-BIND_AT_LAST_S: Final = 120.0  # also where each try of its own failed, which excuses it for a while
+BIND_AT_LAST_S: Final = 240.0  # also where each try of its own failed: on eight nodes, and a new leader begins again
 NOTES_S: Final = 5.0
 REASON_S: Final = 35.0  # one in 30 s
 DOUBLE_S: Final = 45.0
@@ -183,6 +183,8 @@ class Liveness:
         feasible = world.scheduler.feasible
         if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
             return
+        if any("deletionTimestamp" in claim["metadata"] and results(claim) for claim in claims):
+            return  # somebody deleted what pods beside it use: it stays until they have ended
         text = f"pod {key} has a place; it says {fit.notes_of(pod).get(names.REASON)!r}"
         yield State("a pod with a place is bound", uid, BIND_S, text, key)
         yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
