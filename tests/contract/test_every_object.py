@@ -98,7 +98,11 @@ async def get(client: Client, path: str) -> Object:
 
 
 async def tried(client: Client, resource: Resource, obj: Object) -> Object:
-    """Create an object for a try, and return it as it would be stored; a field that nobody knows is an error."""
+    """Create an object for a try, and return it as it would be stored; a field that nobody knows is an error.
+
+    Who has written which fields the server lists itself.
+    """
+    obj["metadata"].pop("managedFields", None)
     path = resource.path(obj["metadata"].get("namespace", OURS) if resource.namespaced else None)
     params = {"dryRun": "All", "fieldValidation": "Strict"}
     found: Object = msgspec.json.decode(await client._request("POST", path, params=params, body=obj))
