@@ -167,7 +167,7 @@ class Liveness:
             if has and (said != has or notes.get(names.NODE) != node):
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
                 yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
-        allocated = claim is None or bool(results(claim))  # who was bound by hand may go on waiting for his GPUs
+        allocated = claim is not None and bool(results(claim))  # who was bound by hand goes on waiting for his GPUs
         if names.REASON in notes and allocated and self._served(key):
             yield State("no false reason", uid, REASON_S, f"bound pod {key} says {notes[names.REASON]!r}", key)
 
