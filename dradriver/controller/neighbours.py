@@ -109,7 +109,8 @@ def rules_of(pod: Pod) -> Rules | None:
     for one in spreads:
         same = [NodeRequirement(key, "In", [labels[key]]) for key in one.match_label_keys if key in labels]
         chosen = _chosen(one.label_selector, frozenset({own}), same)
-        if chosen is not None and one.topology_key:
+        # The scheduler counts nobody for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
+        if chosen is not None and chosen.expressions and one.topology_key:
             spread.append(Spread(one.topology_key, max(one.max_skew, 1), chosen))
     if not (apart or spread):
         return None
@@ -153,7 +154,7 @@ class Neighbours:
             found &= ~self._nodes.labelled(term.place, set(self._places(pod, term.place, term.pods)))
         for one in rules.spread:
             counts = Counter(dict.fromkeys(self._nodes.values(one.place, fit), 0))
-            there = Counter(self._places(pod, one.place, one.pods))
+            there = Counter(self._places(pod, one.place, one.pods, staying=True))
             counts.update({place: number for place, number in there.items() if place in counts})
             most = min(counts.values(), default=0) + one.skew
             more = one.pods.has(rules.namespace, dict(rules.labels))
@@ -170,13 +171,18 @@ class Neighbours:
                 found |= self._nodes.labelled(term.place, {place for place in others if place is not None})
         return found & fit
 
-    def _places(self, pod: Key, label: str, chosen: Chosen) -> Iterator[str]:
-        """Give the place of each other pod that is chosen and somewhere."""
+    def _places(self, pod: Key, label: str, chosen: Chosen, *, staying: bool = False) -> Iterator[str]:
+        """Give the place of each other pod that is chosen and somewhere; ``staying`` leaves out those that end.
+
+        The scheduler spreads as if these were gone, and keeps others apart from them until they are
+        (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
+        """
         names = self._of if chosen.namespaces is None else chosen.namespaces
         for namespace in names:
             for other in self._of.get(namespace, ()):
                 if (
                     other != pod
+                    and not (staying and self._pods[other].metadata.deletion_timestamp is not None)
                     and chosen.has(namespace, self._pods[other].metadata.labels)
                     and (place := self._place(other, label)) is not None
                 ):

@@ -130,7 +130,7 @@ class Reasons:
             while True:
                 self._woken.clear()
                 wait_s = self._due[0][0] - loop.time() if self._due else None
-                if wait_s is not None and wait_s <= 0:
+                if wait_s is not None and wait_s <= EARLY_S:  # a timer may come a moment too early, again and again
                     busy = not self._limiter.idle and loop.time() < self._due[0][0] + PATIENCE_S
                     if busy or not self._limiter.room() or self._writing.total() >= MOST:
                         wait_s = 0.1

@@ -225,3 +225,32 @@ async def test_a_pod_whose_allocation_is_shown_late_keeps_its_claim() -> None:
     assert cluster.claim("p") is not None
     assert cluster.note("p", "reason") is None
     assert names.ALLOCATED in cluster.get_pod("p")["metadata"]["annotations"]
+
+
+async def test_pods_are_spread_as_if_those_that_end_were_gone() -> None:
+    cluster = GpuCluster()
+    for zone in ("a", "b"):
+        cluster.node(zone, labels={ZONE: zone})
+    cluster.pod("filler", 8)
+    await cluster.settle()
+    db(cluster, "db-0", topologySpreadConstraints=EVEN)
+    await cluster.settle()
+    cluster.schedule()
+    ending = cluster.get_pod("db-0")
+    ending["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/slow"]}
+    cluster.put(PODS, ending)
+    db(cluster, "db-1", topologySpreadConstraints=EVEN)
+    await cluster.settle()
+    assert node_of(cluster, "db-1") == node_of(cluster, "db-0")
+
+
+async def test_a_spread_that_counts_nobody_keeps_nobody_away() -> None:
+    cluster = GpuCluster()
+    for zone in ("a", "b"):
+        cluster.node(zone, labels={ZONE: zone})
+    cluster.pod("filler", 8)
+    spread = [EVEN[0] | {"labelSelector": {}}]
+    for name in ("db-0", "db-1", "db-2"):
+        db(cluster, name, topologySpreadConstraints=spread)
+    await cluster.settle()
+    assert len({node_of(cluster, name) for name in ("db-0", "db-1", "db-2")}) == 1
