@@ -140,6 +140,22 @@ async def test_a_gpu_of_one_namespace_at_a_time_is_the_first_ones_until_its_last
         await world.prepare("a0", share(gpu, "25", "4Gi", "a0"), namespace="first")
 
 
+@pytest.mark.parametrize("gpu", [FRIENDS, OWN])
+async def test_who_shared_a_gpu_before_it_was_one_namespaces_at_a_time_has_it_after_a_reboot(
+    world: Shared, gpu: int
+) -> None:
+    results = {"first": share(gpu, "25", "4Gi", "a"), "second": share(gpu, "25", "4Gi", "b")}
+    for namespace, own in results.items():
+        await world.prepare(namespace, own, namespace=namespace)
+    world.exclusive = {uuid(gpu)}
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    for namespace, own in results.items():
+        await world.prepare(namespace, own, namespace=namespace)
+    with pytest.raises(DeviceBusyError, match="has parts of one namespace at a time"):
+        await world.prepare("more", share(gpu, "25", "4Gi", "c"), namespace="second")
+
+
 async def test_who_looks_on_has_no_part_of_a_gpu_of_one_namespace(world: Shared) -> None:
     world.exclusive = {uuid(FRIENDS)}
     watching = share(FRIENDS, "25", "4Gi", "w") | {"adminAccess": True}

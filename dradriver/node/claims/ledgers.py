@@ -174,8 +174,9 @@ class Ledgers:
     def refuse_taken(self, planned: PreparedClaim) -> None:
         """Return if no other claim holds a device of this one, and no other namespace has parts of its GPUs.
 
-        The last only of GPUs whose parts are of one namespace at a time. What was made for a claim that is not prepared
-        is in nobody's use, whosever it was.
+        The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
+        those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for
+        another. What was made for a claim that is not prepared is in nobody's use, whosever it was.
 
         Raises:
             DeviceBusyError: One does, or has.
@@ -185,7 +186,7 @@ class Ledgers:
         for entry in entries.values():
             for theirs in entry.value.devices if entry.value.uid != planned.uid else ():
                 _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
-        for entry in entries.values():
+        for entry in entries.values() if planned.uid not in entries else ():
             if entry.value.namespace != planned.namespace:
                 self._refuse_exclusive(planned, entry.value)
         for made in (entry.value for entry in self.made.read().values()):
