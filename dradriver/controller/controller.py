@@ -162,7 +162,7 @@ class Controller:
                 tasks.create_task(reflector.run())
             if self._tabulator is not None:
                 tasks.create_task(always(self._tabulator.run))
-            tasks.create_task(self._taint_rules.run())
+            tasks.create_task(always(self._taint_rules.run))
             await self.synced()
             tasks.create_task(always(self.audit.run))
 

@@ -20,6 +20,7 @@ from dradriver.controller.nodes.rules import holds
 from dradriver.controller.nodes.table import NodeTable
 
 MOST: Final = 200  # rules, expressions and values of one pod; whoever says more is left to the scheduler
+MOST_PODS: Final = 1_000  # that are looked at for one rule, in 3 ms; where there are more it is left to the scheduler
 BESIDE: Final = "pods of its own kind there already"
 _HARD: Final = "DoNotSchedule"
 
@@ -166,7 +167,7 @@ class Neighbours:
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         found = fit & False
         for term, pods in self._terms.items():
-            if term.pods.has(namespace, labels):
+            if len(pods) <= MOST_PODS and term.pods.has(namespace, labels):
                 others = (self._place(other, term.place) for other in pods if other != (namespace, pod.metadata.name))
                 found |= self._nodes.labelled(term.place, {place for place in others if place is not None})
         return found & fit
@@ -178,6 +179,8 @@ class Neighbours:
         (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
         """
         names = self._of if chosen.namespaces is None else chosen.namespaces
+        if sum(len(self._of.get(namespace, ())) for namespace in names) > MOST_PODS:
+            return  # so many would hold up whoever decides next
         for namespace in names:
             for other in self._of.get(namespace, ()):
                 if (

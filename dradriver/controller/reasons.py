@@ -142,8 +142,7 @@ class Reasons:
                             heapq.heappush(self._due, (loop.time() + AGAIN_THERE_S, key))
                         continue
                 try:
-                    # A timer may come a moment too early, and then find nothing to do, again and again.
-                    async with asyncio.timeout(None if wait_s is None else wait_s + EARLY_S):
+                    async with asyncio.timeout(wait_s):
                         await self._woken.wait()
                 except TimeoutError:
                     pass

@@ -360,7 +360,7 @@ class Worker:
     def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         refused = self.picture.refusals.of(entry.pod, asyncio.get_running_loop().time())
-        for avoid in ([*entry.tried, *refused], entry.tried):
+        for avoid in dict.fromkeys(((*entry.tried, *refused), tuple(entry.tried))):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
                     return decide(self.picture, entry.wish, avoid=avoid, only=rows, most=most)

@@ -254,3 +254,16 @@ async def test_a_spread_that_counts_nobody_keeps_nobody_away() -> None:
         db(cluster, name, topologySpreadConstraints=spread)
     await cluster.settle()
     assert len({node_of(cluster, name) for name in ("db-0", "db-1", "db-2")}) == 1
+
+
+async def test_among_very_many_pods_rules_are_left_to_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for name in ("db-0", "db-1", "db-2"):
+        db(cluster, name, affinity=ALONE)
+    await cluster.settle()
+    assert cluster.claim("db-1") is None
+    monkeypatch.setattr("dradriver.controller.neighbours.MOST_PODS", 2)
+    db(cluster, "db-3", affinity=ALONE)
+    await cluster.settle()
+    assert node_of(cluster, "db-3") == "a"
