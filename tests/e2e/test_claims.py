@@ -85,9 +85,20 @@ def test_static_pods_are_the_schedulers_and_share_a_template(namespace: Namespac
     namespace.wait_running("placed")
 
 
+@pytest.fixture
+def shared_by_all(driver: Cluster) -> Iterator[None]:
+    """Shares of one GPU may be of several namespaces: only such ones the scheduler may choose alone."""
+    deploy.install(driver, exclusive=False)
+    yield
+    deploy.install(driver)
+
+
+@pytest.mark.usefixtures("shared_by_all")
 def test_a_static_share_is_the_schedulers(namespace: Namespace) -> None:
     words = STATIC | {names.SHARE_CORES: "25", names.SHARE_MEMORY: "10Gi"}
-    namespace.apply(pod("one", gpus=1, words=words), pod("two", gpus=1, words=words))
+    both = pod("one", gpus=1, words=words), pod("two", gpus=1, words=words)
+    # The policies file is a ConfigMap: the kubelet brings it to the webhook when its turn comes.
+    eventually("the webhook admits them", lambda: namespace.apply(*both, check=False).returncode == 0, timeout_s=180)
     namespace.wait_running("one", "two")
 
     assert namespace.devices("one") == namespace.devices("two")
