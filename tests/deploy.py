@@ -66,6 +66,8 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None, exc
     values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
+        # Tests change the policies file by kubectl, too; Helm 3, which kind may come with, knows no such conflicts.
+        *(("--force-conflicts",) if isinstance(cluster, Cluster) else ()),
         *(word for value in values for word in ("--set", value)),
         *("--wait", "--timeout", "180s"),
     )
