@@ -85,7 +85,7 @@ class Picture:
         self.taking = Taking(
             self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claimants=self.claimants
         )
-        self.neighbours = Neighbours(self.nodes, self.pods, self._node_of)
+        self.neighbours = Neighbours(self.nodes, self.pods, self.taking.node_of)
         self.refusals = Refusals()
         self._classes: dict[str, frozenset[str]] = {}
         self.version = 0
@@ -347,10 +347,6 @@ class Picture:
     def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
         """Return the node that a pod takes something from, and what; None for nothing."""
         return self.taking.by(pod)
-
-    def _node_of(self, pod: Key) -> str | None:
-        taken = self.taking.by(pod)
-        return None if taken is None else taken[0]
 
     # How it is kept.
 

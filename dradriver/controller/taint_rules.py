@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -127,10 +127,7 @@ class TaintRules:
 
     def left(self, piece: SliceRecord) -> SliceRecord:
         """Return a slice as it was published without the devices that rules taint."""
-        if not self._rules:
-            return piece
-        tainted = {device for device in piece.usable if self._over(piece, device)}
-        return msgspec.structs.replace(piece, usable=piece.usable - tainted) if tainted else piece
+        return _without(piece, self._tainted_of(piece))
 
     def tainting(self) -> list[str]:
         """Return the names of the rules that taint devices that would be handed out else."""
@@ -150,9 +147,15 @@ class TaintRules:
         """Return what rules leave of a slice, and note which do."""
         if not self._rules and not self._tainting:
             return piece
-        rules = frozenset(rule for device in piece.usable for rule in self._over(piece, device))
-        self._taint(piece.metadata.name, rules)
-        return self.left(piece)
+        tainted = self._tainted_of(piece)
+        self._taint(piece.metadata.name, frozenset(rule for rules in tainted.values() for rule in rules))
+        return _without(piece, tainted)
+
+    def _tainted_of(self, piece: SliceRecord) -> dict[str, list[str]]:
+        """Return the names of the rules that taint devices of a slice, by device."""
+        if not self._rules:
+            return {}
+        return {device: rules for device in piece.usable if (rules := self._over(piece, device))}
 
     def _taint(self, name: str, rules: frozenset[str]) -> None:
         """Note which rules taint devices of a slice."""
@@ -174,3 +177,7 @@ class TaintRules:
             for name, rule in self._rules.get(where, {}).items()
             if rule.driver in ("", piece.driver)
         ]
+
+
+def _without(piece: SliceRecord, tainted: Mapping[str, object]) -> SliceRecord:
+    return msgspec.structs.replace(piece, usable=piece.usable - tainted.keys()) if tainted else piece

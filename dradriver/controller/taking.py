@@ -35,6 +35,11 @@ class Taking:
         """Return the node that a pod takes something from, and what; None for nothing."""
         return self._taken.get(pod)
 
+    def node_of(self, pod: Key) -> str | None:
+        """Return the node that a pod takes something from; None for none."""
+        taken = self._taken.get(pod)
+        return None if taken is None else taken[0]
+
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to."""
         self._joining[pod] = node
