@@ -16,13 +16,10 @@ from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
-from tests.bench.throughput import chart
-from tests.bench.throughput.driver import Driver
-from tests.cluster.errors import last_lines
 from tests.cluster.nodeless import Nodeless
+from tests.contract import stories
 from tests.fakes import nvidia
 from tests.fakes.admission import pod
-from tests.paths import REPO
 
 Object = dict[str, Any]
 
@@ -137,20 +134,12 @@ class Story:
 
 
 async def main(plane: Nodeless) -> None:
-    """Run the chart's controller and webhook, and tell the story."""
-    found = await chart.render(plane.helm, REPO, plane.folder / "helm", f"ledger={nvidia.DRIVER}")
-    driver = Driver(REPO, found, plane.folder / "driver", profiles=None)
-    await driver.prepare(chart.Kubectl(plane.binaries / "kubectl", plane.kubeconfig), plane.kubeconfig)
+    """Tell the story."""
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
         spec = {"selectors": [{"cel": {"expression": TYPE}}], "extendedResourceName": names.GPU_RESOURCE}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": nvidia.DRIVER}, "spec": spec})
-        async with driver.running("webhook", "controller"):
-            try:
-                await Story(client).tell()
-            except BaseException:
-                for log in sorted((plane.folder / "driver").glob("*.log")):
-                    sys.stderr.write(f"{log.name}: {last_lines(log)}\n")
-                raise
+        async with stories.driver(plane, f"ledger={nvidia.DRIVER}"):
+            await Story(client).tell()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,10 @@ from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import PODS
-from tests.bench.throughput import chart
-from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.machines import Machines
-from tests.cluster.errors import last_lines
 from tests.cluster.nodeless import Nodeless
+from tests.contract import stories
 from tests.fakes.admission import pod
-from tests.paths import REPO
 
 Object = dict[str, Any]
 
@@ -94,19 +91,11 @@ def _foreign(name: str, node: str) -> Object:
 
 
 async def main(plane: Nodeless) -> None:
-    """Run the chart's controller and webhook, and tell the story."""
-    found = await chart.render(plane.helm, REPO, plane.folder / "helm")
-    driver = Driver(REPO, found, plane.folder / "driver", profiles=None)
-    await driver.prepare(chart.Kubectl(plane.binaries / "kubectl", plane.kubeconfig), plane.kubeconfig)
+    """Tell the story."""
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
         machines = Machines(client, "dgx1-v100", mode=Mode(), connections=8)
-        async with driver.running("webhook", "controller"):
-            try:
-                await Story(client, machines).tell()
-            except BaseException:
-                for log in sorted((plane.folder / "driver").glob("*.log")):
-                    sys.stderr.write(f"{log.name}: {last_lines(log)}\n")
-                raise
+        async with stories.driver(plane):
+            await Story(client, machines).tell()
 
 
 if __name__ == "__main__":
