@@ -273,7 +273,7 @@ class Client:
         try:
             yield Lines(response, silence_s=silence_s)
         finally:
-            response.close()
+            _hang_up(response)
 
     async def _request(
         self,
@@ -296,7 +296,7 @@ class Client:
                 pieces.append(piece)
                 most -= len(piece)
                 if most < 0:
-                    response.close()
+                    _hang_up(response)
                     raise _TooLongError
             return b"".join(pieces)
         except (aiohttp.ClientError, OSError) as error:
@@ -358,6 +358,17 @@ class Client:
 def _timed_out(error: Exception) -> bool:
     """Return whether a server took a request and did not answer it in time."""
     return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """End an answer that goes on, and its connection, at once.
+
+    A plain close says TLS's farewell and waits up to 30 s for the server's, which is behind all that the server still
+    has to say; nobody waits for it, and a loop that ends meanwhile leaves the socket open.
+    """
+    if response.connection is not None and (transport := response.connection.transport) is not None:
+        transport.abort()
+    response.close()
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import ipaddress
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dradriver.kube.client import Client, Unreachable
+from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS
 from tests.fakes.apiserver import FakeApiServer
 
@@ -94,3 +98,30 @@ async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
         async with Client(dataclasses.replace(config, client_cert=b""), user_agent="t") as client:
             with pytest.raises(Unreachable):
                 await client.list(PODS)
+
+
+def begin_a_watch(listener: socket.socket, tls: ssl.SSLContext) -> bytes:
+    """Answer one request with an event of a watch and no end; return the bytes that come until the client's end."""
+    accepted, _ = listener.accept()
+    with tls.wrap_socket(accepted, server_side=True) as connection:
+        connection.settimeout(10)
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n")
+        rest = b""
+        with socket.socket(fileno=connection.detach()) as below:  # what TLS says is not answered
+            below.settimeout(10)
+            while piece := below.recv(65536):
+                rest += piece
+    return rest
+
+
+async def test_a_watch_that_is_left_ends_its_connection_without_the_servers_farewell(tmp_path: Path) -> None:
+    ca = make("ca")
+    tls = server_tls(tmp_path, make("server", ADDRESS, issuer=ca))
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        heard = threads.submit(begin_a_watch, listener, tls)
+        config = ServerConfig(url=f"https://127.0.0.1:{listener.getsockname()[1]}", ca=ca[0])
+        async with Client(config, user_agent="t") as client:
+            async with client.stream(PODS, params={"watch": "1"}, silence_s=10) as lines:
+                assert await anext(lines) == b"{}"
+            assert await asyncio.wrap_future(heard) == b""
