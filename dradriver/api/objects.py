@@ -151,6 +151,24 @@ class TopologySpread(_Object, frozen=True):
     match_label_keys: list[str] = []
 
 
+class VolumeClaimName(_Object, frozen=True):
+    """Which PersistentVolumeClaim of its namespace a volume is."""
+
+    claim_name: str = ""
+
+
+class EphemeralVolume(_Object, frozen=True):
+    """A volume with a claim of the pod's own, which Kubernetes makes and names after both."""
+
+
+class Volume(_Object, frozen=True):
+    """One volume of a pod, of the kinds that can be on some nodes only."""
+
+    name: str = ""
+    persistent_volume_claim: VolumeClaimName | None = None
+    ephemeral: EphemeralVolume | None = None
+
+
 class PodSpec(_Object, frozen=True):
     """What placement needs of a pod's spec."""
 
@@ -166,6 +184,7 @@ class PodSpec(_Object, frozen=True):
     scheduling_gates: list[Gate] = []
     scheduler_name: str = ""
     resource_claims: list[PodClaim] = []
+    volumes: list[Volume] = []
     priority: int | None = None
 
 
@@ -395,3 +414,42 @@ class ResourceClaim(_Object, frozen=True):
     def owned_by(self, pod_uid: str) -> bool:
         """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)
+
+
+class VolumeClaimSpec(_Object, frozen=True):
+    """Which volume a PersistentVolumeClaim has."""
+
+    volume_name: str = ""
+
+
+class VolumeClaimStatus(_Object, frozen=True):
+    """Whether it has it already: ``Bound``."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(_Object, frozen=True):
+    """A claim of storage."""
+
+    metadata: Metadata
+    spec: VolumeClaimSpec = VolumeClaimSpec()
+    status: VolumeClaimStatus = VolumeClaimStatus()
+
+
+class VolumeNodeAffinity(_Object, frozen=True):
+    """Which nodes reach a volume; all where nothing is required."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(_Object, frozen=True):
+    """What placement needs of a volume's spec."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+
+
+class PersistentVolume(_Object, frozen=True):
+    """Storage."""
+
+    metadata: Metadata
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()

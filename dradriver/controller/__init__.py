@@ -13,6 +13,7 @@ nodes       all nodes as arrays: whom they take, what they have left
 pools       a node's slices, read together with the machine that they describe
 inventory   all GPUs as the allocator sees them
 holds       who holds which device
+volumes     where the volumes of waiting pods are, read when one names them
 templates   all templates, and the specs of those that waiting pods name
 versions    which of two states of an object is the newer one
 tenants     which numbers stand for namespaces whose GPUs' parts are theirs alone

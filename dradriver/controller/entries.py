@@ -16,7 +16,7 @@ from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.neighbours import Rules, rules_of
-from dradriver.controller.nodes.ask import Ask, ask_of
+from dradriver.controller.nodes.ask import Ask, Terms, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
@@ -60,13 +60,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, namespace, self.alone is not None, self.rules
 
 
-def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> Wish:
+def read_wish(
+    pod: Pod, template: Template | None = None, ledger: Ledger = OURS, volumes: tuple[Terms, ...] = ()
+) -> Wish:
     """Return what a placed pod asks for.
 
     Args:
         pod: The pod.
         template: The template that it names, as far as there is one.
         ledger: Whose devices are handed out.
+        volumes: Where its volumes are, as far as that is known.
 
     Raises:
         WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
@@ -90,7 +93,7 @@ def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS)
         shared=shared,
         keep_env=tuple(kept_env(pod, frozenset(found.containers))),
         nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
-        ask=ask_of(pod),
+        ask=ask_of(pod, volumes),
         rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
@@ -134,6 +137,7 @@ class Entry:
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
         ledger: Whose devices are handed out.
+        volumes: Where its volumes are, as far as that was known then.
         order: Entries are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
@@ -153,11 +157,19 @@ class Entry:
         bound_at: When it was first seen to be bound, without what its claim should hold; None while it is not.
     """
 
-    def __init__(self, key: Key, pod: Pod, template: Template | None = None, ledger: Ledger = OURS) -> None:
+    def __init__(
+        self,
+        key: Key,
+        pod: Pod,
+        template: Template | None = None,
+        ledger: Ledger = OURS,
+        volumes: tuple[Terms, ...] = (),
+    ) -> None:
         self.key = key
         self.pod = pod
         self.template = template
         self.ledger = ledger
+        self.volumes = volumes
         self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
         self.busy = False
         self.unsure = False
@@ -206,18 +218,18 @@ class Entry:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template, self.ledger)
+                self._wish = read_wish(self.pod, self.template, self.ledger, self.volumes)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):
             raise self._wish
         return self._wish
 
-    def update(self, pod: Pod, template: Template | None = None) -> bool:
+    def update(self, pod: Pod, template: Template | None = None, volumes: tuple[Terms, ...] = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
         old, self.pod = self.pod, pod
-        if template is not self.template:
-            self.template, self._wish = template, None
+        if template is not self.template or volumes != self.volumes:
+            self.template, self.volumes, self._wish = template, volumes, None
             return True
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False

@@ -29,6 +29,7 @@ from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
 from dradriver.controller.versions import is_truth, older, outdated
+from dradriver.controller.volumes import Volumes, Where
 from dradriver.kube.reflector import Change
 
 _ENDED: Final = 4096  # claims that go within the half minute that an answer may take
@@ -45,6 +46,7 @@ class Picture:
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
+        volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
         taint_rules: What administrators' rules leave of the slices.
         ledger: Whose devices are handed out.
@@ -69,6 +71,7 @@ class Picture:
         self.pods: dict[Key, Pod] = {}
         self.claims: dict[Key, ClaimRecord] = {}
         self.templates = Templates()
+        self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.taint_rules = TaintRules()
@@ -197,6 +200,13 @@ class Picture:
         """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
         self.templates.read(key, template)
         self._touch_made_by(key)
+
+    def volume_read(self, claim: Key, where: Where | None) -> None:
+        """Take in where the volume of a claim of storage is, None where that cannot be read."""
+        if self.volumes.read(claim, where):
+            for pod in self.volumes.pods(claim):
+                self._touch(pod)
+            self.version += 1
 
     # What is configured.
 
@@ -358,6 +368,7 @@ class Picture:
             self.pods[key] = new
         self.neighbours.pod_changed(key, new)
         self.templates.pod_changed(key, old, new)
+        self.volumes.pod_changed(key, old, new)
         claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
         for claim in claims:
             assert claim is not None

@@ -30,6 +30,7 @@ from dradriver.controller.queue import Order, Queue
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
 from dradriver.controller.specs import Specs
+from dradriver.controller.volumes import VolumeReader
 from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
 from dradriver.kube.client import ApiError, Client, Unreachable
 
@@ -86,6 +87,7 @@ class Worker:
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
         self._specs = Specs(client, self.picture)
+        self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._entries: dict[Key, Entry] = {}
@@ -97,7 +99,7 @@ class Worker:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self.reasons.run, self._specs.run, self._sweep, self._recheck):
+                for work in (self.reasons.run, self._specs.run, self._volumes.run, self._sweep, self._recheck):
                     group.create_task(always(work))
                 self.begin()
                 while True:
@@ -153,9 +155,11 @@ class Worker:
             await self.turn()
             if self._writers:
                 await self._writers.one_done()
-            elif await self._specs.read() or self._queue.recheck(self.picture.version, float("inf")) or self._touched:
                 continue
-            elif not await self.reasons.flush():
+            await self._volumes.read()
+            if await self._specs.read() or self._queue.recheck(self.picture.version, float("inf")) or self._touched:
+                continue
+            if not await self.reasons.flush():
                 return
 
     @property
@@ -215,14 +219,20 @@ class Worker:
             self._queue.drop(key)
             self._specs.want(template)
             return
+        if unread := self.picture.volumes.unread_of(pod):
+            self._queue.drop(key)
+            for claim in unread:
+                self._volumes.want(claim)
+            return
+        where = self.picture.volumes.of(pod)
         if entry is None or entry.uid != pod.metadata.uid:
             self._forget(key)
-            entry = Entry(key, pod, self.picture.template_of(pod), self.picture.ledger)
+            entry = Entry(key, pod, self.picture.template_of(pod), self.picture.ledger, where)
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._entries[key] = entry
         elif entry.busy:
             return  # its writer looks again when it is done
-        elif entry.update(pod, self.picture.template_of(pod)):
+        elif entry.update(pod, self.picture.template_of(pod), where):
             entry.forgive()
         now = asyncio.get_running_loop().time()
         self._count(entry)

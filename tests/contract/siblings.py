@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
-from dradriver.kube.client import Client
+from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import PODS
+from dradriver.kube.resources import NODES as MACHINES
+from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from tests.bench.throughput.machines import Machines
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
@@ -25,6 +26,7 @@ NAMESPACE: Final = "default"
 NODES: Final = 16
 REPLICAS: Final = 12
 BOUND_S: Final = 60
+ZONE: Final = "topology.kubernetes.io/zone"
 PORT: Final = 8080
 ALONE: Final = {
     "podAntiAffinity": {
@@ -43,7 +45,7 @@ class Story:
         self._machines = machines
 
     async def tell(self) -> None:
-        """Have the scheduler refuse a pod on the first of its nodes, then place replicas that must be alone."""
+        """Have the scheduler refuse a pod on its first node, then place siblings apart and pods by their volumes."""
         await self._machines.grow(NODES)
         taken = {self._machines.name(number) for number in range(2)}
         for node in taken:  # a port of the host's is nothing that the controller sees
@@ -58,6 +60,44 @@ class Story:
         await self.create("db-3-again", labels={"app": "db"}, affinity=ALONE)
         every[3] = "db-3-again"
         assert len({await self.bound(name) for name in every}) == REPLICAS
+
+        far = [self._machines.name(number) for number in (NODES - 2, NODES - 1)]
+        for number in range(NODES):
+            name = self._machines.name(number)
+            zone = {"metadata": {"labels": {ZONE: "far" if name in far else "near"}}}
+            await self._client.patch(MACHINES, name, zone, kind=PatchKind.MERGE)
+        hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": far}]}
+        local: Object = {"local": {"path": "/disk"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [hosts]}}}
+        await self.volume("on-a-host", **local)
+        await self.volume("in-a-zone", labels={ZONE: "far"}, nfs={"server": "none", "path": "/"})
+        for name in ("on-a-host", "in-a-zone"):
+            await self.create(name, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])
+            assert await self.bound(name) in far
+            assert await self.narrowed(name) <= set(far), "no node that the scheduler would refuse"
+
+    async def volume(self, name: str, *, labels: dict[str, str] | None = None, **source: Any) -> None:
+        """Make a volume and a claim that is bound to it."""
+        both = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        spec = both | {"capacity": {"storage": "1Gi"}} | source
+        await self._client.create(
+            PERSISTENT_VOLUMES, {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+        )
+        claim = both | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+        await self._client.create(
+            PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": claim}
+        )
+        async with asyncio.timeout(BOUND_S):
+            while True:
+                found = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=NAMESPACE)
+                if found["status"].get("phase") == "Bound":
+                    return
+                await asyncio.sleep(0.2)
+
+    async def narrowed(self, name: str) -> set[str]:
+        """Return the nodes that a pod was lifted for."""
+        affinity = (await self._client.get(PODS, name, namespace=NAMESPACE))["spec"]["affinity"]["nodeAffinity"]
+        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        return {value for term in terms for field in term["matchFields"] for value in field["values"]}
 
     async def create(
         self,

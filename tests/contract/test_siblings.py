@@ -1,4 +1,5 @@
-"""What only the scheduler sees, with a real one: no pod stays on a node that it refuses, and siblings keep apart."""
+"""What only the scheduler sees, with a real one: no pod stays on a node that it refuses, siblings keep apart, and pods
+come to where their volumes are."""
 
 from __future__ import annotations
 

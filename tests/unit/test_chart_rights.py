@@ -51,6 +51,8 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "devicetaintrules", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("", "persistentvolumeclaims", (), {"get"}),
+        ("", "persistentvolumes", (), {"get"}),
         ("", "events", (), {"create", "patch"}),
     ]
     assert rules("Role", "controller") == [

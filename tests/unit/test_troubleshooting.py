@@ -315,7 +315,7 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
 
 def test_all_causes_are_there() -> None:
     known = {rules.NOT_READY, rules.CORDONED, rules.TAINTED, rules.UNSELECTED, table.GONE, classes.TOO_MANY}
-    known |= {decide.UNKNOWN_KIND, neighbours.BESIDE}
+    known |= {decide.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known
     assert told - known

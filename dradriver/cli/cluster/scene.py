@@ -21,7 +21,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.render.plain import plain
-from dradriver.controller import pods, records
+from dradriver.controller import pods, records, volumes
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import SliceRecord
 from dradriver.controller.taint_rules import TaintRule, read_rule
@@ -107,6 +107,18 @@ class Scene:
         for one in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(one))
         return len(self.unread) == before
+
+    async def volumes_of(self, pod: Pod) -> volumes.Where:
+        """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
+        try:
+            found = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
+        except (ApiError, Unreachable) as error:
+            self.unread.append(
+                f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
+                "they were everywhere; you need the verb get on persistentvolumeclaims and persistentvolumes"
+            )
+            return ()
+        return tuple(terms for where in found for terms in where)
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""

@@ -28,6 +28,7 @@ from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.placement import Placement
 from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
+from dradriver.controller.volumes import Where
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 
@@ -87,7 +88,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     scene.put(pod)
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
-    entry = _entry(scene, pod)
+    entry = _entry(scene, pod, await scene.volumes_of(pod))
     wish, told = None, ""
     try:
         wish = entry.wish
@@ -121,9 +122,9 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             return msgspec.structs.replace(await _having(scene, pod, wish, pin, why), free=free)
 
 
-def _entry(scene: Scene, pod: Pod) -> Entry:
+def _entry(scene: Scene, pod: Pod, where: Where = ()) -> Entry:
     key = pod.metadata.namespace, pod.metadata.name
-    return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger)
+    return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger, where)
 
 
 async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
@@ -218,7 +219,7 @@ async def _having(scene: Scene, pod: Pod, wish: Wish | None, pin: Pin | None, re
         return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and theirs else None)
     found: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
-        ask, mine = ask_of(_as_written(pod)), scene.picture.taken_by(wish.pod)
+        ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.taken_by(wish.pod)
         found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
         await scene.fill([one.node for one in found])
         fit = scene.picture.nodes.eligible(ask, besides=mine)

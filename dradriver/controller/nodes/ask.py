@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dradriver.api import affinity
-from dradriver.api.objects import NodeRequirement, Pod, Toleration
+from dradriver.api.objects import NodeRequirement, NodeSelector, Pod, Toleration
 from dradriver.controller.nodes.requests import request_of
 from dradriver.controller.nodes.taints import Pattern, pattern_of
 
@@ -17,11 +17,14 @@ MOST: Final = 1_000  # selectors, expressions with their values, and tolerations
 Requirement: TypeAlias = tuple[str, str, tuple[str, ...]]  # key, operator, values
 
 
-class Term(msgspec.Struct, frozen=True, gc=False):
+class Term(msgspec.Struct, frozen=True, gc=False, order=True):
     """Expressions that must all hold, on labels and on fields; an empty term holds nowhere."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
+
+
+Terms: TypeAlias = tuple[Term, ...]  # of which one must hold
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False):
@@ -31,11 +34,13 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         selector: The node selector's pairs, sorted.
         terms: The required node affinity, of which one must hold; None where any node will do.
         tolerations: The taints that the pod tolerates, sorted.
+        volumes: Of each of its volumes that are not everywhere the terms of which one must hold, sorted.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[Term, ...] | None = None
+    terms: Terms | None = None
     tolerations: tuple[Pattern, ...] = ()
+    volumes: tuple[Terms, ...] = ()
 
 
 # No pod needs so many, and reading them all for every decision would cost every other pod time.
@@ -54,9 +59,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     key: Constraints
 
 
-def ask_of(pod: Pod) -> Ask:
-    """Return what a pod asks of a node. Never raises, whatever the pod says."""
-    return Ask(listed(request_of(pod)), _constraints(pod))
+def ask_of(pod: Pod, volumes: tuple[Terms, ...] = ()) -> Ask:
+    """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
+    return Ask(listed(request_of(pod)), _constraints(pod, volumes))
 
 
 def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -64,15 +69,27 @@ def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((resource, amount) for resource, amount in amounts.items() if amount > 0))
 
 
-def _constraints(pod: Pod) -> Constraints:
-    if _size(pod) > MOST:
-        return OVERSIZE
+def terms_of(selector: NodeSelector) -> Terms:
+    """Return the terms of a node selector."""
+    return tuple(Term(_all(t.match_expressions), _all(t.match_fields)) for t in selector.node_selector_terms)
+
+
+def size_of(selector: NodeSelector) -> int:
+    """Return how many terms, expressions and values a node selector has."""
+    return sum(
+        1 + sum(1 + len(r.values) for r in (*term.match_expressions, *term.match_fields))
+        for term in selector.node_selector_terms
+    )
+
+
+def _constraints(pod: Pod, volumes: tuple[Terms, ...]) -> Constraints:
     required = affinity.required(pod)
-    terms = None
-    if required is not None:
-        terms = tuple(Term(_all(t.match_expressions), _all(t.match_fields)) for t in required.node_selector_terms)
+    size = len(pod.spec.node_selector) + len(pod.spec.tolerations) + (0 if required is None else size_of(required))
+    if size > MOST:
+        return OVERSIZE
+    terms = None if required is None else terms_of(required)
     patterns = {pattern for toleration in pod.spec.tolerations if (pattern := _pattern(toleration)) is not None}
-    return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)))
+    return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)), volumes)
 
 
 def _all(requirements: list[NodeRequirement]) -> tuple[Requirement, ...]:
@@ -82,11 +99,3 @@ def _all(requirements: list[NodeRequirement]) -> tuple[Requirement, ...]:
 def _pattern(toleration: Toleration) -> Pattern | None:
     """Return which taints a toleration covers, or None where it covers none that keeps pods away."""
     return pattern_of(toleration.key, toleration.operator, toleration.value, toleration.effect)
-
-
-def _size(pod: Pod) -> int:
-    size = len(pod.spec.node_selector) + len(pod.spec.tolerations)
-    required = affinity.required(pod)
-    for term in required.node_selector_terms if required is not None else ():
-        size += 1 + sum(1 + len(r.values) for r in (*term.match_expressions, *term.match_fields))
-    return size

@@ -13,6 +13,7 @@ from dradriver.controller.nodes.rules import CORDONED, TAINTED, UNSELECTED
 from dradriver.controller.nodes.taints import Taints, tolerates_cordon
 
 _MOST_MASKS: Final = 512  # a byte a row each
+ELSEWHERE: Final = "out of reach of the pod's volumes"
 TOO_MANY: Final = "too many selectors and tolerations"
 
 
@@ -67,6 +68,8 @@ class Classes:
         if found is None:
             found = self._labels.selected(constraints)
             found &= self._taints.tolerated(constraints.tolerations)
+            if constraints.volumes:
+                found &= self._labels.reaching(constraints.volumes)
             if not tolerates_cordon(constraints.tolerations):
                 found &= ~self._taints.cordoned
             if len(self._masks) >= _MOST_MASKS:
@@ -81,6 +84,7 @@ class Classes:
         opened = [
             (TAINTED, self._taints.tolerated(constraints.tolerations)),
             (UNSELECTED, self._labels.selected(constraints)),
+            (ELSEWHERE, self._labels.reaching(constraints.volumes)),
         ]
         if not tolerates_cordon(constraints.tolerations):
             opened.insert(0, (CORDONED, ~self._taints.cordoned))

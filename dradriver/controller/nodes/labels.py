@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
 
-from dradriver.controller.nodes.ask import Constraints, Requirement
+from dradriver.controller.nodes.ask import Constraints, Requirement, Terms
 from dradriver.controller.nodes.columns import Bools, Numbers, Texts
 from dradriver.controller.nodes.rules import integer
 
@@ -127,16 +127,26 @@ class Labels:
         return self._labels.values(key, rows)
 
     def selected(self, constraints: Constraints) -> Bools:
-        """Return the rows that constraints choose: shape (rows,). What it says of rows without a node means nothing."""
+        """Return the rows that a selector and an affinity choose: shape (rows,). Rows without a node mean nothing."""
         found: Bools | bool = True
         for key, value in constraints.selector:
             found = _both(found, self._labels.holds((key, "In", (value,))))
         if constraints.terms is not None:
-            chosen: Bools | bool = False
-            for term in constraints.terms:
-                chosen = _either(chosen, self._term(term.labels, term.fields))
-            found = _both(found, chosen)
+            found = _both(found, self._any(constraints.terms))
         return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def reaching(self, volumes: Iterable[Terms]) -> Bools:
+        """Return the rows that reach all of some volumes: shape (rows,), the caller's own."""
+        found: Bools | bool = True
+        for terms in volumes:
+            found = _both(found, self._any(terms))
+        return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def _any(self, terms: Terms) -> Bools | bool:
+        found: Bools | bool = False
+        for term in terms:
+            found = _either(found, self._term(term.labels, term.fields))
+        return found
 
     def _term(self, labels: tuple[Requirement, ...], fields: tuple[Requirement, ...]) -> Bools | bool:
         found: Bools | bool = bool(labels or fields)

@@ -1,0 +1,187 @@
+"""Where the volumes of waiting pods are: a pod is narrowed to a few nodes for good, so that is known before.
+
+Claims of storage are read when a waiting pod of ours names one. Nothing is kept of all others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from dradriver.api.objects import PersistentVolume, PersistentVolumeClaim, Pod
+from dradriver.api.pins import Key
+from dradriver.controller.nodes.ask import MOST, Term, Terms, size_of, terms_of
+from dradriver.controller.rounds import Rounds
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+
+logger = logging.getLogger(__name__)
+
+MOST_CLAIMS: Final = 16  # of one pod; the scheduler knows the others
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+
+_LONGEST: Final = 253  # characters of a name
+_ZONE: Final = "topology.kubernetes.io/zone"
+_REGION: Final = "topology.kubernetes.io/region"
+# As older clusters write the same.
+_GENERAL: Final = {"failure-domain.beta.kubernetes.io/zone": _ZONE, "failure-domain.beta.kubernetes.io/region": _REGION}
+_PLACES: Final = (_ZONE, _REGION, *_GENERAL)
+
+Where = tuple[Terms, ...]  # what holds of the labels of the nodes that reach a volume; empty where all do
+
+
+class Volumes:
+    """Claims of storage by the waiting pods of ours that name them, and where those are that were read."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Where] = {}
+        self._named_by: dict[Key, set[Key]] = {}
+
+    def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
+        """Take in what a pod of ours was and is."""
+        before, after = _named(old), _named(new)
+        if before == after:
+            return
+        for claim in after:
+            self._named_by.setdefault(claim, set()).add(key)
+        for claim in before:
+            if claim not in after:
+                self._named_by[claim].discard(key)
+                if not self._named_by[claim]:  # who comes next wants to know where it is by then
+                    del self._named_by[claim]
+                    self._known.pop(claim, None)
+
+    def read(self, claim: Key, where: Where | None) -> bool:
+        """Take in where a claim's volume is, None where that could not be read. Returns whether anybody has news."""
+        known = self._known.get(claim)
+        if where is None:  # holds up no pod: the scheduler knows it
+            where = known or ()
+        if claim not in self._named_by or known == where:
+            return False
+        self._known[claim] = where
+        return True
+
+    def pods(self, claim: Key) -> list[Key]:
+        """Return the waiting pods that name a claim."""
+        return sorted(self._named_by.get(claim, ()))
+
+    def of(self, pod: Pod) -> Where:
+        """Return where all the volumes of a waiting pod are, as far as that is known: sorted, each once."""
+        return tuple(sorted({terms for claim in _named(pod) for terms in self._known.get(claim, ())}))
+
+    def unread_of(self, pod: Pod) -> list[Key]:
+        """Return those claims of a waiting pod that have to be read."""
+        return [claim for claim in _named(pod) if claim not in self._known]
+
+    def named(self) -> list[Key]:
+        """Return all claims that waiting pods name."""
+        return list(self._named_by)
+
+
+class VolumeReader:
+    """Reads claims of storage, and again at growing pauses for as long as a pod waits: they are bound meanwhile."""
+
+    def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Where | None], None]) -> None:
+        """``news`` takes in where a claim's volume is, as ``Volumes.read`` does."""
+        self._client = client
+        self._volumes = volumes
+        self._news = news
+        self._forbidden = False
+        self._rounds = Rounds(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+
+    def want(self, claim: Key) -> None:
+        """Have a claim read now; the pods that name it are looked at again then."""
+        self._rounds.done(claim)
+        self._rounds.put(claim)
+
+    async def run(self) -> None:
+        """Read what is wanted until cancelled."""
+        await self._rounds.run()
+
+    async def read(self) -> None:
+        """Read all claims that waiting pods name, pauses or not."""
+        for claim in self._volumes.named():
+            self._news(claim, await self._where(claim))
+
+    async def _work(self, claim: Key) -> None:
+        if self._volumes.pods(claim):
+            self._news(claim, await self._where(claim))
+        if self._volumes.pods(claim):
+            self._rounds.fail(claim)  # is looked at again after a pause
+        else:
+            self._rounds.done(claim)
+
+    async def _where(self, claim: Key) -> Where | None:
+        """Return where a claim's volume is; None where that cannot be read."""
+        try:
+            return await locate(self._client, claim)
+        except (ApiError, Unreachable) as error:
+            if not (isinstance(error, ApiError) and error.forbidden):
+                logger.warning("where the volume of %s/%s is cannot be read: %s; going on without", *claim, error)
+            elif not self._forbidden:
+                self._forbidden = True
+                logger.warning("volumes may not be read (%s): the scheduler alone knows where they are", error)
+        return None
+
+
+async def locate(client: Client, claim: Key) -> Where:
+    """Return where the volume of a claim is; as if it were everywhere while it has none.
+
+    Raises:
+        ApiError: The server does not let us read it, or it cannot be read.
+        Unreachable: The server does not answer.
+    """
+    try:
+        found = await client.get(PERSISTENT_VOLUME_CLAIMS, claim[1], namespace=claim[0], type=PersistentVolumeClaim)
+        if found.status.phase != "Bound" or not found.spec.volume_name:
+            return ()
+        return where_of(await client.get(PERSISTENT_VOLUMES, found.spec.volume_name, type=PersistentVolume))
+    except ApiError as error:
+        if error.not_found:
+            return ()
+        raise
+
+
+def where_of(volume: PersistentVolume) -> Where:
+    """Return what holds of the nodes that reach a volume, by its node affinity and by its labels.
+
+    One term must hold of each entry. The labels count as for the scheduler's plugin VolumeZone (volume_zone.go,
+    Kubernetes 1.36): a node must have one of their values, unless it has no label of any zone or region.
+    """
+    found = []
+    affinity = volume.spec.node_affinity
+    required = None if affinity is None else affinity.required
+    if required is not None and required.node_selector_terms and size_of(required) <= MOST:
+        found.append(terms_of(required))
+    nowhere = Term(tuple((place, "DoesNotExist", ()) for place in _PLACES), ())
+    for place in _PLACES:
+        values = tuple(value.strip() for value in volume.metadata.labels.get(place, "").split("__"))
+        if not all(values):
+            continue  # there is no such label, or it is one that the scheduler does not heed either
+        terms = [Term(((place, "In", values),), ())]
+        if place in _GENERAL:
+            terms.append(Term(((place, "DoesNotExist", ()), (_GENERAL[place], "In", values)), ()))
+        found.append((*terms, nowhere))
+    return tuple(found)
+
+
+def claims_of(pod: Pod) -> tuple[Key, ...]:
+    """Return the claims of storage that a pod names, each once, as far as such names can be."""
+    own, namespace = pod.metadata.name, pod.metadata.namespace
+    named: dict[str, None] = {}
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            named[volume.persistent_volume_claim.claim_name] = None
+        elif volume.ephemeral is not None:
+            named[f"{own}-{volume.name}"] = None
+    good = [name for name in named if 0 < len(name) <= _LONGEST and "/" not in name and name not in (".", "..")]
+    return tuple((namespace, name) for name in good[:MOST_CLAIMS])
+
+
+def _named(pod: Pod | None) -> tuple[Key, ...]:
+    """Return the claims of storage that a pod waits with."""
+    if pod is None or not pod.placed or pod.spec.node_name or pod.finished:
+        return ()
+    return claims_of(pod)
