@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import itertools
 import json
+import string
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -42,6 +43,7 @@ AGENT: Final = "gpu-topology-node"
 HERE, THERE = "n1", "n2"
 KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 MARKS: Final = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.REQUEST: '{"main":1}'}}
+ANNOTATIONS: Final = 256 * 1024  # bytes of all of an object's
 IN_FORCE_S: Final = 60  # the API server looks at policies once a second, on a loaded machine less often
 
 
@@ -246,7 +248,6 @@ async def test_a_pods_notes_do_not_change_with_its_status(guarded: Guarded) -> N
             "is added by its other prefix": noted({alias: "8"}),
             "label changes": noted(labels={names.LABEL: names.LABEL_STATIC}),
             "label goes": noted(labels={names.LABEL: None}),
-            "label is added": noted(labels={names.PREFIX + "x": "y"}),
             "all go": {"metadata": {"annotations": None, "labels": None}},
         }.items():
             refusal = await said(change(admin, PODS, "noted", body | {"status": {"message": "x"}}))
@@ -295,3 +296,69 @@ async def test_a_pod_is_bound_without_notes(guarded: Guarded) -> None:
             bound = await admin.get(PODS, name, namespace=TEAM)
             assert bound["spec"]["nodeName"] == HERE
             assert bound["metadata"]["annotations"] == MARKS["annotations"] | theirs
+
+
+ASKED: Final[dict[str, tuple[Object, Object]]] = {
+    "a word": ({names.POLICY: "nvlink"}, {}),
+    "a word behind others": ({"a": "b", "z": "y", names.POLICY: "nvlink"}, {}),
+    "a misspelt word": ({names.PREFIX + "polcy": "nvlink"}, {}),
+    "a word by its other prefix": ({names.ALIAS_PREFIX + "required": "numa"}, {}),
+    "a limit": ({}, {names.GPU_RESOURCE: "1"}),
+    "a limit behind others": ({}, {"cpu": "1", "memory": "1Gi", "nvidia.com/mig-1g.5gb": "1", "x.example.com/y": "1"}),
+}
+NOT_ASKED: Final[dict[str, tuple[Object, Object]]] = {
+    "nothing": ({}, {}),
+    "others' words": ({"a": "b", "topology/policy": "nvlink", "gpu.topology": "x", "gpu-topology/x": "y"}, {}),
+    "others' limits": ({}, {"cpu": "1", "amd.com/gpu": "1", "xnvidia.com/gpu": "1"}),
+}
+
+
+@pytest.fixture
+async def asking(guarded: Guarded) -> AsyncIterator[Client]:
+    """Give the admin of a server that asks the chart's mutating webhooks about all pods; nobody answers there."""
+    (webhooks,) = (
+        obj for obj in chart.objects(kubernetes=guarded.version).values() if obj["kind"].startswith("Mutating")
+    )
+    for hook in webhooks["webhooks"]:
+        hook.pop("namespaceSelector")
+    async with guarded.admin() as admin:
+        kind = await Resources(admin).of(webhooks)
+        await admin.create(kind, webhooks)
+        try:
+            async with asyncio.timeout(IN_FORCE_S):
+                while not await asked(admin, *ASKED["a word"]):
+                    await asyncio.sleep(0.2)
+            yield admin
+        finally:
+            await admin.delete(kind, webhooks["metadata"]["name"])
+            async with asyncio.timeout(IN_FORCE_S):
+                while await asked(admin, *ASKED["a word"]):
+                    await asyncio.sleep(0.2)
+
+
+async def asked(admin: Client, annotations: Object, limits: Object, *, containers: int = 1) -> bool:
+    """Whether the API server asks a webhook about a pod."""
+    own = [{"name": f"c{i}", "image": "x", "resources": {"limits": limits}} for i in range(containers)]
+    body = {"metadata": {"name": "asked", "annotations": annotations}, "spec": {"containers": own} | NOBODYS}
+    try:
+        await admin.create(PODS, body, namespace=TEAM, dry_run=True)
+    except ApiError as error:
+        assert "failed calling webhook" in error.message, error
+        return True
+    return False
+
+
+async def test_webhooks_are_asked_about_pods_with_our_words_or_gpu_limits_and_no_others(asking: Client) -> None:
+    for what, (words, limits) in ASKED.items():
+        assert await asked(asking, words, limits), what
+        assert await asked(asking, words, limits, containers=2), what
+    for what, (words, limits) in NOT_ASKED.items():
+        assert not await asked(asking, words, limits), what
+    assert await asked(asking, {}, {}, containers=1001), "more than it looks through"
+    letters = string.ascii_letters + string.digits
+    shortest = map("".join, itertools.product(letters, repeat=3))
+    most = dict.fromkeys(
+        itertools.islice(shortest, ANNOTATIONS // 3 - 20), ""
+    )  # their text is the longest there can be
+    assert not await asked(asking, most, {})
+    assert await asked(asking, most | {names.POLICY: "nvlink"}, {})

@@ -239,5 +239,6 @@ def test_the_public_names_are_the_codes() -> None:
     helpers = (CHART / "templates/_helpers.tpl").read_text()
     assert f'{{{{- define "driver" -}}}}{names.DRIVER}{{{{- end }}}}' in helpers
     assert names.DRIVER == names.DEVICE_CLASS
-    for word in (names.PREFIX, names.ALIAS_PREFIX, names.LABEL):
-        assert f'"{word}"' in templates["configuration.yaml"]
+    assert f'"{names.LABEL}"' in templates["configuration.yaml"]
+    for prefix in (names.PREFIX, names.ALIAS_PREFIX):
+        assert f'text.contains("{prefix}")' in helpers

@@ -70,8 +70,17 @@ class Stage:
         """Install the first driver's chart, and make the namespace with its templates."""
         await self.install(next(iter(self.drivers.values())))
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        for template in workloads.templates(self.gpus, self._in_parts):
-            await self.client.create(RESOURCE_CLAIM_TEMPLATES, template)
+        async with self._admission():
+            for template in workloads.templates(self.gpus, self._in_parts):
+                await self.client.create(RESOURCE_CLAIM_TEMPLATES, template)
+
+    @contextlib.asynccontextmanager
+    async def _admission(self) -> AsyncIterator[None]:
+        """Have the webhook at work where others' claims and templates pass it, too: those for parts of GPUs."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._in_parts is not None and self._installed is not None:
+                await stack.enter_async_context(self._installed.running("webhook"))
+            yield
 
     async def install(self, driver: Driver) -> None:
         """Have this driver's chart installed, and no other's."""
@@ -91,8 +100,9 @@ class Stage:
         """
         driver = self.drivers.get(variant) or (self._installed if self._stays else None)
         if driver is None:
-            await self.quiet()
-            yield
+            async with self._admission():
+                await self.quiet()
+                yield
             return
         await self.install(driver)
         async with driver.running("webhook", "controller"):
