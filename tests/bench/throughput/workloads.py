@@ -15,10 +15,14 @@ from tests.bench.throughput.parts import Parts
 NAMESPACE = "throughput"
 OURS = "ours"
 PART = "part"
+SHARED = "shared"
+CLAIM = "claim"
+SHARERS = 100  # pods of one set or claim: a node has room for 110, and a claim for 256
 DEFAULT = (OURS, "match", "count", "plain")
 HELP = (
     "ours (annotation and limit), match (template with matchAttribute), count (template with count), plain (no GPUs), "
     "part (template of what --parts says), "
+    f"shared (a set of GPUs for {SHARERS} pods each, by annotation), claim (a hand-made claim for as many), "
     "pinN (a hand-made pinned claim and N nodes of affinity: what a controller that costs nothing would reach)"
 )
 _PINNED = re.compile(r"pin(\d+)")
@@ -39,7 +43,7 @@ class Work:
 
 def known(variant: str) -> bool:
     """Return whether there is such a variant."""
-    return variant in (*DEFAULT, PART) or _PINNED.fullmatch(variant) is not None
+    return variant in (*DEFAULT, PART, SHARED, CLAIM) or _PINNED.fullmatch(variant) is not None
 
 
 def templates(gpus: int, parts: Parts | None) -> list[dict[str, Any]]:
@@ -68,6 +72,8 @@ def works(
     if pinned:
         named = [f"{prefix}-{i}" for i in range(count)]
         return [_pinned(each, i, int(pinned[1]), gpus, machines, parts) for i, each in enumerate(named)]
+    if variant == CLAIM:
+        return [_sharing(f"{prefix}-{i}", i, gpus, machines) for i in range(count)]
     return [Work(_by_words(variant, f"{prefix}-{i}", gpus, parts)) for i in range(count)]
 
 
@@ -76,9 +82,22 @@ def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[s
         return _pod(name, annotations=parts.annotations, limits={names.GPU_RESOURCE: 1})
     if variant == OURS:
         return _pod(name, annotations={names.POLICY: "nvlink"}, limits={names.GPU_RESOURCE: gpus})
+    if variant == SHARED:
+        prefix, _, number = name.rpartition("-")
+        words = {names.POLICY: "nvlink", names.SHARED_CLAIM: f"{prefix}-set-{int(number) // SHARERS}"}
+        return _pod(name, annotations=words, limits={names.GPU_RESOURCE: gpus})
     if variant == "plain":
         return _pod(name)
     return _pod(name, claim={"resourceClaimTemplateName": variant})
+
+
+def _sharing(name: str, number: int, gpus: int, machines: Machines) -> Work:
+    """The first pod of each claim brings it."""
+    turn, first = divmod(number, SHARERS)
+    shared = f"{name.rpartition('-')[0]}-claim-{turn}"
+    made = _pinned(shared, turn * (machines.gpus // gpus), 1, gpus, machines, None)
+    nodes = [machines.name(turn % machines.count)]
+    return Work(_pod(name, claim={"resourceClaimName": shared}, nodes=nodes), made.claim if first == 0 else None)
 
 
 def _pinned(name: str, number: int, width: int, gpus: int, machines: Machines, parts: Parts | None) -> Work:
