@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from tests.cluster import Cluster, Node
 from tests.cluster.settings import cache_folder
@@ -38,6 +39,9 @@ def machines(cluster: Target) -> dict[str, str]:
     return MACHINES if isinstance(cluster, Cluster) else cluster.machines
 
 
+GPUS_PRESENT: Final = "nvidia.com/gpu.present"  # one of the labels that say where the agent runs
+
+
 def policies(*, exclusive: bool = True) -> list[str]:
     """Return the policies file as settings; ``exclusive``: shares are of one namespace at a time."""
     return [
@@ -62,6 +66,8 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None, exc
         simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
         discovery = ["discovery=simulated", *simulated, *policies(exclusive=exclusive)]
     else:
+        for node in machines(cluster):
+            cluster.kubectl("label", "node", node, f"{GPUS_PRESENT}=true", "--overwrite")
         discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
     values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]
     cluster.helm(

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -44,6 +45,34 @@ def test_every_object_is_valid(variant: str, kubernetes: str) -> None:
         *(() if variant == "addon" else ("DeviceClass",)),
         *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy"),
     }
+
+
+def nodes_of(part: str, *settings: str) -> Any:
+    """Return the node selector and the terms of the required node affinity of a part's pods."""
+    spec = workload(part, *settings)["spec"]["template"]["spec"]
+    required = (
+        spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    )
+    terms = [term["matchExpressions"] for term in required.get("nodeSelectorTerms", ())]
+    assert all(len(term) == 1 for term in terms), "any of the labels is enough"
+    return spec.get("nodeSelector"), [f"{e['key']}={e['values'][0]}" if "values" in e else e["key"] for [e] in terms]
+
+
+@pytest.mark.parametrize("part", ["node", "mps"])
+def test_the_privileged_agents_run_where_a_label_says_that_there_are_gpus(part: str) -> None:
+    mps = VARIANTS["mps"]
+    selector, labels = nodes_of(part, *mps)
+    assert selector is None
+    assert {"nvidia.com/gpu.present=true", "feature.node.kubernetes.io/pci-10de.present=true"} < set(labels)
+    assert labels == yaml.safe_load((CHART / "values.yaml").read_text())["node"]["gpuLabels"]
+    assert nodes_of(part, *mps, f"{part}.nodeSelector.gpu=yes-0") == ({"gpu": "yes-0"}, [])
+    assert nodes_of(part, *mps, "node.gpuLabels=null") == (None, [])
+    assert nodes_of(part, *mps, "node.gpuLabels={a.example.com/b,c=d}") == (None, ["a.example.com/b", "c=d"])
+    assert nodes_of("controller", *mps) == (None, [])
+
+
+def test_simulated_gpus_are_on_all_nodes() -> None:
+    assert nodes_of("node", *SIMULATED) == (None, [])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

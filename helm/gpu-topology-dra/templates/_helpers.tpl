@@ -90,8 +90,24 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with $values.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
+{{- if $values.nodeSelector }}
+nodeSelector: {{- toYaml $values.nodeSelector | nindent 2 }}
+{{- else if and (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
+{{- with $root.Values.node.gpuLabels }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range . }}
+        {{- $label := regexSplit "=" . 2 }}
+        - matchExpressions:
+            {{- if eq (len $label) 2 }}
+            - {key: {{ index $label 0 }}, operator: In, values: [{{ index $label 1 | quote }}]}
+            {{- else }}
+            - {key: {{ index $label 0 }}, operator: Exists}
+            {{- end }}
+        {{- end }}
+{{- end }}
 {{- end }}
 {{- with $values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
