@@ -43,6 +43,7 @@ from dradriver.node.health.events import Holding, PodEvents
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
+from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.health.watch import HealthWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
@@ -249,6 +250,7 @@ async def run(
     record = Record(on_change=health_changed)
     log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
     health = HealthWatch(record, discovery, log)
+    runtime = RuntimeWatch(record, options.host_root, last_known) if options.discovery == "nvml" else None
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,
@@ -318,6 +320,8 @@ async def run(
                 statuses.run,
             ):
                 group.create_task(work())
+            if runtime is not None:
+                group.create_task(runtime.run())
 
 
 def discovery_of(options: Options, released: Callable[[], str | None], *, prepares: bool = True) -> Discovery:

@@ -10,10 +10,10 @@ from prometheus_client import REGISTRY
 
 from dradriver.node.discovery.simulated import without
 from dradriver.node.health import faults
-from dradriver.node.health.faults import Fault, Kind
+from dradriver.node.health.faults import Fault, Kind, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import CALM_S, MOST_S, Record
-from dradriver.node.health.watch import HealthWatch, of_all
+from dradriver.node.health.watch import HealthWatch
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging
 from tests.fakes.node import machine, uuid
@@ -138,15 +138,15 @@ def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
         return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
 
     record = Record(on_change=lambda: None)
-    record.tell("driver", of_all(machine(), "hangs"))
+    record.tell("driver", of_all(machine(), "hangs", kind="driver"))
     assert ill() == 8
     record.tell("driver", {})
     assert ill() == 0
 
 
 def test_trouble_with_the_driver_is_every_gpus() -> None:
-    assert of_all(machine(), None) == of_all(None, "hangs") == {}
-    found = of_all(machine(), "hangs")
+    assert of_all(machine(), None, kind="driver") == of_all(None, "hangs", kind="driver") == {}
+    found = of_all(machine(), "hangs", kind="driver")
     assert found.keys() == {uuid(i) for i in range(8)}
     assert {one for some in found.values() for one in some} == {Fault("driver", "", "hangs")}
 

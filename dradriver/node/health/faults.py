@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from dradriver.api import names
+from dradriver.topology.machine import Machine
 
 Effect = Literal["NoSchedule", "None"]
 
@@ -32,6 +33,11 @@ KINDS: Final[dict[str, Kind]] = {
     "driver": Kind(
         effect="NoSchedule",
         advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
+        leaves_s=0.0,
+    ),
+    "runtime": Kind(
+        effect="NoSchedule",
+        advice="Set enable_cdi = true for the CRI plugin in containerd's configuration, and restart containerd.",
         leaves_s=0.0,
     ),
     "lost": Kind(
@@ -112,3 +118,16 @@ class Fault(msgspec.Struct, frozen=True, order=True):
 
 Faults: TypeAlias = Mapping[str, Collection[Fault]]
 """Faults by the GPU's uuid."""
+
+
+def of_all(machine: Machine | None, said: str | None, *, kind: str) -> dict[str, tuple[Fault, ...]]:
+    """Return a fault of every GPU; none where nothing is said.
+
+    Args:
+        machine: The machine as it was last known.
+        said: What is wrong; None for nothing.
+        kind: A key of ``KINDS``.
+    """
+    if machine is None or said is None:
+        return {}
+    return {gpu.uuid: (Fault(kind, "", said),) for gpu in machine.gpus}

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from dradriver.node.discovery import Discovery
-from dradriver.node.health.faults import Fault
+from dradriver.node.health.faults import Fault, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.topology.machine import Machine
@@ -43,7 +43,7 @@ class HealthWatch:
             machine: As it was last read, or published by an agent before; None where nobody knows.
             trouble: What keeps it from being read; None while it can be.
         """
-        self._record.tell("driver", of_all(machine, trouble))
+        self._record.tell("driver", of_all(machine, trouble, kind="driver"))
         self._record.tell("gpus", self._discovery.faults)
         if machine is not None:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
@@ -69,15 +69,3 @@ class HealthWatch:
         self._log.read()
         self._log.sound([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound])
         self._record.tell("kernel", self._log.faults(self._uuids))
-
-
-def of_all(machine: Machine | None, said: str | None) -> dict[str, tuple[Fault, ...]]:
-    """Return the fault ``driver`` of every GPU; none where nothing is said.
-
-    Args:
-        machine: The machine as it was last known.
-        said: What keeps it from being read; None while it can be.
-    """
-    if machine is None or said is None:
-        return {}
-    return {gpu.uuid: (Fault("driver", "", said),) for gpu in machine.gpus}

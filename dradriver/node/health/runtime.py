@@ -1,0 +1,93 @@
+"""Whether the container runtime gives containers CDI devices: where it does not, they start without a GPU, in silence.
+
+containerd 1.7 does not unless it is told to, later ones do (``enable_cdi`` of its CRI plugin); CRI-O always does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+import msgspec
+
+from dradriver.node.health.faults import of_all
+from dradriver.node.health.record import Record
+from dradriver.node.protos.runtime import runtime_pb2, runtime_pb2_grpc
+from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+ANSWER_S: Final = 5.0
+SOCKETS: Final = (  # below the host's root: containerd's own, K3s and RKE2, k0s, MicroK8s
+    "run/containerd/containerd.sock",
+    "run/k3s/containerd/containerd.sock",
+    "run/k0s/containerd.sock",
+    "var/snap/microk8s/common/run/containerd.sock",
+)
+OFF: Final = "containerd gives containers no CDI devices (enable_cdi is false), so they would start without their GPUs"
+
+
+class _Config(msgspec.Struct):
+    enable_cdi: bool | None = msgspec.field(name="enableCDI", default=None)
+
+
+class RuntimeWatch:
+    """Asks the node's containerd now and then, and tells the record."""
+
+    def __init__(
+        self, record: Record, host_root: Path, machine: Callable[[], Machine | None], *, interval_s: float = INTERVAL_S
+    ) -> None:
+        """Keep what is needed; nothing is asked yet.
+
+        Args:
+            record: Is told.
+            host_root: Where the host's files are.
+            machine: Gives the node's machine, None while nobody knows it.
+            interval_s: How often to ask.
+        """
+        self._record = record
+        self._host_root = host_root
+        self._machine = machine
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            said = await trouble(self._host_root)
+            self._record.tell("runtime", of_all(self._machine(), said, kind="runtime"))
+            await asyncio.sleep(self._interval_s if self._machine() is not None else min(1.0, self._interval_s))
+
+
+async def trouble(host_root: Path) -> str | None:
+    """Return why containers would get no GPU; None where they get theirs, or the runtime does not say.
+
+    A runtime that is of another kind, or not up, says nothing: that is no reason to keep pods away.
+    """
+    for place in SOCKETS:
+        path = host_root / place
+        try:
+            if not path.is_socket():
+                continue
+        except OSError:
+            continue
+        if await _cdi(path) is False:
+            return OFF
+    return None
+
+
+async def _cdi(path: Path) -> bool | None:
+    """Return what containerd's configuration says; None where it says nothing."""
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stub = runtime_pb2_grpc.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
+            answer = await stub.Status(runtime_pb2.StatusRequest(verbose=True), timeout=ANSWER_S)
+        return msgspec.json.decode(answer.info["config"], type=_Config).enable_cdi
+    except (grpc.RpcError, ValueError) as error:
+        logger.info("the runtime at %s does not say whether it knows CDI: %s", path, error)
+        return None
