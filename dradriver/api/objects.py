@@ -417,9 +417,10 @@ class ResourceClaim(_Object, frozen=True):
 
 
 class VolumeClaimSpec(_Object, frozen=True):
-    """Which volume a PersistentVolumeClaim has."""
+    """Which volume a PersistentVolumeClaim has, and which class makes one."""
 
     volume_name: str = ""
+    storage_class_name: str = ""
 
 
 class VolumeClaimStatus(_Object, frozen=True):
@@ -434,6 +435,13 @@ class PersistentVolumeClaim(_Object, frozen=True):
     metadata: Metadata
     spec: VolumeClaimSpec = VolumeClaimSpec()
     status: VolumeClaimStatus = VolumeClaimStatus()
+
+
+class StorageClass(_Object, frozen=True):
+    """A class of storage: whether its volumes are made at once, or where the first pod is to run."""
+
+    metadata: Metadata
+    volume_binding_mode: str = ""
 
 
 class VolumeNodeAffinity(_Object, frozen=True):

@@ -29,7 +29,7 @@ from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
 from dradriver.controller.versions import is_truth, older, outdated
-from dradriver.controller.volumes import Volumes, Where
+from dradriver.controller.volumes import Unbound, Volumes, Where
 from dradriver.kube.reflector import Change
 
 _ENDED: Final = 4096  # claims that go within the half minute that an answer may take
@@ -201,9 +201,9 @@ class Picture:
         self.templates.read(key, template)
         self._touch_made_by(key)
 
-    def volume_read(self, claim: Key, where: Where | None) -> None:
+    def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
         """Take in where the volume of a claim of storage is, None where that cannot be read."""
-        if self.volumes.read(claim, where):
+        if self.volumes.read(claim, found):
             for pod in self.volumes.pods(claim):
                 self._touch(pod)
             self.version += 1

@@ -64,6 +64,7 @@ class Rounds:
         until = asyncio.get_running_loop().time() + min(self._pause_s * 2.0 ** min(times, 16), self._longest_s)
         self._failures[key] = times + 1, until
         heapq.heappush(self._later, (until, key))
+        self.woken.set()  # whoever says so may be at work for others
         return times == 0
 
     def done(self, key: Key) -> None:

@@ -5,21 +5,29 @@ Claims of storage are read when a waiting pod of ours names one. Nothing is kept
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Set
+from typing import Final, TypeAlias, TypeVar
 
-from dradriver.api.objects import PersistentVolume, PersistentVolumeClaim, Pod
+import msgspec
+
+from dradriver.api.messages import shown
+from dradriver.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dradriver.api.pins import Key
-from dradriver.controller.nodes.ask import MOST, Term, Terms, size_of, terms_of
+from dradriver.controller.nodes.ask import Term, Terms, size_of, terms_of
 from dradriver.controller.rounds import Rounds
 from dradriver.kube.client import ApiError, Client, Unreachable
-from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MOST_CLAIMS: Final = 16  # of one pod; the scheduler knows the others
-FIRST_PAUSE_S: Final = 1.0
+MOST_TERMS: Final = 200  # and expressions and values, of one volume; whatever says more is left to the scheduler, too
+ANSWER_S: Final = 2.0  # a server that needs longer holds up nobody
+FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 60.0
 
 _LONGEST: Final = 253  # characters of a name
@@ -29,15 +37,26 @@ _REGION: Final = "topology.kubernetes.io/region"
 _GENERAL: Final = {"failure-domain.beta.kubernetes.io/zone": _ZONE, "failure-domain.beta.kubernetes.io/region": _REGION}
 _PLACES: Final = (_ZONE, _REGION, *_GENERAL)
 
-Where = tuple[Terms, ...]  # what holds of the labels of the nodes that reach a volume; empty where all do
+Where: TypeAlias = tuple[Terms, ...]  # what holds of the labels of the nodes that reach a volume; empty where all do
+
+
+class Unbound(msgspec.Struct, frozen=True):
+    """A claim without which no pod can start yet; its volume may come to be anywhere.
+
+    Attributes:
+        reason: What a pod waits for, in words.
+    """
+
+    reason: str
 
 
 class Volumes:
     """Claims of storage by the waiting pods of ours that name them, and where those are that were read."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Where] = {}
+        self._known: dict[Key, Where | Unbound] = {}
         self._named_by: dict[Key, set[Key]] = {}
+        self._same: dict[Where, Where] = {}  # thousands of volumes are in a few places
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
         """Take in what a pod of ours was and is."""
@@ -52,28 +71,40 @@ class Volumes:
                 if not self._named_by[claim]:  # who comes next wants to know where it is by then
                     del self._named_by[claim]
                     self._known.pop(claim, None)
+        if not self._known:
+            self._same.clear()
 
-    def read(self, claim: Key, where: Where | None) -> bool:
+    def read(self, claim: Key, found: Where | Unbound | None) -> bool:
         """Take in where a claim's volume is, None where that could not be read. Returns whether anybody has news."""
         known = self._known.get(claim)
-        if where is None:  # holds up no pod: the scheduler knows it
-            where = known or ()
-        if claim not in self._named_by or known == where:
+        if found is None:  # holds up no pod: the scheduler knows it
+            found = () if known is None else known
+        if claim not in self._named_by or known == found:
             return False
-        self._known[claim] = where
+        self._known[claim] = found if isinstance(found, Unbound) else self._same.setdefault(found, found)
         return True
 
+    def names(self, claim: Key) -> Set[Key] | None:
+        """Return the waiting pods that name a claim, None for none: another object once all have gone."""
+        return self._named_by.get(claim)
+
     def pods(self, claim: Key) -> list[Key]:
-        """Return the waiting pods that name a claim."""
+        """Return the same in order."""
         return sorted(self._named_by.get(claim, ()))
 
     def of(self, pod: Pod) -> Where:
         """Return where all the volumes of a waiting pod are, as far as that is known: sorted, each once."""
-        return tuple(sorted({terms for claim in _named(pod) for terms in self._known.get(claim, ())}))
+        found = (self._known.get(claim, ()) for claim in _named(pod))
+        return tuple(sorted({terms for where in found if not isinstance(where, Unbound) for terms in where}))
 
     def unread_of(self, pod: Pod) -> list[Key]:
         """Return those claims of a waiting pod that have to be read."""
         return [claim for claim in _named(pod) if claim not in self._known]
+
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return which claim a waiting pod cannot start without yet, in words."""
+        found = (self._known.get(claim) for claim in _named(pod))
+        return next((one.reason for one in found if isinstance(one, Unbound)), None)
 
     def named(self) -> list[Key]:
         """Return all claims that waiting pods name."""
@@ -81,42 +112,53 @@ class Volumes:
 
 
 class VolumeReader:
-    """Reads claims of storage, and again at growing pauses for as long as a pod waits: they are bound meanwhile."""
+    """Reads claims of storage, and again at growing pauses for as long as a pod waits: they are bound meanwhile.
 
-    def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Where | None], None]) -> None:
+    What is read again never stands before what somebody waits for.
+    """
+
+    def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Where | Unbound | None], None]) -> None:
         """``news`` takes in where a claim's volume is, as ``Volumes.read`` does."""
         self._client = client
         self._volumes = volumes
         self._news = news
         self._forbidden = False
-        self._rounds = Rounds(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        self._first = Rounds(self._work, pause_s=FIRST_PAUSE_S)
+        self._again = Rounds(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, claim: Key) -> None:
         """Have a claim read now; the pods that name it are looked at again then."""
-        self._rounds.done(claim)
-        self._rounds.put(claim)
+        self._again.done(claim)
+        self._first.put(claim)
 
     async def run(self) -> None:
         """Read what is wanted until cancelled."""
-        await self._rounds.run()
+        async with asyncio.TaskGroup() as group:
+            for rounds in (self._first, self._again):
+                group.create_task(rounds.run())
 
     async def read(self) -> None:
         """Read all claims that waiting pods name, pauses or not."""
         for claim in self._volumes.named():
-            self._news(claim, await self._where(claim))
+            self._news(claim, await self._find(claim))
 
     async def _work(self, claim: Key) -> None:
-        if self._volumes.pods(claim):
-            self._news(claim, await self._where(claim))
-        if self._volumes.pods(claim):
-            self._rounds.fail(claim)  # is looked at again after a pause
-        else:
-            self._rounds.done(claim)
+        asking = self._volumes.names(claim)
+        if asking is None:
+            self._again.done(claim)
+            return
+        found = await self._find(claim)
+        if self._volumes.names(claim) is asking:  # who came since wants the next answer
+            self._news(claim, found)
+        self._again.fail(claim)  # is looked at again after a pause
 
-    async def _where(self, claim: Key) -> Where | None:
-        """Return where a claim's volume is; None where that cannot be read."""
+    async def _find(self, claim: Key) -> Where | Unbound | None:
+        """Return where a claim's volume is; None where that cannot be read, or not soon."""
         try:
-            return await locate(self._client, claim)
+            async with asyncio.timeout(ANSWER_S):
+                return await locate(self._client, claim)
+        except TimeoutError:
+            logger.warning("where the volume of %s/%s is: no answer in %g s; going on without", *claim, ANSWER_S)
         except (ApiError, Unreachable) as error:
             if not (isinstance(error, ApiError) and error.forbidden):
                 logger.warning("where the volume of %s/%s is cannot be read: %s; going on without", *claim, error)
@@ -126,21 +168,38 @@ class VolumeReader:
         return None
 
 
-async def locate(client: Client, claim: Key) -> Where:
-    """Return where the volume of a claim is; as if it were everywhere while it has none.
+async def locate(client: Client, claim: Key) -> Where | Unbound:
+    """Return where the volume of a claim is; everywhere while it has none and waits for a pod's node to make one.
 
     Raises:
         ApiError: The server does not let us read it, or it cannot be read.
         Unreachable: The server does not answer.
     """
-    try:
-        found = await client.get(PERSISTENT_VOLUME_CLAIMS, claim[1], namespace=claim[0], type=PersistentVolumeClaim)
-        if found.status.phase != "Bound" or not found.spec.volume_name:
+    namespace, name = claim
+    told = f"waits for PersistentVolumeClaim {shown(name)}"
+    found = await _there(client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, type=PersistentVolumeClaim))
+    if found is None:
+        return Unbound(f"{told}, which is not there; create it in its namespace")
+    spec = found.spec
+    if found.status.phase == "Bound" and spec.volume_name:
+        volume = await _there(client.get(PERSISTENT_VOLUMES, spec.volume_name, type=PersistentVolume))
+        return () if volume is None else where_of(volume)
+    if found.status.phase == "Lost":
+        return ()
+    if spec.storage_class_name and not spec.volume_name:
+        kind = await _there(client.get(STORAGE_CLASSES, spec.storage_class_name, type=StorageClass))
+        if kind is not None and kind.volume_binding_mode == "WaitForFirstConsumer":
             return ()
-        return where_of(await client.get(PERSISTENT_VOLUMES, found.spec.volume_name, type=PersistentVolume))
+    return Unbound(f"{told}, which is not bound to a volume yet")
+
+
+async def _there(answer: Awaitable[T]) -> T | None:
+    """Return an object, None where there is none."""
+    try:
+        return await answer
     except ApiError as error:
         if error.not_found:
-            return ()
+            return None
         raise
 
 
@@ -153,7 +212,7 @@ def where_of(volume: PersistentVolume) -> Where:
     found = []
     affinity = volume.spec.node_affinity
     required = None if affinity is None else affinity.required
-    if required is not None and required.node_selector_terms and size_of(required) <= MOST:
+    if required is not None and required.node_selector_terms and size_of(required) <= MOST_TERMS:
         found.append(terms_of(required))
     nowhere = Term(tuple((place, "DoesNotExist", ()) for place in _PLACES), ())
     for place in _PLACES:

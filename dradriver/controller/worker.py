@@ -12,6 +12,7 @@ from typing import Final
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
+from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key
 from dradriver.controller import metrics
 from dradriver.controller.asking import Asking
@@ -219,10 +220,7 @@ class Worker:
             self._queue.drop(key)
             self._specs.want(template)
             return
-        if unread := self.picture.volumes.unread_of(pod):
-            self._queue.drop(key)
-            for claim in unread:
-                self._volumes.want(claim)
+        if self._waits_for_volumes(key, pod):
             return
         where = self.picture.volumes.of(pod)
         if entry is None or entry.uid != pod.metadata.uid:
@@ -267,6 +265,19 @@ class Worker:
                     self._at(step.until, key)
                 if step.reason is not None:
                     self.reasons.want(pod, step.reason)
+
+    def _waits_for_volumes(self, key: Key, pod: Pod) -> bool:
+        """Return whether a pod stays at its gate because of its volumes; what it was given already ends as ever."""
+        unread = self.picture.volumes.unread_of(pod)
+        for claim in unread:
+            self._volumes.want(claim)
+        lacking = self.picture.volumes.lacking_of(pod)
+        if not (pod.gated and (unread or lacking) and self.picture.claim_of(pod) is None):
+            return False
+        self._queue.drop(key)
+        if lacking and not unread:
+            self.reasons.want(pod, lacking)
+        return True
 
     def _want(self, entry: Entry) -> None:
         try:

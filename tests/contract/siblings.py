@@ -69,11 +69,16 @@ class Story:
         hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": far}]}
         local: Object = {"local": {"path": "/disk"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [hosts]}}}
         await self.volume("on-a-host", **local)
+        await self.mount("on-a-host")
+        await self.mount("in-a-zone")  # before there is a claim
         await self.volume("in-a-zone", labels={ZONE: "far"}, nfs={"server": "none", "path": "/"})
         for name in ("on-a-host", "in-a-zone"):
-            await self.create(name, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])
             assert await self.bound(name) in far
             assert await self.narrowed(name) <= set(far), "no node that the scheduler would refuse"
+
+    async def mount(self, name: str) -> None:
+        """Create a pod with a volume of its own name."""
+        await self.create(name, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])
 
     async def volume(self, name: str, *, labels: dict[str, str] | None = None, **source: Any) -> None:
         """Make a volume and a claim that is bound to it."""

@@ -53,6 +53,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
         ("", "persistentvolumeclaims", (), {"get"}),
         ("", "persistentvolumes", (), {"get"}),
+        ("storage.k8s.io", "storageclasses", (), {"get"}),
         ("", "events", (), {"create", "patch"}),
     ]
     assert rules("Role", "controller") == [

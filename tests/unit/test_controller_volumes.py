@@ -30,7 +30,7 @@ from dradriver.controller.nodes.classes import ELSEWHERE
 from dradriver.controller.nodes.rules import holds
 from dradriver.controller.volumes import MOST_CLAIMS, claims_of, where_of
 from dradriver.kube.client import ApiError, Unreachable
-from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Resource
+from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
@@ -53,8 +53,12 @@ def volume(cluster: GpuCluster, name: str, zone: str, **metadata: Any) -> None:
     cluster.put(PERSISTENT_VOLUMES, {"metadata": {"name": name} | metadata, "spec": spec})
 
 
-def claim(cluster: GpuCluster, name: str, bound_to: str | None, **status: Any) -> None:
-    spec = {} if bound_to is None else {"volumeName": bound_to}
+def storage_class(cluster: GpuCluster, name: str, mode: str) -> None:
+    cluster.put(STORAGE_CLASSES, {"metadata": {"name": name}, "volumeBindingMode": mode})
+
+
+def claim(cluster: GpuCluster, name: str, bound_to: str | None, *, kind: str = "", **status: Any) -> None:
+    spec = {"storageClassName": kind} | ({} if bound_to is None else {"volumeName": bound_to})
     phase = {"phase": "Pending" if bound_to is None else "Bound"}
     metadata = {"name": name, "namespace": "default"}
     cluster.put(PERSISTENT_VOLUME_CLAIMS, {"metadata": metadata, "spec": spec, "status": phase | status})
@@ -102,14 +106,15 @@ async def test_volumes_of_two_zones_are_nowhere_and_the_pod_is_told() -> None:
     assert ELSEWHERE in (cluster.note("p", "reason") or "")
 
 
-@pytest.mark.parametrize("trouble", ["unbound", "lost", "no claim", "no volume"])
+@pytest.mark.parametrize("trouble", ["for the first pod", "lost", "no volume"])
 async def test_a_claim_without_a_volume_restricts_nothing(trouble: str) -> None:
     cluster = GpuCluster()
     zones(cluster)
     volume(cluster, "disk", "z2")
     match trouble:
-        case "unbound":
-            claim(cluster, "data", None)
+        case "for the first pod":
+            storage_class(cluster, "late", "WaitForFirstConsumer")
+            claim(cluster, "data", None, kind="late")
         case "lost":
             claim(cluster, "data", "disk", phase="Lost")
         case "no volume":
@@ -117,6 +122,33 @@ async def test_a_claim_without_a_volume_restricts_nothing(trouble: str) -> None:
     cluster.pod("p", 2, volumes=uses("data"))
     await cluster.settle()
     assert cluster.gpus("p")[0] == "n0"
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("trouble", ["is not there", "is not bound", "is not bound to it", "has no class"])
+async def test_a_pod_stays_at_its_gate_until_its_claim_has_what_it_has_not_to_wait_for(trouble: str) -> None:
+    """Kubernetes makes a volume of the class Immediate anywhere, soon after the claim; the pod would be elsewhere."""
+    cluster = GpuCluster()
+    zones(cluster)
+    volume(cluster, "disk", "z2")
+    storage_class(cluster, "at-once", "Immediate")
+    match trouble:
+        case "is not bound":
+            claim(cluster, "data", None, kind="at-once")
+        case "is not bound to it":
+            claim(cluster, "data", "disk", phase="Pending")
+        case "has no class":
+            claim(cluster, "data", None, kind="gone")
+    cluster.pod("p", 2, volumes=uses("data"))
+    cluster.pod("other", 2)
+    async with working(cluster):
+        await asyncio.sleep(30)
+        assert cluster.claim("p") is None
+        assert "waits for PersistentVolumeClaim 'data', which is not " in (cluster.note("p", "reason") or "")
+        assert cluster.claim("other") is not None
+        claim(cluster, "data", "disk")
+        await asyncio.sleep(61)
+        assert allowed(cluster, "p") == {"n6", "n7", "n8"}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +195,8 @@ def test_of_very_many_volumes_the_first_count() -> None:
 async def test_a_claim_that_is_bound_while_its_pod_waits_is_noticed() -> None:
     cluster = GpuCluster()
     cluster.node("n0", labels={ZONE: "z0"}, unschedulable=True)
-    claim(cluster, "data", None)
+    storage_class(cluster, "late", "WaitForFirstConsumer")
+    claim(cluster, "data", None, kind="late")
     cluster.pod("p", 2, volumes=uses("data"))
     async with working(cluster):
         await asyncio.sleep(100)
@@ -177,6 +210,100 @@ async def test_a_claim_that_is_bound_while_its_pod_waits_is_noticed() -> None:
         cluster.node("n1", labels={ZONE: "z1"})
         await asyncio.sleep(1)
         assert allowed(cluster, "p") == {"n1"}
+
+
+def hang(cluster: GpuCluster, *names: str, for_s: float) -> None:
+    """Let the server answer late about some claims of storage."""
+    answer = cluster.client.get
+
+    async def get(resource: Resource, name: str, **more: Any) -> Any:
+        found = answer(resource, name, **more)
+        if resource is PERSISTENT_VOLUME_CLAIMS and name in names:
+            try:
+                return await found  # as it is now
+            finally:
+                await asyncio.sleep(for_s)
+        return await found
+
+    cluster.client.get = get  # type: ignore[method-assign]
+
+
+@pytest.mark.looptime
+async def test_reads_that_hang_hold_up_their_own_pods_alone_and_not_for_long() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    volume(cluster, "disk", "z2")
+    claim(cluster, "good", "disk")
+    hanging = [f"h{number}" for number in range(3)]
+    hang(cluster, *hanging, for_s=30)
+    async with working(cluster):
+        for name in hanging:
+            cluster.pod(name, 1, volumes=uses(name))
+        cluster.pod("p", 1, volumes=uses("good"))
+        await asyncio.sleep(3 * 2 + 1)
+        assert allowed(cluster, "p") == {"n6", "n7", "n8"}
+        assert all(cluster.claim(name) is not None for name in hanging)
+
+
+@pytest.mark.looptime
+async def test_a_first_read_never_stands_behind_those_that_are_made_again() -> None:
+    cluster = GpuCluster()
+    cluster.node("n0", labels={ZONE: "z0"})
+    volume(cluster, "far", "z1")
+    volume(cluster, "near", "z0")
+    elsewhere = [f"e{number}" for number in range(60)]
+    for name in elsewhere:
+        claim(cluster, name, "far")
+    claim(cluster, "good", "near")
+    hang(cluster, *elsewhere, for_s=1)
+    async with working(cluster):
+        for name in elsewhere:
+            cluster.pod(name, 1, volumes=uses(name))
+        await asyncio.sleep(90)
+        cluster.pod("p", 1, volumes=uses("good"))
+        await asyncio.sleep(1)
+        assert cluster.claim("p") is not None
+
+
+@pytest.mark.looptime
+async def test_a_promise_ends_in_time_while_a_new_leader_reads_where_volumes_are() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    zones(cluster)
+    volume(cluster, "disk", "z0")
+    claim(cluster, "data", "disk")
+    cluster.pod("p", 2, volumes=uses("data"))
+    async with working(cluster):
+        await asyncio.sleep(1)
+    first = cluster.claim("p")
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod = cluster.get_pod("p")
+    cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [refused]}})
+    cluster.restart()
+    hang(cluster, "data", for_s=30)
+    async with working(cluster):
+        await asyncio.sleep(7)
+        now = cluster.claim("p")
+        assert first is not None
+        assert now is None or now["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+@pytest.mark.looptime
+async def test_an_answer_that_was_asked_for_before_is_not_for_whoever_comes_next() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    storage_class(cluster, "late", "WaitForFirstConsumer")
+    claim(cluster, "data", None, kind="late")
+    hang(cluster, "data", for_s=1)
+    async with working(cluster):
+        cluster.pod("p", 2, volumes=uses("data"))
+        await asyncio.sleep(0.5)
+        cluster.remove(PODS, "p", "default")
+        await asyncio.sleep(0.1)
+        volume(cluster, "disk", "z2")
+        claim(cluster, "data", "disk")
+        cluster.pod("again", 2, volumes=uses("data"))
+        await asyncio.sleep(5)
+        assert allowed(cluster, "again") == {"n6", "n7", "n8"}
 
 
 @pytest.mark.looptime
@@ -204,7 +331,8 @@ async def test_what_was_read_is_not_forgotten_for_a_server_in_trouble() -> None:
 async def test_a_pod_that_comes_again_has_its_claim_read_again_at_once() -> None:
     cluster = GpuCluster()
     zones(cluster)
-    claim(cluster, "data", None)
+    storage_class(cluster, "late", "WaitForFirstConsumer")
+    claim(cluster, "data", None, kind="late")
     async with working(cluster):
         cluster.pod("p", 2, volumes=uses("data"))
         await asyncio.sleep(1)
@@ -247,7 +375,10 @@ async def test_explain_knows_where_volumes_are_or_says_that_it_does_not(
     shell.api.fail(path="/persistentvolumes", status=403, reason="Forbidden", message="no", times=9)
     result = await shell.run("explain", "next")
     assert (result.exit_code, "there is a place for it on n0" in result.stdout) == (0, True)
-    assert "verb get on persistentvolumeclaims and persistentvolumes" in result.stderr
+    assert "verb get on persistentvolumeclaims, persistentvolumes and storageclasses" in result.stderr
+    claim(cluster, "data", None)
+    reason = "waits for PersistentVolumeClaim 'data', which is not bound to a volume yet"
+    assert (await shell.data("explain next"))["reason"] == reason
 
 
 def reaches(labels: Mapping[str, str], node: Mapping[str, str]) -> bool:

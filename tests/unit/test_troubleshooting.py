@@ -52,6 +52,12 @@ def says(text: str) -> Callable[[Scenario], Scenario]:
     return add
 
 
+@says("waits for PersistentVolumeClaim")
+async def _without_its_volume(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+
+
 @says("no eligible node has such a set free")
 async def _taken(cluster: GpuCluster) -> None:
     cluster.node("a")

@@ -22,6 +22,7 @@ from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.render.plain import plain
 from dradriver.controller import pods, records, volumes
+from dradriver.controller.nodes.ask import Terms
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import SliceRecord
 from dradriver.controller.taint_rules import TaintRule, read_rule
@@ -108,17 +109,23 @@ class Scene:
             self.picture.template_changed(_seen(one))
         return len(self.unread) == before
 
-    async def volumes_of(self, pod: Pod) -> volumes.Where:
+    async def volumes_of(self, pod: Pod) -> volumes.Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
         try:
             found = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
         except (ApiError, Unreachable) as error:
             self.unread.append(
                 f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
-                "they were everywhere; you need the verb get on persistentvolumeclaims and persistentvolumes"
+                "they were everywhere; you need the verb get on persistentvolumeclaims, persistentvolumes and "
+                "storageclasses"
             )
             return ()
-        return tuple(terms for where in found for terms in where)
+        where: list[Terms] = []
+        for one in found:
+            if isinstance(one, volumes.Unbound):
+                return one
+            where += one
+        return tuple(where)
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""

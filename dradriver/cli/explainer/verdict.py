@@ -28,7 +28,7 @@ from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.placement import Placement
 from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
-from dradriver.controller.volumes import Where
+from dradriver.controller.volumes import Unbound, Where
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 
@@ -88,7 +88,12 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     scene.put(pod)
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
-    entry = _entry(scene, pod, await scene.volumes_of(pod))
+    where = await scene.volumes_of(pod)
+    if isinstance(where, Unbound):
+        if pod.gated and scene.picture.claim_of(pod) is None:
+            return Verdict(reason=where.reason)
+        where = ()
+    entry = _entry(scene, pod, where)
     wish, told = None, ""
     try:
         wish = entry.wish
