@@ -34,6 +34,7 @@ _PLACES: Final = (
     "run/nvidia/driver/usr/bin/nvidia-ctk",  # a driver container that brings its own
 )
 _HOOK: Final = "nvidia-cdi-hook"  # beside it from 1.16 on; before, nvidia-ctk is its own hook
+_WRITABLE: Final = ("dev/shm", "run", "tmp")  # it makes a file before it prints it, and a read-only host's /tmp is none
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _IN_ROOT: Final = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])"
 
@@ -95,7 +96,7 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": _PATH},
+            env={"PATH": _PATH} | _temporary(host_root),
             start_new_session=True,
         )
     except OSError as error:
@@ -113,6 +114,15 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
         lines = said.decode("utf-8", "replace").strip().splitlines()
         raise SetupError(f"{command[0]} cdi generate failed ({status}): {lines[-1] if lines else 'no word'}")
     return out
+
+
+def _temporary(host_root: Path) -> dict[str, str]:
+    """Return the variable that names a folder where a command of the host's can make files; none where none is."""
+    for name in _WRITABLE:
+        path = inside(host_root, name)
+        if path is not None and os.access(path, os.W_OK | os.X_OK):
+            return {"TMPDIR": f"/{name}"}
+    return {}
 
 
 def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:

@@ -1,0 +1,57 @@
+"""The base specification that the real ``nvidia-ctk`` makes, run by the agent in the pod that the chart makes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.settings import NVIDIA_TOOLKITS
+from tests.fakes.node import machine
+from tests.fakes.server import complete
+from tests.programs.host import CONTROL, Host, nodes
+
+WHOLE = complete(machine())
+pytestmark = [
+    pytest.mark.helm,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount"),
+]
+versions = pytest.mark.parametrize("version", NVIDIA_TOOLKITS)
+
+
+@versions
+def test_every_gpu_is_in_it(version: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, WHOLE, version=version)
+    seen = host.look()
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
+    assert devices.pop("driver") == ["/dev/nvidiactl"]
+    assert devices == {gpu.uuid: [f"/dev/nvidia{gpu.minor}"] for gpu in WHOLE.gpus}
+    assert_common(host)
+
+
+@versions
+def test_the_operators_driver_and_toolkit(version: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, WHOLE, version=version, operator=True)
+    seen = host.look()
+    if version == "1.15.0":  # it does not look for the driver's library below the driver's root
+        assert seen.gpus == []
+        assert "nvidia-ctk cdi generate failed (1): " in seen.log
+        assert "ERROR_LIBRARY_NOT_FOUND" in seen.log
+        return
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
+    assert devices[WHOLE.gpus[3].uuid] == [f"/run/nvidia/driver/dev/nvidia{WHOLE.gpus[3].minor}"]
+    assert_common(host)
+
+
+def assert_common(host: Host) -> None:
+    """Every container gets the driver's control nodes, libraries and hooks that are there; nothing is left behind."""
+    edits = host.made["containerEdits"]
+    root = f"/{host.driver}".rstrip("/")
+    assert nodes(edits) == [f"{root}/dev/{name}" for name in sorted(CONTROL)]
+    mounted = {Path(one["hostPath"]).name for one in edits["mounts"]}
+    assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted
+    assert {one["path"] for one in edits["hooks"]} == {host.hook}
+    assert not any(p.is_file() for folder in ("dev/shm", "tmp") for p in (host.root / folder).iterdir())
