@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from dradriver.topology.machine import Machine
 from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.fakes.node import machine
 from tests.fakes.server import complete
@@ -55,3 +57,24 @@ def assert_common(host: Host) -> None:
     assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted
     assert {one["path"] for one in edits["hooks"]} == {host.hook}
     assert not any(p.is_file() for folder in ("dev/shm", "tmp") for p in (host.root / folder).iterdir())
+
+
+def in_mig_mode(*indices: int) -> Machine:
+    gpus = (msgspec.structs.replace(gpu, mig=()) if gpu.index in indices else gpu for gpu in WHOLE.gpus)
+    return msgspec.structs.replace(WHOLE, gpus=tuple(gpus))
+
+
+@versions
+def test_parts_of_gpus_have_libraries_where_no_gpu_is_whole_and_no_instance_is_there(
+    version: str, tmp_path: Path
+) -> None:
+    """From 1.18 on nvidia-ctk fails there, as after each reboot of a node whose instances are made on demand."""
+    host = Host(tmp_path, in_mig_mode(*range(8)), version=version)
+    seen = host.look()
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    assert [one["name"] for one in host.made["devices"]] == ["driver"], seen.log
+    assert_common(host)
+    host.say(in_mig_mode(0))
+    assert host.look().gpus == [gpu.uuid for gpu in WHOLE.gpus]
+    assert {one["name"] for one in host.made["devices"]} == {"driver", *(gpu.uuid for gpu in WHOLE.gpus[1:])}
+    assert_common(host)

@@ -24,8 +24,10 @@ from dradriver.node.discovery.library import inside
 from dradriver.node.errors import SetupError
 
 CLASS: Final = "gpu"
+AUTO: Final = "auto"
+MANAGEMENT: Final = "management"  # names no GPU and does not ask NVML: every container's libraries, and all nodes
 MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
-_TIMEOUT_S: Final = 40.0  # it wakes sleeping GPUs; after a minute a reading would be taken for a driver that hangs
+_TIMEOUT_S: Final = 25.0  # it runs twice at most; after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",
@@ -57,13 +59,14 @@ def hook(host_root: Path, ctk: str) -> str:
     return str(beside) if path is not None and os.path.isfile(path) else ctk
 
 
-def words(ctk: str, *, hook: str, driver_root: str) -> list[str]:
+def words(ctk: str, *, hook: str, driver_root: str, mode: str = AUTO) -> list[str]:
     """Return the command that prints a specification of our own vendor with uuids as names."""
     return [
         ctk,
         "cdi",
         "generate",
         "--format=json",
+        f"--mode={mode}",
         f"--vendor={names.DRIVER}",
         f"--class={CLASS}",
         "--device-name-strategy=uuid",
