@@ -63,3 +63,45 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *device, struct d
     *end = 0;
     return handle(name, out);
 }
+
+struct attributes {
+    unsigned multiprocessors, copy, decoders, encoders, jpeg, ofa, slices, compute;
+    unsigned long long memory_mib;
+};
+
+int nvmlDeviceGetAttributes_v2(struct device *device, struct attributes *out) /* "<GPU slices> <compute slices> <MiB>" */
+{
+    const char *value = NULL;
+    int code = of(device, "nvmlDeviceGetAttributes_v2", "", &value);
+    memset(out, 0, sizeof *out);
+    if (code == OK && sscanf(value, "%u %u %llu", &out->slices, &out->compute, &out->memory_mib) != 3)
+        return INVALID_ARGUMENT;
+    return code;
+}
+
+int nvmlDeviceGetAttributes(struct device *device, struct attributes *out)
+{
+    return nvmlDeviceGetAttributes_v2(device, out);
+}
+
+struct plain_profile { /* as struct profile, without version and name */
+    uint32_t numbers[10];
+    unsigned long long memory;
+};
+
+int nvmlDeviceGetGpuInstanceProfileInfo(struct device *device, unsigned profile, struct plain_profile *out)
+{
+    struct profile full = {.version = 2u << 24 | sizeof full};
+    int code = nvmlDeviceGetGpuInstanceProfileInfoV(device, profile, &full);
+    memcpy(out->numbers, &full.id, sizeof out->numbers);
+    out->memory = full.memory;
+    return code;
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfo(struct device *instance, unsigned profile, unsigned engine, uint32_t *out)
+{
+    struct compute_profile full = {.version = 2u << 24 | sizeof full};
+    int code = nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, profile, engine, &full);
+    memcpy(out, &full.id, 9 * sizeof full.id);
+    return code;
+}

@@ -109,6 +109,17 @@ class Host:
         for name in (*CONTROL, *(f"nvidia{gpu.minor}" for gpu in machine.gpus)):
             self.node(name)
 
+    def capabilities(self, gpu: int, instance: int) -> None:
+        """Have the driver's files and nodes of a GPU instance with one compute instance."""
+        minors = {f"gi{instance}/access": 66, f"gi{instance}/ci0/access": 67}
+        for path, minor in minors.items():
+            text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1"
+            self.sys.file(f"proc/driver/nvidia/capabilities/gpu{gpu}/mig/{path}", text)
+            self.node(f"nvidia-caps/nvidia-cap{minor}")
+        self.sys.file(
+            "proc/driver/nvidia-caps/mig-minors", "\n".join(f"gpu{gpu}/{path} {n}" for path, n in minors.items())
+        )
+
     def node(self, name: str) -> None:
         """Make one of the driver's device nodes, with /dev/null behind it."""
         path = self.root / self.driver / "dev" / name

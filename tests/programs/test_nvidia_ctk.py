@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Machine, MigDevice, MigProfile
 from tests.cluster.settings import NVIDIA_TOOLKITS
+from tests.fakes import nvml
 from tests.fakes.node import machine
 from tests.fakes.server import complete
 from tests.programs.host import CONTROL, Host, nodes
@@ -75,6 +76,21 @@ def test_parts_of_gpus_have_libraries_where_no_gpu_is_whole_and_no_instance_is_t
     assert [one["name"] for one in host.made["devices"]] == ["driver"], seen.log
     assert_common(host)
     host.say(in_mig_mode(0))
+    assert host.look().gpus == [gpu.uuid for gpu in WHOLE.gpus]
+    assert {one["name"] for one in host.made["devices"]} == {"driver", *(gpu.uuid for gpu in WHOLE.gpus[1:])}
+    assert_common(host)
+
+
+@versions
+def test_gpus_are_whole_beside_one_with_an_instance(version: str, tmp_path: Path) -> None:
+    profile = MigProfile(id=19, name="1g.10gb", compute=1, memory_mib=9856, most=7, starts=tuple(range(7)), size=1)
+    device = MigDevice(0, "MIG-00000000-0000-0000-0000-000000000001", 7, 0, profile.name, profile.memory_mib, 19, 0)
+    first = msgspec.structs.replace(WHOLE.gpus[0], mig=(device,), profiles=(profile,))
+    mixed = msgspec.structs.replace(WHOLE, gpus=(first, *WHOLE.gpus[1:]))
+    host = Host(tmp_path, mixed, version=version)
+    more = nvml.instance_table("0/gi7", profile, 0, {0: 1})
+    host.say(mixed, more | nvml.compute_table("0/gi7/ci0", 0, "0/0", device.uuid))
+    host.capabilities(0, 7)
     assert host.look().gpus == [gpu.uuid for gpu in WHOLE.gpus]
     assert {one["name"] for one in host.made["devices"]} == {"driver", *(gpu.uuid for gpu in WHOLE.gpus[1:])}
     assert_common(host)
