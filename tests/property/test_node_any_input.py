@@ -69,6 +69,7 @@ def test_any_specification_names_gpus_as_they_are_or_is_none(seed: int, json: bo
         found = Specification("x", damaged(TEXT, seed), json=json, host_root=None)
     except ValueError:
         return
+    Specification("x", damaged(TEXT, seed), json=json, host_root=Path("/")).devices(whole.gpus, whole.driver_version)
     devices, wrong = found.devices(whole.gpus, whole.driver_version)
     assert devices.keys() | wrong.keys() == {gpu.uuid for gpu in whole.gpus}
     for gpu in whole.gpus:

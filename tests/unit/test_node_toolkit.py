@@ -158,6 +158,10 @@ def test_a_specification_whose_files_the_host_lacks_is_not_used(host: Host) -> N
     (host.root / "usr/bin/nvidia-cdi-hook").unlink()
     wrong = host.base.keep(WHOLE)
     assert "nvidia.yaml names /usr/bin/nvidia-cdi-hook, which is not on the host; " in wrong[uuid(0)]
+    odd = host.root / "etc/cdi/nvidia.json"
+    odd.write_text(json.dumps(specification(WHOLE, hook="/usr/bin/\0")))
+    assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
+    odd.unlink()
     host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
     (host.root / "dev/nvidia3").unlink()
     wrong = host.base.keep(WHOLE)

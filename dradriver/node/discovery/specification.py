@@ -8,6 +8,7 @@ number can be another's. So nothing is believed by its name alone.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -169,8 +170,7 @@ class Specification:
         """Return the first that edits name and the host does not have; empty where it has all."""
         if self._host_root is not None:
             for path in edits.paths():
-                found = inside(self._host_root, path.lstrip("/"))
-                if found is None or not found.exists():
+                if not _exists(self._host_root, path):
                     return path
         return ""
 
@@ -181,6 +181,13 @@ class Specification:
             if library is not None and driver_version and library[1] != driver_version:
                 return library[1]
         return ""
+
+
+def _exists(root: Path, path: str) -> bool:
+    with contextlib.suppress(ValueError):  # what no file system has in a name, somebody may have written
+        found = inside(root, path.lstrip("/"))
+        return found is not None and os.path.exists(found)
+    return False
 
 
 def _common(raw: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def driver_id(cdi_root: Path) -> str:
 
 
 class BaseSpecification:
-    """The file of it, made when the driver or the GPUs change."""
+    """The file of it, made anew unless it holds what is handed out."""
 
     def __init__(
         self,
