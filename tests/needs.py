@@ -44,6 +44,15 @@ def helm() -> Path | None:
     return Path(found) if found else None
 
 
+@functools.cache
+def nvidia_toolkit(version: str) -> Path:
+    """The folder with NVIDIA's container toolkit of a release; not built it skips the test, in CI it is built."""
+    target = build.nvidia_toolkit(version)
+    if not target.built and not os.environ.get("CI"):
+        missing(f"{target.name} is not built: python -m tests.cluster build")
+    return target.ensure()
+
+
 def no_helm() -> str:
     """Return why charts cannot be rendered here; empty where they can."""
     return "" if helm() else "no Helm: set HELM to its path, or start the local cluster once, which builds it"

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cluster import build, requirements
 from tests.cluster.errors import ClusterError, Unavailable
 from tests.cluster.local import Cluster
-from tests.cluster.settings import KUBERNETES_VERSIONS
+from tests.cluster.settings import KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
 
 
 def main(arguments: list[str]) -> int:
@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
             for version in rest or KUBERNETES_VERSIONS:
                 requirements.prepare(version)
                 print(*(target.folder for target in build.targets(version)), sep="\n")
+            for version in NVIDIA_TOOLKITS:
+                print(build.nvidia_toolkit(version).ensure())
         case "load" if rest:
             for tar in rest:
                 cluster.load_image(Path(tar))

@@ -1,7 +1,8 @@
-"""Builds Kubernetes, containerd and Helm into the cache, once for each set of inputs."""
+"""Builds Kubernetes, containerd, Helm and NVIDIA's container toolkit into the cache, once for each set of inputs."""
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError, last_lines
-from tests.cluster.settings import CONTAINERD, HELM, cache_folder, minor_of
+from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, cache_folder, minor_of
 
 _HERE = Path(__file__).parent
 _KUBERNETES_LINKS = ("kubectl", "kubelet", "kube-apiserver")
@@ -116,6 +117,24 @@ def helm() -> Target:
     return _installed(f"helm-{HELM}", ["helm.sh/helm/v4/cmd/helm"], "", 60)
 
 
+def nvidia_toolkit(version: str) -> Target:
+    """Returns `nvidia-ctk` of a release, with `nvidia-cdi-hook` from 1.16 on.
+
+    They are built in the module itself, whose hash is pinned here and whose go.sum pins the rest.
+    """
+    module, pinned = "github.com/NVIDIA/nvidia-container-toolkit", NVIDIA_TOOLKITS[version]
+    flags = f"-s -w -extldflags=-Wl,-z,lazy -X {module}/internal/info.version={version}"  # a driver may lack symbols
+
+    def build(target: Target, folder: Path, log: Path) -> None:
+        source = _module(f"{module}@v{version}", pinned)
+        names = [name for name in ("nvidia-ctk", "nvidia-cdi-hook") if (source / "cmd" / name).is_dir()]
+        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags={flags}"]
+        command += [f"-o={folder}/", *(f"./cmd/{name}" for name in names)]
+        _go(target, command, log=log, folder=source, CGO_ENABLED="1")  # NVML's library is loaded by cgo
+
+    return Target(f"nvidia-toolkit-{version}", "\n".join([version, pinned, flags]), 20, build)
+
+
 def targets(version: str) -> list[Target]:
     """Returns everything a cluster of this Kubernetes version is made of."""
     return [kubernetes(version), containerd(), helm()]
@@ -132,9 +151,30 @@ def _installed(name: str, packages: list[str], tags: str, seconds: int) -> Targe
     return Target(name, "\n".join([version, tags, *packages]), seconds, build)
 
 
+def _module(name: str, pinned: str) -> Path:
+    """Returns the folder of a module's source.
+
+    Raises:
+        ClusterError: It cannot be had, or is another one than the hash says.
+    """
+    command = ["go", "mod", "download", "-json", name]
+    done = subprocess.run(
+        command, cwd="/", env=_environment(), capture_output=True, text=True, timeout=600, check=False
+    )
+    found = json.loads(done.stdout or "{}")
+    if found.get("Sum") != pinned:
+        what = found.get("Error") or done.stderr.strip() or f"its hash is {found['Sum']}"
+        raise ClusterError(f"{name}, pinned as {pinned}: {what}")
+    return Path(found["Dir"])
+
+
+def _environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", **extra}
+
+
 def _go(target: Target, command: list[str], *, log: Path, folder: Path, **extra: str) -> None:
     """Runs go and tells how it is getting on."""
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", **extra}
+    environment = _environment(**extra)
     start = time.monotonic()
     with log.open("ab") as out:
         process = subprocess.Popen(["nice", "-n", "5", *command], cwd=folder, env=environment, stdout=out, stderr=out)

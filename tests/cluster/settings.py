@@ -8,6 +8,14 @@ KUBERNETES_VERSIONS = ("1.34.4", "1.35.4", "1.36.3")
 DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.3.7"
 HELM = "4.2.4"
+# NVIDIA's container toolkit: releases and the hashes of their modules, as go.sum has them; the last is the newest.
+# Up to 1.15 nvidia-ctk is its own hook. The checksum database has no 1.14.
+NVIDIA_TOOLKITS = {
+    "1.15.0": "h1:YmYZUKJzhz/lJSVH6k1mk5IUCHpt8HwRtwMrtBoCzhQ=",
+    "1.16.2": "h1:udrrtB8JrAs2KkKQ4njgSb/anUOC1b9tP5LjUtbjE+k=",
+    "1.18.2": "h1:S46SDe5aez/qeRvTybHQqOXPNcRphLnIuXoqDDyx8YY=",
+    "1.20.1": "h1:DsE0Pnu2XAl7IC00W2tmld7i/GerwnZGzRbmChj295Q=",
+}
 
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"

@@ -33,6 +33,7 @@ class Server:
         self.machine = complete(profiles.load(machine)) if isinstance(machine, str) else machine
         self.table = nvml.table(self.machine)
         self.sys = Sys(folder / "root", self.machine)
+        self.sys.file("dev/null", "")  # what stands behind a specification's nodes
         self.file = folder / "nvml"
 
     def environment(self) -> dict[str, str]:

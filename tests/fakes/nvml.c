@@ -413,7 +413,9 @@ QUERY(nvmlDeviceGetRemappedRows,
       (code == OK && sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed) != 4) ? INVALID_ARGUMENT
                                                                                                : code)
 TWO_NUMBERS(nvmlDeviceGetMigMode)
-NUMBER(nvmlDeviceGetMaxMigDeviceCount)
+QUERY(nvmlDeviceGetMaxMigDeviceCount, (struct device *device, unsigned *out), /* none where there is no MIG, says nvml.h */
+      of(device, "nvmlDeviceGetMaxMigDeviceCount", "", &value),
+      code == NOT_SUPPORTED ? (*out = 0, OK) : number(code, value, out))
 NUMBER(nvmlDeviceGetGpuInstanceId)
 NUMBER(nvmlDeviceGetComputeInstanceId)
 
@@ -514,5 +516,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *wan
 }
 
 #include "nvml_calls.c"
+#include "nvml_programs.c"
 
 #endif

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import pynvml
 
@@ -29,6 +31,8 @@ _ENUMERATED: dict[bool, dict[int, tuple[int, ...]]] = {
     False: {1: (7,), 2: (8,)},
 }
 _ELSEWHERE = (5, 6, 10, 11, 12, 13, 14, 15, 16, 17)
+
+_SLICES: Final = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<gpu>\d)g\.")
 
 Table = dict[str, str]
 
@@ -189,6 +193,9 @@ def _mig(at: str, gpu: Gpu) -> Table:
             f"nvmlDeviceGetGpuInstanceId {name}": str(device.gpu_instance),
             f"nvmlDeviceGetComputeInstanceId {name}": str(device.compute_instance),
         }
+        if slices := _SLICES.match(device.profile):
+            compute = slices["compute"] or slices["gpu"]
+            answers[f"nvmlDeviceGetAttributes_v2 {name}"] = f"{slices['gpu']} {compute} {device.memory_mib}"
         if device.profile_id is not None:
             size = next((one.size for one in gpu.profiles if one.id == device.profile_id), 1)
             placed = f"{device.profile_id} {device.start} {size}"

@@ -110,6 +110,20 @@ static int made(struct device *device, const char *function, const char *rest, c
     return within(device, kind, id, out);
 }
 
+/* The GPU, or the MIG device, that says it has this uuid, where the table has no line of its own for that. */
+static int named(const char *uuid, struct device **out)
+{
+    static const char says[] = "nvmlDeviceGetUUID ";
+    int code = NOT_FOUND;
+    size_t i;
+    pthread_mutex_lock(&one);
+    for (i = 0; i < count && code == NOT_FOUND; i++)
+        if (!strncmp(lines[i], says, sizeof says - 1) && !strcmp(lines[i] + strlen(lines[i]) + 1, uuid))
+            code = found(lines[i] + sizeof says - 1, out);
+    pthread_mutex_unlock(&one);
+    return code;
+}
+
 int nvmlDeviceGetHandleByUUID(const char *uuid, struct device **out)
 {
     const char *value = NULL;
@@ -118,7 +132,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, struct device **out)
     snprintf(key, sizeof key, "nvmlDeviceGetHandleByUUID %s", uuid);
     code = answer(key, &value);
     if (code == NOT_SUPPORTED)
-        return NOT_FOUND;
+        return named(uuid, out);
     return code == OK ? handle(value, out) : code;
 }
 

@@ -16,7 +16,16 @@ from dradriver.topology.machine import Gpu, Machine
 
 Object = dict[str, Any]
 VERSIONS = ((1, 14), (1, 16), (1, 17), (1, 18))
-_FLAGS = {"--format", "--vendor", "--class", "--device-name-strategy", "--driver-root", "--nvidia-ctk-path", "--output"}
+_FLAGS = {
+    "--format",
+    "--mode",
+    "--vendor",
+    "--class",
+    "--device-name-strategy",
+    "--driver-root",
+    "--nvidia-ctk-path",
+    "--output",
+}
 _READ_ONLY = ["ro", "nosuid", "nodev", "bind"]
 
 
@@ -53,11 +62,15 @@ def specification(
     return {"cdiVersion": "0.5.0", "kind": kind, "devices": devices, "containerEdits": common}
 
 
-def management(machine: Machine) -> Object:
-    """What the GPU operator's toolkit container writes: one device with all nodes, for its own parts."""
-    root = "/run/nvidia/driver"
+def management(
+    machine: Machine, *, version: tuple[int, int] = (1, 18), driver_root: str = "/run/nvidia/driver", hook: str = ""
+) -> Object:
+    """One device with all nodes, control nodes too: ``--mode=management``, and what the GPU operator writes."""
+    root = driver_root.rstrip("/")
     names = [f"nvidia{gpu.minor}" for gpu in machine.gpus] + ["nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"]
-    made = specification(machine, kind="management.nvidia.com/gpu", strategies=(), driver_root=root)
+    kind = "management.nvidia.com/gpu"
+    made = specification(machine, version=version, kind=kind, strategies=(), driver_root=root, hook=hook)
+    made["containerEdits"].pop("deviceNodes")
     return made | {
         "devices": [{"name": "all", "containerEdits": {"deviceNodes": [_node(f"/dev/{n}", root) for n in names]}}]
     }
@@ -102,8 +115,15 @@ class Ctk:
         self._root = root
         folder = root / at
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("nvidia-ctk", *(["nvidia-cdi-hook"] if version >= (1, 16) else [])):
-            (folder / name).touch(mode=0o755)
+        names = ("nvidia-ctk", *(["nvidia-cdi-hook"] if version >= (1, 16) else []))
+        self._programs = [folder / name for name in names]
+        for program in self._programs:
+            program.touch(mode=0o755)
+
+    def remove(self) -> None:
+        """Take it away from the host."""
+        for program in self._programs:
+            program.unlink()
 
     def run(self, root: Path, command: Sequence[str]) -> bytes:
         """Do what it does, in place of a process."""
@@ -114,17 +134,36 @@ class Ctk:
         flags = dict(word.split("=", 1) for word in command[3:])
         if unknown := flags.keys() - _FLAGS:
             raise SetupError(f"{command[0]} cdi generate failed (1): flag provided but not defined: {min(unknown)}")
-        driver_root = flags["--driver-root"]
+        kind, driver_root, hook = (
+            f"{flags['--vendor']}/{flags['--class']}",
+            flags["--driver-root"],
+            flags["--nvidia-ctk-path"],
+        )
+        if flags["--mode"] == "management":
+            made = management(self.machine, version=self._version, driver_root=driver_root, hook=hook) | {"kind": kind}
+            return json.dumps(lay(root, made)).encode()
         if driver_root != "/" and self._version < (1, 16):
             raise SetupError(
                 f"{command[0]} cdi generate failed (1): failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND"
             )
+        if self._version >= (1, 18) and all(gpu.mig is not None for gpu in self.machine.gpus):
+            raise SetupError(f'{command[0]} cdi generate failed (1): invalid device "all", empty device edits')
+        strategies = [flags["--device-name-strategy"]]
         made = specification(
-            self.machine,
-            version=self._version,
-            kind=f"{flags['--vendor']}/{flags['--class']}",
-            strategies=[flags["--device-name-strategy"]],
-            driver_root=driver_root,
-            hook=flags["--nvidia-ctk-path"],
+            self.machine, version=self._version, kind=kind, strategies=strategies, driver_root=driver_root, hook=hook
         )
-        return json.dumps(made).encode()
+        return json.dumps(lay(root, made)).encode()
+
+
+def lay(root: Path, spec: Object) -> Object:
+    """Have the host below ``root`` what a specification names, and return the specification."""
+    every = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec.get("devices", ()))]
+    for edits in every:
+        named = [node.get("hostPath", node["path"]) for node in edits.get("deviceNodes", ())]
+        named += [mount["hostPath"] for mount in edits.get("mounts", ())]
+        named += [hook["path"] for hook in edits.get("hooks", ())]
+        for path in named:
+            file = root / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    return spec

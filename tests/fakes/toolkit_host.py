@@ -13,7 +13,7 @@ from dradriver.node.discovery import ctk, toolkit
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine
-from tests.fakes.toolkit import Ctk
+from tests.fakes.toolkit import Ctk, lay
 
 WHOLE = machine()
 Object = dict[str, Any]
@@ -38,6 +38,7 @@ class Host:
     def put(self, path: str, spec: Object) -> Path:
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
+        lay(self.root, spec)
         file.write_text(json.dumps(spec) if path.endswith("json") else yaml.safe_dump(spec))
         return file
 

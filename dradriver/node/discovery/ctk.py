@@ -24,8 +24,10 @@ from dradriver.node.discovery.library import inside
 from dradriver.node.errors import SetupError
 
 CLASS: Final = "gpu"
+AUTO: Final = "auto"
+MANAGEMENT: Final = "management"  # names no GPU and does not ask NVML: every container's libraries, and all nodes
 MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
-_TIMEOUT_S: Final = 40.0  # it wakes sleeping GPUs; after a minute a reading would be taken for a driver that hangs
+_TIMEOUT_S: Final = 25.0  # it runs twice at most; after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",
@@ -34,6 +36,7 @@ _PLACES: Final = (
     "run/nvidia/driver/usr/bin/nvidia-ctk",  # a driver container that brings its own
 )
 _HOOK: Final = "nvidia-cdi-hook"  # beside it from 1.16 on; before, nvidia-ctk is its own hook
+_WRITABLE: Final = ("dev/shm", "run", "tmp")  # it makes a file before it prints it, and a read-only host's /tmp is none
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _IN_ROOT: Final = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])"
 
@@ -56,13 +59,14 @@ def hook(host_root: Path, ctk: str) -> str:
     return str(beside) if path is not None and os.path.isfile(path) else ctk
 
 
-def words(ctk: str, *, hook: str, driver_root: str) -> list[str]:
+def words(ctk: str, *, hook: str, driver_root: str, mode: str = AUTO) -> list[str]:
     """Return the command that prints a specification of our own vendor with uuids as names."""
     return [
         ctk,
         "cdi",
         "generate",
         "--format=json",
+        f"--mode={mode}",
         f"--vendor={names.DRIVER}",
         f"--class={CLASS}",
         "--device-name-strategy=uuid",
@@ -95,7 +99,7 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": _PATH},
+            env={"PATH": _PATH} | _temporary(host_root),
             start_new_session=True,
         )
     except OSError as error:
@@ -113,6 +117,15 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
         lines = said.decode("utf-8", "replace").strip().splitlines()
         raise SetupError(f"{command[0]} cdi generate failed ({status}): {lines[-1] if lines else 'no word'}")
     return out
+
+
+def _temporary(host_root: Path) -> dict[str, str]:
+    """Return the variable that names a folder where a command of the host's can make files; none where none is."""
+    for name in _WRITABLE:
+        path = inside(host_root, name)
+        if path is not None and os.access(path, os.W_OK | os.X_OK):
+            return {"TMPDIR": f"/{name}"}
+    return {}
 
 
 def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:

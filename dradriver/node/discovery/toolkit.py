@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.discovery import ctk
+from dradriver.node.discovery.library import inside
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
 from dradriver.node.errors import NotYetError, SetupError
@@ -69,7 +70,7 @@ def driver_id(cdi_root: Path) -> str:
 
 
 class BaseSpecification:
-    """The file of it, made when the driver or the GPUs change."""
+    """The file of it, made anew unless it holds what is handed out."""
 
     def __init__(
         self,
@@ -95,35 +96,66 @@ class BaseSpecification:
         self._driver_root = below(host_root, driver_root)
         self._run = run
         self._clock = clock
-        self._made: _Stamp | None = None
-        self._made_s = 0.0
-        self._missing: dict[str, str] = {}
-        self._unwritten = False  # a disk did not take what was made
-        self._alone_s: float | None = None  # since when nothing else says what our own file says
+        self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
+        self._again_s = 0.0  # when it is made for the same again
+        self._why: dict[str, str] = {}  # by uuid and for ``driver``
+        self._gone_s: float | None = None  # since when the host lacks what it names, while all else in it is right
 
     def keep(self, machine: Machine) -> dict[str, str]:
         """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
 
         A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
-        the device ``driver`` alone. What the file holds already, and what is true of the machine still, stands for a
-        while without anybody who would make it again.
+        the device ``driver`` alone. The file is made anew unless it holds all of these, each true of the machine; where
+        that did not help, after a while again.
         """
-        whole = [gpu for gpu in machine.gpus if gpu.mig is None]
-        asked = (machine.driver_version, bool(machine.gpus), tuple((gpu.uuid, gpu.minor) for gpu in whole))
-        now = self._clock()
-        again_s = SOON_S if self._unwritten else AGAIN_S
-        due = (bool(self._missing) or self._alone_s is not None or self._unwritten) and now - self._made_s >= again_s
-        if self._made != (asked, self._stamps()) or due:
+        if not machine.gpus:
+            return {}
+        whole, driver_version = [gpu for gpu in machine.gpus if gpu.mig is None], machine.driver_version
+        lacks = self._lacks(whole, driver_version)
+        about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
+        if lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s):
             try:
-                self._missing = self._alone(whole, machine.driver_version) if machine.gpus else {}
-                self._unwritten = False
+                self._why = self._alone(whole, driver_version)
+                self._again_s = self._clock() + AGAIN_S
             except OSError as error:
-                self._missing = dict.fromkeys(
-                    self._not_in_ours(whole, machine.driver_version), f"{self._path} cannot be written: {error}"
-                )
-                self._unwritten = True
-            self._made, self._made_s = (asked, self._stamps()), now
-        return self._missing
+                self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
+                self._again_s = self._clock() + SOON_S
+            lacks = self._lacks(whole, driver_version)
+            self._asked = (about, self._stamps()) if lacks else None
+            if lacks == {DRIVER}:
+                logger.warning("parts of GPUs cannot be prepared: %s", self._said(DRIVER))
+        return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
+
+    def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
+        """Return what our own file, as it stands, does not hold or not truly: uuids, and ``driver``.
+
+        Args:
+            gpus: GPUs that are handed out whole.
+            driver_version: The running driver's; empty where not known.
+            on_paper: Whether the host is believed to have what the file names.
+        """
+        ours = self._own(on_paper=on_paper)
+        if ours is None:
+            return {DRIVER, *_uuids(gpus)}
+        has_driver = ours.has(DRIVER) and ours.driver(DRIVER, driver_version) is not None
+        return ours.devices(gpus, driver_version)[1].keys() | (set() if has_driver else {DRIVER})
+
+    def _left_out(self, lacks: set[str], gpus: list[Gpu], driver_version: str) -> list[str]:
+        """Return the uuids that no container can have now; a toolkit that is being replaced is given its time."""
+        on_paper = self._lacks(gpus, driver_version, on_paper=True) if lacks else lacks
+        if on_paper == lacks:
+            self._gone_s = None
+        elif self._gone_s is None:
+            self._gone_s = self._clock()
+            logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, self._said(DRIVER))
+        return sorted((on_paper if self._patient else lacks) - {DRIVER})
+
+    def _said(self, name: str) -> str:
+        return self._why.get(name, f"{self._path} does not hold it")
+
+    @property
+    def _patient(self) -> bool:
+        return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
     def _alone(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
         """Make it as the one agent that does: in a rolling update another one has read, and would write, the same file.
@@ -138,83 +170,75 @@ class BaseSpecification:
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
                 time.sleep(_LOOK_S)
-            return self._make(gpus, driver_version)
+            return self._make(gpus, driver_version) if self._lacks(gpus, driver_version) else {}
         finally:
             os.close(descriptor)
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
         best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
-        for one in self._sources(wrong):
+        for one in self._sources(gpus, wrong):
             found, reasons = one.devices(gpus, driver_version)
             common = one.driver(DRIVER, driver_version)
+            if common is None:
+                reasons[DRIVER] = one.unfit(driver_version) or f"{one.source} has no nodes for every container"
             wrong = reasons | wrong
             if best is None or (len(found), common is not None) > (len(best[1]), best[2] is not None):
                 best = one, found, common
             if len(found) == len(gpus) and common is not None:
                 break
-        have = best[1] if best is not None else {}
-        some = bool(have) or (best is not None and best[2] is not None)
-        if best is not None and some and best[0].source == str(self._path):
-            self._by_itself(wrong)
-        elif len(have) == len(gpus):
-            self._alone_s = None
-        if best is not None and some:
-            devices = [have[uuid] for uuid in sorted(have)] + ([best[2]] if best[2] is not None else [])
-            made = best[0].raw | {"kind": KIND, "devices": devices}
+        if best is not None and (best[1] or best[2] is not None):
+            devices = [best[1][uuid] for uuid in sorted(best[1])] + ([best[2]] if best[2] is not None else [])
+            made = best[0].raw | {"kind": KIND, "devices": devices, "containerEdits": best[0].edits}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
                 files.write(self._path, data)
-                logger.info("%s has %d GPUs, from %s", self._path, len(have), best[0].source)
+                logger.info("%s has %d GPUs, from %s", self._path, len(best[1]), best[0].source)
         advice = ctk.advice(ctk.find(self._host_root), driver_root=self._driver_root or "/")
         none = f"no CDI specification in {' or '.join(map(str, self._folders))}"
         said = wrong.get("", "")
         return {
-            gpu.uuid: "; ".join(filter(None, (said, wrong.get(gpu.uuid, none), advice)))
-            for gpu in gpus
-            if gpu.uuid not in have
+            name: "; ".join(filter(None, (said, wrong.get(name, none), advice))) for name in (DRIVER, *_uuids(gpus))
         }
 
-    def _not_in_ours(self, gpus: list[Gpu], driver_version: str) -> list[str]:
-        """Return the uuids of GPUs that our own file, as it stands, does not hold or not truly."""
-        ours = self._own()
-        return [gpu.uuid for gpu in gpus] if ours is None else list(ours.devices(gpus, driver_version)[1])
-
-    def _own(self) -> Specification | None:
+    def _own(self, *, on_paper: bool) -> Specification | None:
         with contextlib.suppress(OSError, ValueError):
-            return Specification(str(self._path), self._path.read_bytes(), json=True)
+            text, host_root = self._path.read_bytes(), None if on_paper else self._host_root
+            return Specification(str(self._path), text, json=True, host_root=host_root)
         return None
 
-    def _by_itself(self, wrong: dict[str, str]) -> None:
-        if self._alone_s is None:
-            self._alone_s = self._clock()
-            why = next(iter(wrong.values()), "no toolkit and no other specification is there")
-            logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, why)
-
-    def _sources(self, wrong: dict[str, str]) -> Iterator[Specification]:
+    def _sources(self, gpus: list[Gpu], wrong: dict[str, str]) -> Iterator[Specification]:
         """Yield the toolkit's, made now, those that are there, and ours; why there is none of it goes into ``wrong``.
 
-        Ours counts again after a restart, and no longer once nobody has said the same for a while.
+        Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
+        read; then there is what brings no GPU.
         """
         found = ctk.find(self._host_root)
         if found is not None and self._driver_root is not None:
-            command = ctk.words(found, hook=ctk.hook(self._host_root, found), driver_root=self._driver_root)
-            try:
-                yield Specification(found, self._run(self._host_root, command), json=True)
-            except (SetupError, ValueError) as error:
-                wrong[""] = str(error)
-                logger.warning("%s", error)
-        yield from read_all(self._folders)
-        counts = self._alone_s is None or self._clock() - self._alone_s < ALONE_S
-        if counts and (ours := self._own()) is not None:
+            hook = ctk.hook(self._host_root, found)
+            for mode in (ctk.AUTO, ctk.MANAGEMENT):
+                command = ctk.words(found, hook=hook, driver_root=self._driver_root, mode=mode)
+                try:
+                    made = self._run(self._host_root, command)
+                    yield Specification(found, made, json=True, host_root=self._host_root)
+                    break
+                except (SetupError, ValueError) as error:
+                    wrong.setdefault("", str(error))
+                    logger.log(logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO, "%s", error)
+        yield from read_all(self._folders, host_root=self._host_root)
+        if (ours := self._own(on_paper=self._patient)) is not None:
             yield ours
 
     def _stamps(self) -> _Stamp:
-        """Return what changes when our specification does, the toolkit, or without one the specifications of others."""
+        """Return what changes when our specification does, the toolkit, or the specifications of others."""
         found = ctk.find(self._host_root)
-        alone = not found or bool(self._missing) or self._alone_s is not None
-        others = [p for folder in self._folders for p in specifications(folder)] if alone else []
-        return (found, *map(_stamp, (self._path, *others)))
+        others = (path for folder in self._folders for path in specifications(folder))
+        toolkit = inside(self._host_root, found.lstrip("/")) if found else None
+        return tuple(map(_stamp, filter(None, (toolkit, self._path, *others))))
+
+
+def _uuids(gpus: Iterable[Gpu]) -> list[str]:
+    return [gpu.uuid for gpu in gpus]
 
 
 def on_host(host_root: Path, driver_root: Path | None) -> str:

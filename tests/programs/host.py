@@ -1,0 +1,195 @@
+"""A host with a driver and NVIDIA's container toolkit, and the node agent's look at it through the chart's mounts.
+
+The driver is the tests' NVML and libraries without content that have real names and ELF headers; the toolkit is real.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.node.discovery import toolkit
+from dradriver.topology.machine import Machine
+from tests import needs
+from tests.cluster import requirements
+from tests.fakes import chart, nvml
+from tests.fakes.sysfs import Sys
+from tests.paths import REPO
+
+_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_OPERATORS: Final = "usr/local/nvidia/toolkit"
+_STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
+_LIMIT_S: Final = 120
+
+Object = dict[str, Any]
+
+
+class Seen(msgspec.Struct):
+    """What an agent found: the uuids of the GPUs that it publishes, and its log."""
+
+    gpus: list[str]
+    log: str
+
+
+class Host:
+    """A host's files. ``/dev``, ``/dev/shm`` and ``/run`` are mounts, ``/tmp`` is none.
+
+    Attributes:
+        root: Its root.
+        version: The toolkit's release.
+        sys: Its /sys.
+        driver: Where the driver's root is; empty for the host's own.
+    """
+
+    def __init__(self, folder: Path, machine: Machine, *, version: str, operator: bool = False) -> None:
+        """Lay it out.
+
+        Args:
+            folder: Where to.
+            machine: What the driver finds.
+            version: The toolkit's release.
+            operator: Whether the GPU operator brought driver and toolkit, else the host's packages did.
+        """
+        self._folder = folder
+        self._built = needs.nvidia_toolkit(version)
+        self.version = version
+        self.root = folder / "host"
+        self.sys = Sys(self.root, machine)
+        self.driver = "run/nvidia/driver" if operator else ""
+        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", _LIBRARIES):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        (self.root / "dev/shm").mkdir()
+        (self.root / "var/run").symlink_to("/run")
+        for name in ("bin", "lib"):
+            (self.root / name).symlink_to(f"usr/{name}")
+        self._toolkit(_OPERATORS if operator else "usr/bin", wrapped=operator)
+        self._made_for: str | None = None
+        self.say(machine)
+
+    @property
+    def hook(self) -> str:
+        """The program that containers' hooks run."""
+        folder = f"/{_OPERATORS}" if self.driver else "/usr/bin"
+        return f"{folder}/nvidia-ctk" if self.version.startswith("1.15.") else f"{folder}/nvidia-cdi-hook"
+
+    @property
+    def made(self) -> Object:
+        """The base specification."""
+        found: Object = json.loads((self.root / "run/cdi" / toolkit.FILE).read_text())
+        return found
+
+    def say(self, machine: Machine, more: Mapping[str, str] | None = None) -> None:
+        """Have the driver find this machine, and answer what else is said."""
+        libraries = self.root / self.driver / _LIBRARIES
+        if self._made_for != machine.driver_version:
+            libraries.mkdir(parents=True, exist_ok=True)
+            for old in libraries.glob("*.so.*.*"):
+                old.unlink()
+            names = {name: _stand_in(name) for name in _STAND_INS}
+            names["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
+            for name, file in names.items():
+                shutil.copy(file, libraries / f"{name}.so.{machine.driver_version}")
+                (libraries / f"{name}.so.1").unlink(missing_ok=True)
+                (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{machine.driver_version}")
+            self._made_for = machine.driver_version
+        nvml.write(nvml.table(machine) | dict(more or {}), libraries / "table")
+        for name in (*CONTROL, *(f"nvidia{gpu.minor}" for gpu in machine.gpus)):
+            self.node(name)
+
+    def capabilities(self, gpu: int, instance: int) -> None:
+        """Have the driver's files and nodes of a GPU instance with one compute instance."""
+        minors = {f"gi{instance}/access": 66, f"gi{instance}/ci0/access": 67}
+        for path, minor in minors.items():
+            text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1"
+            self.sys.file(f"proc/driver/nvidia/capabilities/gpu{gpu}/mig/{path}", text)
+            self.node(f"nvidia-caps/nvidia-cap{minor}")
+        self.sys.file(
+            "proc/driver/nvidia-caps/mig-minors", "\n".join(f"gpu{gpu}/{path} {n}" for path, n in minors.items())
+        )
+
+    def node(self, name: str) -> None:
+        """Make one of the driver's device nodes, with /dev/null behind it."""
+        path = self.root / self.driver / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+    def look(self, *settings: str) -> Seen:
+        """Have a fresh agent, in the pod that the chart makes of these values, read the machine."""
+        spec = _pod((*settings, f"driverRoot=/{self.driver}"))
+        wanted = {"host": str(self.root), "pod": str(self._folder / "pod"), "keep": _kept(), "spec": spec}
+        inside = Path(__file__).with_name("inside.py")
+        command = ["unshare", "--mount", "--propagation=private", sys.executable, str(inside)]
+        done = subprocess.run(
+            command, input=json.dumps(wanted), cwd=REPO, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return Seen(gpus=json.loads(done.stdout), log=done.stderr)
+
+    def _toolkit(self, at: str, *, wrapped: bool) -> None:
+        """Put the programs in place, with what they link to; ``wrapped`` as the operator's container does."""
+        folder = self.root / at
+        folder.mkdir(parents=True, exist_ok=True)
+        for program in sorted(self._built.glob("nvidia-*")):
+            shutil.copy(program, folder / (f"{program.name}.real" if wrapped else program.name))
+            for linked in _linked(program):
+                to = (
+                    self.root / _LIBRARIES / linked.name
+                    if "ld-" not in linked.name
+                    else self.root / "lib64" / linked.name
+                )
+                shutil.copy(linked, to)
+            if wrapped:
+                shutil.copy(requirements.busybox(), self.root / "usr/bin/sh")
+                script = f'#! /bin/sh\nPATH=/{at}:$PATH \\\n\t/{at}/{program.name}.real \\\n\t\t"$@"\n'
+                (folder / program.name).write_text(script)
+                (folder / program.name).chmod(0o755)
+
+
+def nodes(edits: Mapping[str, Any]) -> list[str]:
+    """The device nodes that edits bring, as paths of the host's."""
+    return sorted(node.get("hostPath", node["path"]) for node in edits.get("deviceNodes", ()))
+
+
+@functools.cache
+def _pod(settings: tuple[str, ...]) -> Object:
+    template: Object = chart.objects(*settings)["DaemonSet", "gpu-topology-node"]["spec"]["template"]
+    spec: Object = template["spec"]
+    return spec
+
+
+def _kept() -> Sequence[str]:
+    """Folders that the agent's Python and code are in."""
+    return sorted({str(REPO), sys.prefix, sys.base_prefix})
+
+
+def _linked(program: Path) -> list[Path]:
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
+    return [Path(path) for path in re.findall(r"(/\S+) \(0x", said)]
+
+
+@functools.cache
+def _stand_in(name: str) -> Path:
+    """A library without content that says its name."""
+    path = Path(_folder().name) / f"{name}.so.1"
+    words = ["cc", "-shared", f"-Wl,-soname,{name}.so.1", "-x", "c", "/dev/null", "-o", str(path)]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    return path
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="driver-")

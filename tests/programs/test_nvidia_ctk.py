@@ -1,0 +1,98 @@
+"""The base specification that the real ``nvidia-ctk`` makes, run by the agent in the pod that the chart makes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dradriver.topology.machine import Machine, MigDevice, MigProfile
+from tests.cluster.settings import NVIDIA_TOOLKITS
+from tests.fakes import nvml
+from tests.fakes.node import machine
+from tests.fakes.server import complete
+from tests.programs.host import CONTROL, Host, nodes
+
+WHOLE = complete(machine())
+pytestmark = [
+    pytest.mark.helm,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount"),
+]
+versions = pytest.mark.parametrize("version", NVIDIA_TOOLKITS)
+
+
+@versions
+def test_every_gpu_is_in_it(version: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, WHOLE, version=version)
+    seen = host.look()
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
+    assert devices.pop("driver") == ["/dev/nvidiactl"]
+    assert devices == {gpu.uuid: [f"/dev/nvidia{gpu.minor}"] for gpu in WHOLE.gpus}
+    assert_common(host)
+
+
+@versions
+def test_the_operators_driver_and_toolkit(version: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, WHOLE, version=version, operator=True)
+    seen = host.look()
+    if version == "1.15.0":  # it does not look for the driver's library below the driver's root
+        assert seen.gpus == []
+        assert "nvidia-ctk cdi generate failed (1): " in seen.log
+        assert "ERROR_LIBRARY_NOT_FOUND" in seen.log
+        assert [one["name"] for one in host.made["devices"]] == ["driver"]  # which needs no NVML
+        assert_common(host)
+        return
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
+    assert devices[WHOLE.gpus[3].uuid] == [f"/run/nvidia/driver/dev/nvidia{WHOLE.gpus[3].minor}"]
+    assert_common(host)
+
+
+def assert_common(host: Host) -> None:
+    """Every container gets the driver's control nodes, libraries and hooks that are there; nothing is left behind."""
+    edits = host.made["containerEdits"]
+    root = f"/{host.driver}".rstrip("/")
+    assert nodes(edits) == [f"{root}/dev/{name}" for name in sorted(CONTROL)]
+    mounted = {Path(one["hostPath"]).name for one in edits["mounts"]}
+    assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted
+    assert {one["path"] for one in edits["hooks"]} == {host.hook}
+    assert not any(p.is_file() for folder in ("dev/shm", "tmp") for p in (host.root / folder).iterdir())
+
+
+def in_mig_mode(*indices: int) -> Machine:
+    gpus = (msgspec.structs.replace(gpu, mig=()) if gpu.index in indices else gpu for gpu in WHOLE.gpus)
+    return msgspec.structs.replace(WHOLE, gpus=tuple(gpus))
+
+
+@versions
+def test_parts_of_gpus_have_libraries_where_no_gpu_is_whole_and_no_instance_is_there(
+    version: str, tmp_path: Path
+) -> None:
+    """From 1.18 on nvidia-ctk fails there, as after each reboot of a node whose instances are made on demand."""
+    host = Host(tmp_path, in_mig_mode(*range(8)), version=version)
+    seen = host.look()
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    assert [one["name"] for one in host.made["devices"]] == ["driver"], seen.log
+    assert_common(host)
+    host.say(in_mig_mode(0))
+    assert host.look().gpus == [gpu.uuid for gpu in WHOLE.gpus]
+    assert {one["name"] for one in host.made["devices"]} == {"driver", *(gpu.uuid for gpu in WHOLE.gpus[1:])}
+    assert_common(host)
+
+
+@versions
+def test_gpus_are_whole_beside_one_with_an_instance(version: str, tmp_path: Path) -> None:
+    profile = MigProfile(id=19, name="1g.10gb", compute=1, memory_mib=9856, most=7, starts=tuple(range(7)), size=1)
+    device = MigDevice(0, "MIG-00000000-0000-0000-0000-000000000001", 7, 0, profile.name, profile.memory_mib, 19, 0)
+    first = msgspec.structs.replace(WHOLE.gpus[0], mig=(device,), profiles=(profile,))
+    mixed = msgspec.structs.replace(WHOLE, gpus=(first, *WHOLE.gpus[1:]))
+    host = Host(tmp_path, mixed, version=version)
+    more = nvml.instance_table("0/gi7", profile, 0, {0: 1})
+    host.say(mixed, more | nvml.compute_table("0/gi7/ci0", 0, "0/0", device.uuid))
+    host.capabilities(0, 7)
+    assert host.look().gpus == [gpu.uuid for gpu in WHOLE.gpus]
+    assert {one["name"] for one in host.made["devices"]} == {"driver", *(gpu.uuid for gpu in WHOLE.gpus[1:])}
+    assert_common(host)
