@@ -50,12 +50,14 @@ class Session:
 
     def profile_infos(self, device: Any) -> list[Any]:
         """Return NVML's own profiles of GPU instances, also those that have no place."""
-        return mig_profiles.infos(self.ask, device)
+        return mig_profiles.infos(self.ask, self.module, device)
 
     def compute_infos(self, instance: Any) -> list[Any]:
         """Return those of compute instances within a GPU instance."""
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        return mig_profiles.enumerated(self.ask, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, shared)
+        known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
+        query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
+        return mig_profiles.enumerated(self.ask, query, known, instance, shared)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
         """Return the handles of the GPU instances of a profile."""
