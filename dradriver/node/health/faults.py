@@ -61,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
     "recovery": Kind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
     "fabric": Kind(
         effect="NoSchedule",
-        advice="Look at the fabric manager's log and at nvidia-smi -q, section Fabric.",
+        advice="Look at the log of nvidia-fabricmanager.service and at nvidia-smi -q, section Fabric.",
         comes_s=25.0,  # a fabric manager that starts again
     ),
     "held": Kind(
