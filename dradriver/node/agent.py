@@ -247,7 +247,9 @@ async def run(
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
-    log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
+    log = None
+    if options.discovery == "nvml":
+        log = KernelLog(options.host_root / "dev/kmsg", words=lambda: policies.in_force.xids)
     health = HealthWatch(record, discovery, log)
     preparer = Preparer(
         node=options.node,

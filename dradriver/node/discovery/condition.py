@@ -48,6 +48,8 @@ _FABRIC: Final = (
     ),
 )
 
+_UNTOLD: Final[tuple[bool | None, bool]] = (None, False)
+
 
 class Condition(msgspec.Struct, frozen=True):
     """One GPU's.
@@ -55,10 +57,13 @@ class Condition(msgspec.Struct, frozen=True):
     Attributes:
         faults: What is wrong.
         sound: True where the driver itself says that nothing needs to be done.
+        row: Whether a bad row of its memory waits for a reset, which alone ends that (nvml.h,
+            nvmlDeviceGetRemappedRows); None where it is not told.
     """
 
     faults: tuple[Fault, ...]
     sound: bool
+    row: bool | None = None
 
 
 def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
@@ -66,7 +71,7 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
     faults = []
     if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
         faults.append(Fault("ecc", "uncorrected", f"{errors} uncorrected memory errors since the driver was loaded"))
-    pending, failed = asked.ask(nvml.row_remaps, gpu, default=(False, False), quiet=_QUIET)
+    pending, failed = asked.ask(nvml.row_remaps, gpu, default=_UNTOLD, quiet=_QUIET)
     if failed:
         faults.append(Fault("row-remap-failed", "", "a bad row of its memory could not be remapped"))
     elif pending:
@@ -76,7 +81,7 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
         faults.append(Fault("recovery", *_RECOVERY[action]))
     faults += _fabric(*asked.ask(nvml.fabric_state, gpu, default=(0, 0, 0), quiet=_QUIET))
     faults += _slow(asked.ask(nvml.slow_reasons, gpu, default=0, quiet=_QUIET))
-    return Condition(tuple(faults), action == 0)
+    return Condition(tuple(faults), action == 0, pending)
 
 
 def _fabric(state: int, status: int, mask: int) -> list[Fault]:

@@ -48,6 +48,7 @@ KINDS: Final[dict[str, Kind]] = {
         effect="NoSchedule",
         advice="Look the XID up in NVIDIA's list, then reset the GPU or reboot the node.",
     ),
+    "xid-warning": Kind(effect="None", advice="Look the XID up in NVIDIA's list; new pods get the GPU all the same."),
     "nvlink": Kind(
         effect="NoSchedule",
         advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
