@@ -33,12 +33,16 @@ class Session:
 
     def mig_mode(self, device: Any) -> bool:
         """Return whether MIG mode is on; never so where the product has none."""
+        return self.mig_modes(device)[0]
+
+    def mig_modes(self, device: Any) -> tuple[bool, bool]:
+        """Return whether MIG mode is on, and whether it will be after the next reset."""
         try:
-            return self._nvml.mig_mode(device)[0]
+            return self._nvml.mig_mode(device)
         except NvmlError as error:
             if error.code not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 raise
-            return False
+            return False, False
 
     def gpu_instance(self, gpu: str, instance: int) -> Any:
         """Return the handle of a GPU instance by its number."""
