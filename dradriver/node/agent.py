@@ -236,6 +236,11 @@ async def run(
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
+    def stuck(gpus: Mapping[str, str]) -> None:
+        record.tell(
+            "modes", {uuid: (Fault("mig-mode", "", f"it stays in MIG mode: {why}"),) for uuid, why in gpus.items()}
+        )
+
     def last_known() -> Machine | None:
         """As it was last read; beside a driver that hangs from the start on, as it is published."""
         if machines.machine is None and machines.trouble is not None:
@@ -292,6 +297,7 @@ async def run(
         processes=processes,
         gpus=claimable,
         on_held=held,
+        on_stuck=stuck,
         on_used=in_use,
         on_adopted=statuses.check,
         interval_s=reconcile_s,

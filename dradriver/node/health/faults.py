@@ -70,6 +70,11 @@ KINDS: Final[dict[str, Kind]] = {
         advice="End the processes on the GPU, which nvidia-smi names; one that cannot be ended needs a reboot.",
         leaves_s=0.0,
     ),
+    "mig-mode": Kind(
+        effect="NoSchedule",
+        advice="End what holds the GPU's driver (dcgm, nvidia-smi, other monitoring), or reset it once nobody uses it.",
+        leaves_s=0.0,
+    ),
     "thermal": Kind(
         effect="None",
         advice="Look at the server's cooling and nvidia-smi -q -d PERFORMANCE.",
