@@ -237,6 +237,11 @@ async def run(
     def held(gpus: Mapping[str, str]) -> None:
         record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
 
+    def stuck(gpus: Mapping[str, str]) -> None:
+        record.tell(
+            "modes", {uuid: (Fault("mig-mode", "", f"it stays in MIG mode: {why}"),) for uuid, why in gpus.items()}
+        )
+
     def last_known() -> Machine | None:
         """As it was last read; beside a driver that hangs from the start on, as it is published."""
         if machines.machine is None and machines.trouble is not None:
@@ -248,7 +253,9 @@ async def run(
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
-    log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
+    log = None
+    if options.discovery == "nvml":
+        log = KernelLog(options.host_root / "dev/kmsg", words=lambda: policies.in_force.xids)
     health = HealthWatch(record, discovery, log)
     runtime = RuntimeWatch(record, options.host_root, last_known) if options.discovery == "nvml" else None
     preparer = Preparer(
@@ -292,6 +299,7 @@ async def run(
         processes=processes,
         gpus=claimable,
         on_held=held,
+        on_stuck=stuck,
         on_used=in_use,
         on_adopted=statuses.check,
         interval_s=reconcile_s,

@@ -56,6 +56,7 @@ class Hanging:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
     slow = True
 
     def __init__(self, *, free: int = 0) -> None:

@@ -97,7 +97,7 @@ def table(machine: Machine) -> Table:
             "nvmlDeviceGetMaxPcieLinkGeneration": str(_SPEEDS[speed.split()[0]]),
             "nvmlDeviceGetMaxPcieLinkWidth": str(width),
             "nvmlDeviceGetMigMode": "0 0" if gpu.mig is None else "1 1",
-            "nvmlDeviceGetGpuFabricInfoV": _fabric(gpu.fabric),
+            "nvmlDeviceGetGpuFabricInfoV": _fabric(gpu),
             "nvmlDeviceGetPciInfo_v3": _nvml_bus_id(gpu.pci),
         }
         answers |= {f"{name} {at}": answer for name, answer in own.items() if answer or name in _MAY_BE_EMPTY}
@@ -215,9 +215,11 @@ def _c2c(at: str, gbps: float) -> Table:
     return answers
 
 
-def _fabric(fabric: str) -> str:
-    cluster, _, clique = fabric.partition(".")
-    return f"3 0 {clique or 0} {cluster.replace('-', '') or '0' * 32}"
+def _fabric(gpu: Gpu) -> str:
+    """The state of its registration: completed on switches, not supported elsewhere."""
+    cluster, _, clique = gpu.fabric.partition(".")
+    state = 3 if gpu.fabric or gpu.switch_links else 0
+    return f"{state} 0 {clique or 0} {cluster.replace('-', '') or '0' * 32}"
 
 
 def _nvml_bus_id(busid: str) -> str:

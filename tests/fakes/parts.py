@@ -47,6 +47,9 @@ class Halves:
                     control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
 
+    def rest(self, control: Control, gpu: str) -> None:
+        """Leave nothing."""
+
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"type": "half"} | ({} if done is None else {"uuid": done["mig"]})
 

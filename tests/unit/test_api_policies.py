@@ -243,7 +243,11 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl", "schedulers"}
+    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl", "schedulers", "xids"}
+
+
+def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:
+    assert policies("xids: {94: taint, '63': warn, 119: ignore}").xids == {"94": "taint", "63": "warn", "119": "ignore"}
 
 
 # What names stand for.

@@ -50,6 +50,14 @@ def test_a_healthy_gpu_has_no_fault(h100: Server) -> None:
         ("fabric health 2", "1", "fabric", "", "bandwidth is degraded"),
         ("fabric health 2", str(1 << 4), "fabric", "", "routes are unhealthy"),
         ("fabric health 2", str(5 << 8), "fabric", "", "too few NVLinks"),
+        (
+            "nvmlDeviceGetGpuFabricInfoV 2",
+            "2 0 0 " + "0" * 32,
+            "fabric",
+            "in-progress",
+            "has not joined its NVLink fabric",
+        ),
+        ("nvmlDeviceGetGpuFabricInfoV 2", "3 10 0 " + "0" * 32, "fabric", "failed", "refused: NVML's status 10"),
         ("nvmlDeviceGetCurrentClocksEventReasons 2", str(0x40 | 0x8), "thermal", "", "too hot"),
         ("nvmlDeviceGetCurrentClocksEventReasons 2", str(0x20), "thermal", "", "too hot"),
         ("nvmlDeviceGetCurrentClocksEventReasons 2", str(0x80 | 0x8), "power", "", "power brake"),
@@ -63,6 +71,18 @@ def test_each_fault_is_that_gpus_alone(query: str, answer: str, kind: str, value
     assert (fault.kind, fault.value) == (kind, value)
     assert said in fault.said
     assert fault.advice
+
+
+@pytest.mark.parametrize("answer", ["0 0 0", "1 0 0", "2 999 0"])
+def test_a_status_counts_once_the_gpu_has_joined_and_who_has_no_fabric_misses_none(answer: str, h100: Server) -> None:
+    h100.table["nvmlDeviceGetGpuFabricInfoV 2"] = f"{answer} {'0' * 32}"
+    assert [fault.value for fault in faults(h100)] == (["in-progress"] if answer.startswith("2") else [])
+
+
+def test_a_driver_that_knows_the_first_version_of_the_fabrics_state_tells_it_too(h100: Server) -> None:
+    h100.fail("nvmlDeviceGetGpuFabricInfoV 2", 13)
+    h100.table["nvmlDeviceGetGpuFabricInfo 2"] = "2 0 0 " + "0" * 32
+    assert [(fault.kind, fault.value) for fault in faults(h100)] == [("fabric", "in-progress")]
 
 
 def test_what_a_driver_does_not_know_is_no_fault_and_no_problem(h100: Server) -> None:

@@ -78,6 +78,7 @@ class Scripted:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
     slow = False
 
     def __init__(self, *answers: Machine | Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -21,13 +22,14 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.discovery.toolkit import BaseSpecification
-from dradriver.node.errors import RestartError
+from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.health.faults import KINDS, Kind
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification, without
 from tests.fakes.node import a_node, claim, eventually, result
 
 LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH = 12, 9, 18
+GPU_IS_LOST, RESET_REQUIRED = 15, 16
 
 
 @pytest.fixture
@@ -60,6 +62,45 @@ def test_the_agent_logs_a_problem_once_and_its_end(
     dgx1.environment()
     assert dgx1.machine in [found.read() for _ in range(4)]  # an open session never sees it again
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO", "INFO"]
+
+
+def resets(dgx1: Server, found: Hardware, *, readings: int = 1) -> list[int]:
+    """The GPUs that so many readings show to have been reset."""
+    dgx1.environment()
+    seen: set[str] = set()
+    for _ in range(readings):
+        with contextlib.suppress(SetupError):
+            found.read()
+        seen |= found.reset
+    return [gpu.index for gpu in dgx1.machine.gpus if gpu.uuid in seen]
+
+
+@pytest.mark.parametrize("code", [GPU_IS_LOST, RESET_REQUIRED])
+def test_a_gpu_that_had_to_be_reset_and_answers_again_was_reset(code: int, dgx1: Server, found: Hardware) -> None:
+    assert resets(dgx1, found) == []
+    dgx1.fail("nvmlDeviceGetHandleByIndex_v2 3", code)
+    assert resets(dgx1, found, readings=2) == []
+    dgx1.table["nvmlDeviceGetHandleByIndex_v2 3"] = ""
+    assert resets(dgx1, found, readings=4) == [3]
+    assert resets(dgx1, found) == []
+
+
+def test_a_gpu_that_did_not_say_who_it_is_for_a_while_was_not(dgx1: Server, found: Hardware) -> None:
+    uuid = dgx1.table["nvmlDeviceGetUUID 3"]
+    assert resets(dgx1, found) == []
+    dgx1.fail("nvmlDeviceGetUUID 3", 999)
+    assert resets(dgx1, found, readings=READINGS + 1) == []
+    dgx1.table["nvmlDeviceGetUUID 3"] = uuid
+    assert resets(dgx1, found, readings=2) == []
+
+
+def test_a_bad_row_that_waits_no_more_shows_a_reset_and_a_question_that_fails_none(
+    dgx1: Server, found: Hardware
+) -> None:
+    for answer in ("0 1 1 0", "!3", "!999", "0 1 1 0", "0 1 0 1"):
+        dgx1.table["nvmlDeviceGetRemappedRows 5"] = answer
+        assert resets(dgx1, found) == ([5] if answer == "0 1 0 1" else [])
+    assert resets(dgx1, found) == []
 
 
 @pytest.mark.parametrize("code", [LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH])

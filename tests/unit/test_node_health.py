@@ -168,6 +168,23 @@ def test_a_gpu_that_is_read_and_cannot_be_handed_out_is_not_lost() -> None:
     assert faults(machine(), read=machine()) == []
 
 
+def test_an_xid_is_over_once_a_reading_shows_that_the_gpu_was_reset(tmp_path: Path) -> None:
+    gpu = machine().gpus[2]
+    path = tmp_path / "kmsg"
+    path.write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 119, Timeout waiting for RPC from GSP!")
+    now, discovery = [100.0], Hanging()
+    record = Record(on_change=lambda: None, clock=lambda: now[0])
+    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    for now[0] in (100.0, 1000.0):
+        watch.looked(machine(), None)
+        assert record.standing().keys() == {gpu.uuid}
+    discovery.reset = frozenset({gpu.uuid})
+    for now[0] in (1010.0, 1100.0):
+        watch.looked(machine(), None)
+        discovery.reset = frozenset()
+    assert record.standing() == {}
+
+
 def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path) -> None:
     gpu = machine().gpus[2]
     (path := tmp_path / "kmsg").write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 79, fallen off the bus")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.health.faults import Fault
-from dradriver.node.health.kmsg import OF_PROGRAMS, SOUND_S, KernelLog
+from dradriver.api.policies.model import XidWord
+from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.health.kmsg import SOUND_S, WARNED_S, KernelLog
 
 BUSID = "0000:3b:00.0"
 UUIDS = {BUSID: "GPU-a", "0000:af:00.0": "GPU-b"}
@@ -26,7 +27,8 @@ class Kmsg:
         theirs.setblocking(False)
         monkeypatch.setattr(os, "open", lambda *_: theirs.detach())
         self.now = 1000.0
-        self.log = KernelLog(Path("/dev/kmsg"), clock=lambda: self.now)
+        self.words: dict[str, XidWord] = {}
+        self.log = KernelLog(Path("/dev/kmsg"), words=lambda: self.words, clock=lambda: self.now)
 
     def say(self, text: str, *, facility: int = 0, at_s: float = 1000.0) -> None:
         self._kernel.send(f"{facility * 8 + 4},12345,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=pci\n".encode())
@@ -54,7 +56,8 @@ def test_a_gpu_that_fell_off_the_bus_is_told_of(kmsg: Kmsg) -> None:
     kmsg.say("usb 1-1: new high-speed USB device")
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     assert kmsg.faults() == {"GPU-a": ["79"]}
-    assert kmsg.log.faults(UUIDS)["GPU-a"] == (Fault("xid", "79", "XID 79 in the kernel's log"),)
+    said = "XID 79 in the kernel's log, which asks for a reboot of the node"
+    assert kmsg.log.faults(UUIDS)["GPU-a"] == (Fault("xid", "79", said),)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_it_is_read_in_all_the_drivers_ways_to_write_it(text: str, number: str, 
     assert kmsg.faults() == {"GPU-a": [number]}
 
 
-@pytest.mark.parametrize("number", sorted(OF_PROGRAMS))
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 63, 68, 109])
 def test_what_a_program_did_wrong_is_no_fault_of_the_gpu(number: int, kmsg: Kmsg) -> None:
     kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=4242, name=python, Graphics Exception")
     assert kmsg.faults() == {}
@@ -111,6 +114,65 @@ def test_the_first_stands_and_other_gpus_are_their_own(kmsg: Kmsg) -> None:
     assert kmsg.faults() == {"GPU-a": ["48"], "GPU-b": ["62"]}
 
 
+def kinds(kmsg: Kmsg) -> list[tuple[str, str]]:
+    kmsg.log.read()
+    return [(one.kind, one.value) for one in kmsg.log.faults(UUIDS).get("GPU-a", ())]
+
+
+@pytest.mark.parametrize("number", [32, 92, 94])
+def test_what_needs_no_reset_only_warns_and_no_longer_than_it_is_news(number: int, kmsg: Kmsg) -> None:
+    kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1, name=x, y")
+    assert kinds(kmsg) == [("xid-warning", str(number))]
+    assert KINDS["xid-warning"].effect == "None"
+    kmsg.now += WARNED_S
+    assert kinds(kmsg) == []
+
+
+def test_one_that_taints_is_not_hidden_by_earlier_warnings(kmsg: Kmsg) -> None:
+    for number in (94, 92, 95, 48):
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x")
+    assert kinds(kmsg) == [("xid-warning", "94"), ("xid", "95")]
+
+
+def test_an_administrator_says_otherwise_of_an_xid_at_any_time(kmsg: Kmsg) -> None:
+    for number in (94, 95, 13, 998):
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x")
+    assert kinds(kmsg) == [("xid-warning", "94"), ("xid", "95")]
+    kmsg.words = {"94": "taint", "95": "ignore", "13": "warn"}
+    assert kinds(kmsg) == [("xid", "94"), ("xid-warning", "13")]
+    kmsg.words = {"94": "ignore", "95": "ignore"}
+    assert kinds(kmsg) == [("xid", "998")]  # in no table
+
+
+def test_the_drivers_own_word_is_what_an_xid_asks_for_and_that_nothing_is_needed_any_more(kmsg: Kmsg) -> None:
+    changed = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from"
+    kmsg.say(f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)")
+    kmsg.log.read()
+    said = "XID 154 in the kernel's log, which asks for GPU Reset Required"
+    assert kmsg.log.faults(UUIDS) == {"GPU-a": (Fault("xid", "154", said),)}
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!")
+    kmsg.say("NVRM: Xid (PCI:0000:af:00): 79, x")
+    kmsg.say(f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
+    assert kmsg.faults() == {"GPU-b": ["79"]}
+
+
+def test_a_reset_ends_what_was_read_before_it(kmsg: Kmsg) -> None:
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 119, x")
+    kmsg.say("NVRM: Xid (PCI:0000:af:00): 119, x")
+    kmsg.faults()
+    kmsg.log.reset([BUSID, "0000:d8:00.0"])
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 62, x")
+    assert kmsg.faults() == {"GPU-a": ["62"], "GPU-b": ["119"]}
+
+
+def test_a_gpu_with_more_xids_than_there_are_is_kept_in_bounds(kmsg: Kmsg) -> None:
+    for number in range(500, 700):
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x")
+        kmsg.log.read()
+    assert kmsg.faults() == {"GPU-a": ["500"]}
+    assert sum(map(len, kmsg.log._xids.values())) <= 32
+
+
 def test_a_driver_that_is_loaded_anew_starts_afresh(kmsg: Kmsg) -> None:
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x")
     kmsg.say("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build")
@@ -118,15 +180,15 @@ def test_a_driver_that_is_loaded_anew_starts_afresh(kmsg: Kmsg) -> None:
 
 
 def test_the_drivers_word_that_all_is_well_ends_it_once_it_is_about_the_time_after(kmsg: Kmsg) -> None:
-    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 94, x", at_s=900)
-    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 94, x", at_s=1000)
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 95, x", at_s=900)
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 95, x", at_s=1000)
     kmsg.now = 1000 + SOUND_S - 1
     kmsg.faults()
     kmsg.log.sound([BUSID])
-    assert kmsg.faults() == {"GPU-a": ["94"]}
+    assert kmsg.faults() == {"GPU-a": ["95"]}
     kmsg.now += 1
     kmsg.log.sound(["0000:af:00.0"])
-    assert kmsg.faults() == {"GPU-a": ["94"]}
+    assert kmsg.faults() == {"GPU-a": ["95"]}
     kmsg.log.sound([BUSID])
     assert kmsg.faults() == {}
 

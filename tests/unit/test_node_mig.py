@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from dradriver.api import pins, slices
 from dradriver.api.errors import WordError
 from dradriver.node.claims import status
+from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.control import IN_USE
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
-from tests.fakes.node import claim, device, edits, parameters, result, typed, uuid
+from tests.fakes.node import NODE, claim, device, edits, parameters, result, typed, uuid
 from tests.fakes.node import machine as plain
 from tests.fakes.parts import PROFILES
 from tests.fakes.slicing import COMMON, QUARTER, Sliced, at, pin, some
@@ -137,6 +139,42 @@ async def test_mig_mode_stays_until_the_last_instance_is_gone_and_for_ever_where
     await world.preparer().unprepare("uid-b")
     await world.preparer().unprepare("uid-c")
     assert (world.gpus.mig_mode(uuid(0)), world.gpus.mig_mode(uuid(7))) == (False, True)
+
+
+async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(world: Sliced) -> None:
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    with world.gpus.state(uuid(0)) as state:
+        state.users[4711] = uuid(0)  # monitoring
+    await world.preparer().unprepare("uid-c")
+    assert (world.placed(0), world.made, world.gpus.mig_mode(uuid(0))) == ([], {}, True)
+    world.set({0, 1, 7})  # as it is read next; GPU 1 is handed out by the instances that somebody makes
+    world.static.add(uuid(1))
+    with world.gpus.state(uuid(1)) as state:
+        state.mig = True
+    told: list[Mapping[str, str]] = []
+    one = Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running, on_stuck=told.append)
+    await one.once()
+    assert [list(found) for found in told] == [[uuid(0)]]
+    assert "nvmlDeviceSetMigMode" in told[0][uuid(0)]
+    with pytest.raises(DeviceMissingError, match="is not on node node-a now whole: it is in MIG mode"):
+        await world.prepare("w", result("gpu", device(0)))
+    with world.gpus.state(uuid(0)) as state:
+        state.users.clear()
+    await one.once()
+    assert (told[1], world.switched) == ({}, 2)
+    assert [world.gpus.mig_mode(uuid(gpu)) for gpu in (0, 1, 7)] == [False, True, True]
+
+
+async def test_mig_mode_is_left_alone_while_anything_of_the_gpu_is_anybodys(world: Sliced) -> None:
+    await world.prepare("c", at(0, "3g.40gb", 4))
+    found = dict(world.gpus.gpu_instances(uuid(0)))
+    world.set({0, 7})  # read before the instance was there
+    with world.gpus.state(uuid(2)) as state:
+        state.mig = True
+    world.gpus.create_gpu_instance(uuid(2), PROFILES["1g.10gb"], 6)  # somebody's
+    world.set({0, 2, 7})
+    assert await world.preparer().rest() == {}
+    assert (world.gpus.gpu_instances(uuid(0)), world.gpus.mig_mode(uuid(2))) == (found, True)
 
 
 async def test_slices_without_a_placement_go_where_they_leave_the_most(world: Sliced) -> None:

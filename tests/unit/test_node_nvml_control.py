@@ -207,6 +207,29 @@ def test_mig_mode_that_does_not_change_now_is_refused(
     assert bool(driver.calls) == asked
 
 
+@pytest.mark.parametrize("status", ["0", str(IN_USE), "!19"])
+def test_mig_mode_that_could_not_be_turned_on_does_not_come_at_a_later_reset(status: str, driver: Driver) -> None:
+    driver.table |= {"nvmlDeviceGetMigMode 0": "0 0 then 0 1", "nvmlDeviceSetMigMode 0 1": status}
+    driver.table["nvmlDeviceSetMigMode 0 0"] = "0"
+    with refused(IN_USE):
+        driver.control.set_mig_mode(GPU, True)
+    assert driver.calls == ["nvmlDeviceSetMigMode 0 1", "nvmlDeviceSetMigMode 0 0"]
+
+
+def test_the_first_refusal_is_told_where_the_mode_cannot_be_set_back_either(driver: Driver) -> None:
+    driver.table |= {"nvmlDeviceGetMigMode 0": "0 0 then 0 1", "nvmlDeviceSetMigMode 0 1": str(IN_USE)}
+    driver.table["nvmlDeviceSetMigMode 0 0"] = "!999"
+    with refused(IN_USE):
+        driver.control.set_mig_mode(GPU, True)
+
+
+def test_mig_mode_that_could_not_be_turned_off_may_end_at_a_reset(driver: Driver) -> None:
+    driver.table |= {"nvmlDeviceGetMigMode 0": "1 1 then 1 0", "nvmlDeviceSetMigMode 0 0": str(IN_USE)}
+    with refused(IN_USE):
+        driver.control.set_mig_mode(GPU, False)
+    assert driver.calls == ["nvmlDeviceSetMigMode 0 0"]
+
+
 def test_a_product_without_mig_has_it_off_and_no_instances(driver: Driver) -> None:
     driver.table["nvmlDeviceGetMigMode 0"] = "!3"
     assert (driver.control.mig_mode(GPU), driver.control.gpu_instances(GPU)) == (False, {})

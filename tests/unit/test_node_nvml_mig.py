@@ -132,6 +132,24 @@ def test_profiles_are_read_in_mig_mode_and_out_of_it(sliced: Server) -> None:
     assert [gpu.profiles for gpu in gpus] == [mig.profiles("NVIDIA H100 80GB HBM3")] * 8
 
 
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_gap_in_the_enumeration_hides_nothing_that_follows(code: int, sliced: Server) -> None:
+    gap = sliced.table.pop("nvmlDeviceGetGpuInstanceProfileInfoV 2 1").split()[0]
+    sliced.fail("nvmlDeviceGetGpuInstanceProfileInfoV 2 1", code)
+    reading = sliced.read()
+    profiles = mig.profiles("NVIDIA H100 80GB HBM3")
+    assert reading.machine.gpus[2].profiles == tuple(one for one in profiles if one.id != int(gap))
+    assert not [text for text in said(reading) if "Instance" in text]
+
+
+def test_an_enumeration_of_nothing_but_refusals_is_no_answer(sliced: Server) -> None:
+    for number in range(18):
+        sliced.fail(f"nvmlDeviceGetGpuInstanceProfileInfoV 2 {number}", 2)
+    reading = sliced.read()
+    assert reading.machine.gpus[2].profiles == ()
+    assert [text for text in said(reading) if "Instance" in text]
+
+
 def test_a_product_without_mig_has_no_profiles_and_that_is_no_problem(tmp_path: Path) -> None:
     found = Server("l40s-x8", tmp_path).read()
     assert not any(gpu.profiles for gpu in found.machine.gpus)

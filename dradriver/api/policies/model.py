@@ -59,6 +59,8 @@ NameOrWords: TypeAlias = Annotated[
 
 MigWord: TypeAlias = Literal["off", "static", "dynamic", "placements"]
 SharedWord: TypeAlias = Literal["none", "mps", "time-slicing"]
+XidWord: TypeAlias = Literal["ignore", "warn", "taint"]
+XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,3}\Z", description="an XID's number, as 94")]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -156,6 +158,7 @@ class Sections(_Section, frozen=True):
     """A whole file.
 
     ``schedulers`` are names that manifests say and no scheduler has; by default two that articles of the field invent.
+    ``xids`` says what becomes of a GPU with an XID, where that is not what the node agent's own table says.
     """
 
     gpus: Annotated[tuple[GpuRule, ...], Meta(max_length=MOST_RULES, description="a list of rules")] = ()
@@ -169,6 +172,10 @@ class Sections(_Section, frozen=True):
         "gpu-topology-scheduler",
         "gpu-scheduler",
     )
+    xids: Annotated[
+        dict[XidNumber, XidWord],
+        Meta(max_length=MOST_NAMES, description="pairs of an XID and a word, as 94: taint"),
+    ] = {}
 
 
 class Policies(Sections, frozen=True):

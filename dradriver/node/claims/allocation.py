@@ -12,6 +12,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.telling import Asked, Teller, config_for
 from dradriver.node.devices.kinds import Wish
 from dradriver.node.devices.made import Made
+from dradriver.node.devices.whole import named
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
@@ -103,7 +104,8 @@ def plan(
         asked = by_request.get(request) or Asked((), (), config_for(claim, result))
         found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, asked.config))
         if found is None:
-            raise DeviceMissingError(f"GPU {result.device} is not on node {node} now")
+            mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
+            raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
         kind, gpu = found.kind, found.gpu
         device = PreparedDevice(
             request=request,

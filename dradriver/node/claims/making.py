@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -89,6 +89,18 @@ class Making:
                 await self._shielded("", self._clean)
         except (DriverError, OSError) as error:
             logger.error("what was made for claims that are not prepared cannot be undone now: %s", error)
+
+    async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
+        """End what is left of devices on GPUs of which nobody has anything. Returns why that cannot be, by uuid.
+
+        Args:
+            gpus: Uuids; those of which there is an entry are left alone.
+
+        Raises:
+            DriverError: Others go on changing hardware.
+            OSError: The ledger cannot be read.
+        """
+        return await self._shielded("", lambda: self._rest(gpus)) if gpus else {}
 
     async def _shielded(self, uid: str, work: Callable[[], Coroutine[Any, Any, T]], held: int | None = None) -> T:
         own = None if held is None else os.dup(held)
@@ -167,6 +179,21 @@ class Making:
                     refused = error
             if refused is not None:
                 raise refused
+
+    async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
+        refused: dict[str, str] = {}
+        async with self._alone():
+            async with locked(self._lock):
+                owned = {one.uuid for one in self._known()}
+            for gpu in gpus:
+                try:
+                    if gpu not in owned:
+                        await self._workshop.rest(gpu)
+                except NotYetError as error:
+                    refused[gpu] = str(error)
+                    if not isinstance(error, HardwareError):  # a driver that does not answer answers to none
+                        break
+        return refused
 
     async def _undo(self, made: Iterable[Made]) -> None:
         """Undo all, the last first, and forget each; one that cannot be undone stays noted, as do those before it."""

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from dradriver.api import mig_devices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
@@ -204,6 +205,17 @@ class Preparer:
     async def clean(self) -> None:
         """Undo what a killed agent left on the hardware for claims that are not prepared."""
         await self._making.clean()
+
+    async def rest(self) -> dict[str, str]:
+        """End MIG mode on GPUs that are published whole and have no instance. Returns why it goes on, by uuid.
+
+        Raises:
+            DriverError: Others go on changing hardware.
+            OSError: The ledger cannot be read.
+        """
+        machine = self._machine()
+        gpus = machine.gpus if machine is not None else ()
+        return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
         """Write anew the entries that a newer agent wrote, from the API and the CDI specs; what cannot be is left.

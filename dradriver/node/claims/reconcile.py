@@ -43,6 +43,7 @@ class Reconciler:
         processes: Processes,
         gpus: Callable[[], Collection[str]] = tuple,
         on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
+        on_stuck: Callable[[Mapping[str, str]], None] = lambda _: None,
         on_used: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         on_adopted: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         interval_s: float = INTERVAL_S,
@@ -56,6 +57,7 @@ class Reconciler:
             processes: Says which processes compute on each of some GPUs.
             gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
             on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
+            on_stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
             on_used: Told in every pass of each prepared claim that is in use, as the API server has it.
             on_adopted: Told once of each of these that was prepared by another instance.
             interval_s: Time between two passes.
@@ -67,6 +69,7 @@ class Reconciler:
         self._gpus = gpus
         self._interval_s = interval_s
         self._on_held = on_held
+        self._on_stuck = on_stuck
         self._on_used, self._on_adopted = on_used, on_adopted
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
@@ -137,6 +140,10 @@ class Reconciler:
         self._held = held
         self._on_held(held)
         metrics.GPUS_HELD.set(len(held))
+        try:
+            self._on_stuck(await self._preparer.rest())
+        except (DriverError, OSError) as error:
+            logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
         """Give back what a newer agent prepared for claims that were gone in two passes in a row."""

@@ -90,6 +90,17 @@ class Kind(Protocol):
             HardwareError: The hardware refused; something may be gone already.
         """
 
+    def rest(self, control: Control, gpu: str) -> None:
+        """End what devices that are gone may have left of a GPU that nobody has; nothing left is fine.
+
+        Args:
+            control: The hardware.
+            gpu: Its uuid; the ledger has no entry of it.
+
+        Raises:
+            HardwareError: The hardware refused.
+        """
+
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return what is said of a part beside its GPU, in the words of slices' attributes; nothing of a whole one.
 

@@ -153,13 +153,29 @@ class Mig:
         for instance, at in _instances(control, made.uuid).items():
             if at == placed:
                 _destroy(control, made.uuid, instance)
-        if beside or _instances(control, made.uuid) or not control.mig_mode(made.uuid):
+        if beside:
             return
         try:
-            control.set_mig_mode(made.uuid, False)
-            self._switched()
-        except HardwareError as error:  # the device is gone; the GPU serves parts alone until the next one goes
+            self._end_mode(control, made.uuid)
+        except HardwareError as error:  # the device is gone; ``rest`` tries again
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
+
+    def rest(self, control: Control, gpu: str) -> None:
+        """End MIG mode where instances are made for claims and none is left: the GPU is published as whole, too.
+
+        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry).
+        """
+        try:
+            made = self._made(gpu)
+        except NotYetError:
+            return
+        if made:
+            self._end_mode(control, gpu)
+
+    def _end_mode(self, control: Control, gpu: str) -> None:
+        if not _instances(control, gpu) and control.mig_mode(gpu):
+            control.set_mig_mode(gpu, False)
+            self._switched()
 
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return profile and placement, and the MIG device's own uuid."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ from dradriver.node.discovery.nvml import NvmlError
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.machine import MigProfile
+
+logger = logging.getLogger(__name__)
 
 _HOPPER: Final = 9  # compute capability
 _MPS_S: Final = 10.0  # a daemon starts within one
@@ -80,9 +83,14 @@ class NvmlControl:
                 raise HardwareError(call, RESET_REQUIRED, said)
             if nvml.ask("nvmlDeviceGetComputeRunningProcesses", device):
                 raise HardwareError(call, IN_USE, f"processes are on GPU {gpu}")
-            status = int(nvml.ask(call, device, int(on)))
-            if status or nvml.mig_mode(nvml.device(gpu)) != on:
-                raise HardwareError(call, status or IN_USE, f"GPU {gpu} did not change its MIG mode")
+            try:
+                status = int(nvml.ask(call, device, int(on)))
+                if status or nvml.mig_mode(nvml.device(gpu)) != on:
+                    raise HardwareError(call, status or IN_USE, f"GPU {gpu} did not change its MIG mode")
+            except (HardwareError, NvmlError):
+                if on:
+                    _stay_off(nvml, gpu)
+                raise
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
         """Return the profiles of instances."""
@@ -197,3 +205,15 @@ class NvmlControl:
                 yield Session(nvml)
         except NvmlError as error:
             raise HardwareError(error.query, error.code, error.said) from error
+
+
+def _stay_off(nvml: Session, gpu: str) -> None:
+    """Take back a MIG mode that waits for the GPU's next reset, when nobody would expect it any more.
+
+    One that waits to be turned off is as it should be.
+    """
+    try:
+        if nvml.mig_modes(nvml.device(gpu)) == (False, True):
+            nvml.ask("nvmlDeviceSetMigMode", nvml.device(gpu), 0)
+    except NvmlError as error:
+        logger.warning("GPU %s will be in MIG mode after its next reset: %s", gpu, error)

@@ -33,12 +33,16 @@ class Session:
 
     def mig_mode(self, device: Any) -> bool:
         """Return whether MIG mode is on; never so where the product has none."""
+        return self.mig_modes(device)[0]
+
+    def mig_modes(self, device: Any) -> tuple[bool, bool]:
+        """Return whether MIG mode is on, and whether it will be after the next reset."""
         try:
-            return self._nvml.mig_mode(device)[0]
+            return self._nvml.mig_mode(device)
         except NvmlError as error:
             if error.code not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 raise
-            return False
+            return False, False
 
     def gpu_instance(self, gpu: str, instance: int) -> Any:
         """Return the handle of a GPU instance by its number."""
@@ -50,12 +54,14 @@ class Session:
 
     def profile_infos(self, device: Any) -> list[Any]:
         """Return NVML's own profiles of GPU instances, also those that have no place."""
-        return mig_profiles.infos(self.ask, device)
+        return mig_profiles.infos(self.ask, self.module, device)
 
     def compute_infos(self, instance: Any) -> list[Any]:
         """Return those of compute instances within a GPU instance."""
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        return mig_profiles.enumerated(self.ask, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, shared)
+        known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
+        query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
+        return mig_profiles.enumerated(self.ask, query, known, instance, shared)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
         """Return the handles of the GPU instances of a profile."""

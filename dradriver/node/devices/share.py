@@ -123,6 +123,9 @@ class Mps:
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
+    def rest(self, control: Control, gpu: str) -> None:
+        """Leave nothing."""
+
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
         """Return how much of the GPU it is."""
         return _amounts(wanted)

@@ -40,6 +40,9 @@ class Whole:
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Undo nothing."""
 
+    def rest(self, control: Control, gpu: str) -> None:
+        """Leave nothing."""
+
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
         """Say nothing more."""
         return {}

@@ -130,6 +130,16 @@ class Workshop:
                     raise
             await asyncio.sleep(_AGAIN_S)
 
+    async def rest(self, gpu: str) -> None:
+        """End what devices that are gone may have left of a GPU, by its uuid, of which the ledger has no entry.
+
+        Raises:
+            NotYetError: The hardware refused or did not answer.
+        """
+        control = self._control
+        for kind in self._kinds.values() if control is not None else ():
+            await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
+
     def afterwards(self, work: Callable[[], None]) -> None:
         """Have the work done once no hardware is changed any more, by calls that were given up neither."""
         self._thread.put(work)

@@ -62,6 +62,10 @@ class Discovery(Protocol):
     def sound(self) -> frozenset[str]:
         """Uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
 
+    @property
+    def reset(self) -> frozenset[str]:
+        """Uuids of GPUs that the last reading shows to have been reset since the one before."""
+
     def read(self) -> Machine:
         """Return the machine as it is now; a GPU that does not answer is left out.
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from dradriver.node.discovery import library, mig_profiles
 from dradriver.node.discovery.nvml import (
+    FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,
     LIBRARY,
     LIBRARY_NOT_FOUND,
@@ -32,7 +33,6 @@ _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share
     40: PathType.NODE,
     50: PathType.SYS,
 }
-_FABRIC_READY: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 # The largest answers that are believed, far above any part: what is beyond is nonsense of a broken GPU or library.
 _MOST_GPUS: Final = 1024
@@ -234,10 +234,11 @@ class _Binding:
     def recovery_action(self, gpu: Handle) -> int:
         return self._field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
 
-    def fabric_health(self, gpu: Handle) -> int:
-        info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
-        self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
-        return int(info.healthMask) if info.state == _FABRIC_READY else 0
+    def fabric_state(self, gpu: Handle) -> tuple[int, int, int]:
+        info = self._fabric(gpu)
+        if info.state != FABRIC_COMPLETED:  # before, NVML says nothing else (nvml.h, nvmlGpuFabricInfo_t)
+            return int(info.state), 0, 0
+        return int(info.state), int(info.status), int(getattr(info, "healthMask", 0))
 
     def slow_reasons(self, gpu: Handle) -> int:
         try:
@@ -247,7 +248,7 @@ class _Binding:
                 raise
             return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
-    def fabric(self, gpu: Handle) -> str:
+    def _fabric(self, gpu: Handle) -> Any:
         info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
         try:
             self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
@@ -256,8 +257,12 @@ class _Binding:
                 raise
             info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 545
             self.ask("nvmlDeviceGetGpuFabricInfo", gpu, ctypes.byref(info))
+        return info
+
+    def fabric(self, gpu: Handle) -> str:
+        info = self._fabric(gpu)
         cluster = bytes(info.clusterUuid)
-        if info.state != _FABRIC_READY or info.status or not any(cluster):
+        if info.state != FABRIC_COMPLETED or info.status or not any(cluster):
             return ""
         text = cluster.hex()
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery.nvml import INVALID_ARGUMENT, Handle, Nvml
+from dradriver.node.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, Questions
 from dradriver.node.health.faults import Fault
 
@@ -48,6 +48,8 @@ _FABRIC: Final = (
     ),
 )
 
+_UNTOLD: Final[tuple[bool | None, bool]] = (None, False)
+
 
 class Condition(msgspec.Struct, frozen=True):
     """One GPU's.
@@ -55,10 +57,13 @@ class Condition(msgspec.Struct, frozen=True):
     Attributes:
         faults: What is wrong.
         sound: True where the driver itself says that nothing needs to be done.
+        row: Whether a bad row of its memory waits for a reset, which alone ends that (nvml.h,
+            nvmlDeviceGetRemappedRows); None where it is not told.
     """
 
     faults: tuple[Fault, ...]
     sound: bool
+    row: bool | None = None
 
 
 def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
@@ -66,7 +71,7 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
     faults = []
     if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
         faults.append(Fault("ecc", "uncorrected", f"{errors} uncorrected memory errors since the driver was loaded"))
-    pending, failed = asked.ask(nvml.row_remaps, gpu, default=(False, False), quiet=_QUIET)
+    pending, failed = asked.ask(nvml.row_remaps, gpu, default=_UNTOLD, quiet=_QUIET)
     if failed:
         faults.append(Fault("row-remap-failed", "", "a bad row of its memory could not be remapped"))
     elif pending:
@@ -74,12 +79,21 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
     action = asked.ask(nvml.recovery_action, gpu, default=None, quiet=_QUIET)
     if action is not None and action in _RECOVERY:
         faults.append(Fault("recovery", *_RECOVERY[action]))
-    faults += _fabric(asked.ask(nvml.fabric_health, gpu, default=0, quiet=_QUIET))
+    faults += _fabric(*asked.ask(nvml.fabric_state, gpu, default=(0, 0, 0), quiet=_QUIET))
     faults += _slow(asked.ask(nvml.slow_reasons, gpu, default=0, quiet=_QUIET))
-    return Condition(tuple(faults), action == 0)
+    return Condition(tuple(faults), action == 0, pending)
 
 
-def _fabric(mask: int) -> list[Fault]:
+def _fabric(state: int, status: int, mask: int) -> list[Fault]:
+    """Return what keeps CUDA from starting (error 802, system not yet initialized), or the fabric slow.
+
+    The driver tells "in progress" from its first request to the fabric manager until the answer, a GPU without switches
+    that it is not supported (open-gpu-kernel-modules, subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL).
+    """
+    if state == FABRIC_IN_PROGRESS:
+        return [Fault("fabric", "in-progress", "it has not joined its NVLink fabric: does the fabric manager run?")]
+    if status:
+        return [Fault("fabric", "failed", f"to join its NVLink fabric was refused: NVML's status {status}")]
     said = [words[value] for shift, width, words in _FABRIC if (value := mask >> shift & width) in words]
     return [Fault("fabric", "", f"NVLink fabric: {', '.join(said)}")] if said else []
 

@@ -37,6 +37,7 @@ class Hardware:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
     def __init__(
@@ -65,6 +66,9 @@ class Hardware:
         self._incomplete = 0
         self._told: tuple[Problem, ...] = ()
         self._worked = False
+        self._seen: set[str] = set()
+        self._gone: set[str] = set()
+        self._rows: dict[str, bool] = {}
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the id of the GPU in NVIDIA's own specification, which brings its device nodes and the libraries."""
@@ -77,6 +81,7 @@ class Hardware:
             RestartError: The driver was replaced, and this process holds the library of the old one.
             DriverError: It cannot be read now, which says nothing of its GPUs.
         """
+        self.reset = frozenset()
         if self._host_root != Path("/"):
             devices.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
         if library.replaced(driver_root=self._driver_root):
@@ -112,9 +117,22 @@ class Hardware:
             raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
         self._answers.forget({gpu.uuid for gpu in found})
         self.faults, self.sound = read.faults, read.sound
+        self.reset = self._were_reset(read)
         machine, unnamed = self._usable(read.machine)
         self._tell((*read.problems, *unnamed))
         return self._steady.machine(machine)
+
+    def _were_reset(self, read: reading.Reading) -> frozenset[str]:
+        """Return the GPUs whose bad row waits no more, and those that NVML had called lost or in need of a reset."""
+        there = {gpu.uuid for gpu in read.machine.gpus}
+        remapped = {uuid for uuid, waits in read.rows.items() if self._rows.get(uuid) and not waits}
+        back = self._gone & there
+        self._rows |= read.rows
+        self._seen |= there
+        self._gone -= there
+        if not read.silent:  # else nobody knows which of them is lost
+            self._gone |= self._seen - there
+        return frozenset(remapped | back)
 
     def _without_driver(self, reason: str) -> Machine:
         """Let go of a driver that is to be replaced, and say without asking it whether it is still there.

@@ -19,7 +19,7 @@ from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)
 
-_MOST_PROFILES: Final = 64  # of the enumeration; there are 18
+_MOST_PROFILES: Final = 64  # of the enumeration
 _MOST_PLACEMENTS: Final = 64
 _PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
 
@@ -41,26 +41,44 @@ def read(ask: Ask, module: Any, gpu: object) -> tuple[MigProfile, ...]:
     Raises:
         NvmlError: A question failed, or was answered by nonsense.
     """
-    found = [_profile(ask, module, gpu, info) for info in infos(ask, gpu)]
+    found = [_profile(ask, module, gpu, info) for info in infos(ask, module, gpu)]
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.compute, one.size, one.name)))
 
 
-def infos(ask: Ask, gpu: object) -> list[Any]:
+def infos(ask: Ask, module: Any, gpu: object) -> list[Any]:
     """Return NVML's own words for each profile of a GPU's instances, also for one that has no place on it."""
-    return enumerated(ask, "nvmlDeviceGetGpuInstanceProfileInfoV", gpu)
+    return enumerated(ask, "nvmlDeviceGetGpuInstanceProfileInfoV", module.NVML_GPU_INSTANCE_PROFILE_COUNT, gpu)
 
 
-def enumerated(ask: Ask, query: str, of: object, *more: object) -> list[Any]:
-    """Return all answers to a question about each number of an enumeration, which has gaps."""
-    found = []
+def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> list[Any]:
+    """Return all answers to a question about each number of an enumeration.
+
+    A gap says "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). Only the latter, and beyond all
+    numbers that are known, is the end: a newer library may know more of them.
+
+    Args:
+        ask: Asks the library.
+        query: The question.
+        known: How many numbers ``nvidia-ml-py`` knows.
+        of: What is asked about.
+        more: The question's further arguments.
+
+    Raises:
+        NvmlError: It failed, or every number is an invalid argument: then something else is.
+    """
+    found: list[Any] = []
+    gaps = 0
     for number in range(_MOST_PROFILES):
         try:
             found.append(ask(query, of, number, *more))
         except NvmlError as error:
-            if error.code == INVALID_ARGUMENT and number:  # beyond the last that this library knows
-                break
-            if error.code != NOT_SUPPORTED:
+            if error.code not in (INVALID_ARGUMENT, NOT_SUPPORTED):
                 raise
+            gaps += error.code == NOT_SUPPORTED
+            if error.code == INVALID_ARGUMENT and number >= known:
+                if not found and not gaps:
+                    raise
+                break
     return found
 
 

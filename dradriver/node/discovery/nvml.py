@@ -28,6 +28,10 @@ REMOTE_NPU: Final = 1
 REMOTE_SWITCH: Final = 2
 REMOTE_UNKNOWN: Final = 255
 
+# How far a GPU has joined its NVLink fabric (nvmlGpuFabricState_t).
+FABRIC_IN_PROGRESS: Final = 2
+FABRIC_COMPLETED: Final = 3
+
 
 Handle = NewType("Handle", object)
 
@@ -128,8 +132,8 @@ class Nvml(Protocol):
     def recovery_action(self, gpu: Handle) -> int:
         """Return what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
 
-    def fabric_health(self, gpu: Handle) -> int:
-        """Return the health mask of its multi-node NVLink fabric; 0 where it tells nothing."""
+    def fabric_state(self, gpu: Handle) -> tuple[int, int, int]:
+        """Return how far it has joined its NVLink fabric: state, and status and health mask once that is completed."""
 
     def slow_reasons(self, gpu: Handle) -> int:
         """Return why its clocks are low now, as a mask (``nvmlClocksEventReason…``)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -38,6 +39,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         silent: How many did not say who they are; asked again they may.
         faults: What is wrong with GPUs, by uuid.
         sound: Uuids of GPUs of which the driver says that nothing needs to be done.
+        rows: Whether a bad row of a GPU's memory waits for a reset, by uuid; without those that do not tell.
     """
 
     machine: Machine
@@ -47,6 +49,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     silent: int = 0
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    rows: Mapping[str, bool] = MappingProxyType({})
 
 
 def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_root: Path | None = None) -> Reading:
@@ -164,6 +167,7 @@ def _describe(
             for uuid, found in conditions.items()
         },
         sound=frozenset(uuid for uuid, found in conditions.items() if found.sound),
+        rows={uuid: found.row for uuid, found in conditions.items() if found.row is not None},
         lost=every.lost,
         silent=every.silent,
     )

@@ -32,6 +32,7 @@ class Simulated:
     """
 
     sound: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
     slow = False
 
     def __init__(self, source: str, *, node: str, folder: Path, seen: Callable[[Gpu], Gpu] = lambda gpu: gpu) -> None:

@@ -54,6 +54,7 @@ KINDS: Final[dict[str, Kind]] = {
         effect="NoSchedule",
         advice="Look the XID up in NVIDIA's list, then reset the GPU or reboot the node.",
     ),
+    "xid-warning": Kind(effect="None", advice="Look the XID up in NVIDIA's list; new pods get the GPU all the same."),
     "nvlink": Kind(
         effect="NoSchedule",
         advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
@@ -67,12 +68,17 @@ KINDS: Final[dict[str, Kind]] = {
     "recovery": Kind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
     "fabric": Kind(
         effect="NoSchedule",
-        advice="Look at the fabric manager's log and at nvidia-smi -q, section Fabric.",
+        advice="Look at the log of nvidia-fabricmanager.service and at nvidia-smi -q, section Fabric.",
         comes_s=25.0,  # a fabric manager that starts again
     ),
     "held": Kind(
         effect="NoSchedule",
         advice="End the processes on the GPU, which nvidia-smi names; one that cannot be ended needs a reboot.",
+        leaves_s=0.0,
+    ),
+    "mig-mode": Kind(
+        effect="NoSchedule",
+        advice="End what holds the GPU's driver (dcgm, nvidia-smi, other monitoring), or reset it once nobody uses it.",
         leaves_s=0.0,
     ),
     "thermal": Kind(

@@ -12,52 +12,62 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from dradriver.api.policies.model import XidWord
 from dradriver.node.health.faults import Fault
+from dradriver.node.health.xids import RECOVERY_CHANGED, recovery, severity
 
 logger = logging.getLogger(__name__)
 
-# A program's own fault: graphics exception, page fault, stopped channel, preemptive cleanup, video processor, context
-# switch time-out.
-OF_PROGRAMS: Final = frozenset({13, 31, 43, 45, 68, 109})
+WARNED_S: Final = 3600.0  # after an XID that only warns
 SOUND_S: Final = 60.0  # after an XID, before the driver's word that all is well is about the time after it
 _RECORD: Final = re.compile(rb"(\d{1,4}),\d{1,20},(\d{1,20}),[^;]*;(.*)", re.DOTALL)
 _XID: Final = re.compile(
-    r"NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})[^)]{0,32}\): (\d{1,5})\b"
+    r"NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})[^)]{0,32}\): (\d{1,5})\b([^\n]{0,200})"
 )
+_ACTION: Final = re.compile(r"recovery action changed from .{0,60} to 0x([0-9a-f]{1,4}) \(([A-Za-z0-9 ]{1,40})\)")
 _LOADED: Final = "NVRM: loading NVIDIA UNIX"
 _MOST_BYTES: Final = 8192  # of one record, kernel/printk
 _MOST_AT_ONCE: Final = 20_000
 _MOST_GPUS: Final = 1024
+_MOST_NUMBERS: Final = 32  # of one GPU
 
 
 class Xid(msgspec.Struct, frozen=True):
-    """The first XID of a GPU that is not over, and when the last came, seconds of the monotonic clock."""
+    """When an XID of a GPU came last, seconds of the monotonic clock, and what it asks for; empty: nobody knows."""
 
-    number: int
     last_s: float
+    asks: str
 
 
 class KernelLog:
     """The kernel's log since the node started, as far as it goes back."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        words: Callable[[], Mapping[str, XidWord]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Keep what is needed.
 
         Args:
             path: ``/dev/kmsg``.
+            words: Gives what an administrator says of XIDs, by number.
             clock: The kernel log's: seconds since the start, without the time asleep.
         """
         self._path = path
+        self._words = words
         self._clock = clock
         self._file: int | None = None
         self._told = False
-        self._xids: dict[str, Xid] = {}
+        self._xids: dict[str, dict[int, Xid]] = {}  # by bus id and number, in the order in which they came first
 
     def read(self) -> None:
         """Take in what is new; where the log cannot be read that is said once."""
@@ -88,21 +98,35 @@ class KernelLog:
     def sound(self, busids: Collection[str]) -> None:
         """Forget old XIDs of GPUs of which the driver says that nothing needs to be done."""
         for busid in busids:
-            xid = self._xids.get(busid)
-            if xid is not None and self._clock() - xid.last_s >= SOUND_S:
-                del self._xids[busid]
+            for number, xid in list(self._xids.get(busid, {}).items()):
+                if self._clock() - xid.last_s >= SOUND_S:
+                    del self._xids[busid][number]
+
+    def reset(self, busids: Iterable[str]) -> None:
+        """Forget all that was read of GPUs that were reset since."""
+        for busid in busids:
+            self._xids.pop(busid, None)
 
     def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that the log tells of.
+        """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
 
         Args:
             uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
         """
-        return {
-            uuids[busid]: (Fault("xid", str(xid.number), f"XID {xid.number} in the kernel's log"),)
-            for busid, xid in self._xids.items()
-            if busid in uuids
-        }
+        words, now = self._words(), self._clock()
+        found: dict[str, tuple[Fault, ...]] = {}
+        for busid, xids in self._xids.items():
+            first: dict[str, Fault] = {}
+            for number, xid in xids.items():
+                word = severity(number, words)
+                if word == "ignore" or (word == "warn" and now - xid.last_s >= WARNED_S):
+                    continue
+                kind = "xid" if word == "taint" else "xid-warning"
+                said = f"XID {number} in the kernel's log{', which asks for ' if xid.asks else ''}{xid.asks}"
+                first.setdefault(kind, Fault(kind, str(number), said))
+            if first and busid in uuids:
+                found[uuids[busid]] = tuple(first.values())
+        return found
 
     def _take(self, record: bytes) -> None:
         found = _RECORD.match(record)
@@ -113,9 +137,17 @@ class KernelLog:
             self._xids.clear()  # another driver, or the same one started anew
             return
         xid = _XID.match(text)
-        if xid is None or int(xid[4]) in OF_PROGRAMS:
+        if xid is None:
             return
-        busid = f"{int(xid[1], 16):04x}:{xid[2].lower()}:{xid[3].lower()}.0"
-        before = self._xids.get(busid)
-        if before is not None or len(self._xids) < _MOST_GPUS:
-            self._xids[busid] = Xid(before.number if before else int(xid[4]), int(found[2]) / 1e6)
+        busid, number = f"{int(xid[1], 16):04x}:{xid[2].lower()}:{xid[3].lower()}.0", int(xid[4])
+        asks = recovery(number)
+        if number == RECOVERY_CHANGED and (action := _ACTION.search(xid[5])) is not None:
+            if int(action[1], 16) == 0:
+                self._xids.pop(busid, None)  # nothing needs to be done any more, the driver says
+                return
+            asks = action[2]
+        if busid not in self._xids and len(self._xids) >= _MOST_GPUS:
+            return
+        xids = self._xids.setdefault(busid, {})
+        if number in xids or len(xids) < _MOST_NUMBERS:
+            xids[number] = Xid(int(found[2]) / 1e6, asks)

@@ -51,6 +51,8 @@ class HealthWatch:
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._known |= there
             self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
+        if self._log is not None:  # what was read of it before is over
+            self._log.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
 
     async def run(self) -> None:
