@@ -26,7 +26,7 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
-VERSION: Final = 2
+VERSION: Final = 3
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -225,7 +225,9 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
         size = _group(request.gpus)
         if size is None:
             raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
-        found.append(f"{of}.?nvlinkGroup{size}GBps.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
+        # Of a larger group the scheduler takes any.
+        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
+        found.append(f"{of}.?{figure}.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
     return found
 
 
