@@ -15,6 +15,7 @@ from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MAX_GPUS, tables_of
 from dradriver.api import ladder, names, resolved, slices
+from dradriver.api.errors import WordError
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.strategies import machines
@@ -105,3 +106,23 @@ def test_the_scheduler_takes_no_set_with_less_than_was_asked_for(machine: Machin
     gpus = data.draw(st.integers(2, len(machine.gpus)))
     least = data.draw(st.sampled_from(wishes(machine)))
     assert all(placed(machine, free, gpus, least) for free in taken(machine, gpus, least))
+
+
+@pytest.mark.parametrize("gpus", SIZES)
+def test_a_template_that_is_handed_over_demands_what_a_ladder_does(gpus: int) -> None:
+    found = asked(gpus, "37.5")
+    request = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": gpus}}
+    assert isinstance(found.request, Whole)
+    made = ladder.demanding({"devices": {"requests": [request]}}, found.request)["devices"]
+    alone = ladder.spec(found)["devices"]
+    assert made["constraints"] == alone["constraints"]
+    assert made["requests"][0]["exactly"]["selectors"] == alone["requests"][0]["exactly"]["selectors"]
+
+
+def test_what_is_predicted_no_claim_can_say() -> None:
+    found = resolved.resolve({names.MIN_BUSBW: "10"}, {"main": 2})
+    assert isinstance(found.request, Whole)
+    with pytest.raises(WordError, match=names.MIN_BUSBW):
+        ladder.spec(found)
+    with pytest.raises(WordError, match=names.MIN_BUSBW):
+        ladder.demanding({"devices": {"requests": []}}, found.request)
