@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +71,22 @@ def install_ours(target: Path, *, tools: Path) -> None:
         name, version = wheel.name.split("-")[:2]
         # By name: pip would record the temporary path of a file, and no two images would be the same.
         _pip_install(target, "--upgrade", "--no-index", "--no-deps", f"--find-links={folder}", f"{name}=={version}")
+
+
+def write_programs(target: Path, programs: Mapping[str, str]) -> None:
+    """Write programs that the image's own Python runs into ``target``/bin.
+
+    Args:
+        target: The folder that the image has on PYTHONPATH.
+        programs: A module and its function, ``module:function``, by the program's name.
+    """
+    folder = target / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, place in programs.items():
+        module, function = place.split(":")
+        program = folder / name
+        program.write_text(f"#!/usr/bin/python3\nfrom {module} import {function}\n\n{function}()\n")
+        program.chmod(0o755)
 
 
 def prune(target: Path, patterns: Iterable[str]) -> None:
@@ -144,6 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         install_ours(target, tools=Path(folder) / "tools")
     prune(target, contents["app"]["prune"])
+    write_programs(target, contents["app"]["programs"])
     compile_all([str(target)])
 
 

@@ -130,6 +130,7 @@ def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path, machine: st
     app = rootfs / folder.lstrip("/")
     assemble.install_ours(app, tools=base / "tools")
     assemble.prune(app, contents["app"]["prune"])
+    assemble.write_programs(app, contents["app"]["programs"])
     _compile(rootfs, [f"{folder}/{name}" for name in _OURS], machine)
 
 

@@ -26,11 +26,12 @@ COMMON = (
 
 def main() -> None:
     """Write the three files."""
-    parts = tomllib.loads((ROOT / "image/contents.toml").read_text())["app"]["extras"]
+    app = tomllib.loads((ROOT / "image/contents.toml").read_text())["app"]
+    wanted = [*(f"--extra={part}" for part in app["extras"]), *(f"--group={group}" for group in app["groups"])]
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     # The image's pip may run under another Python than the image's: no markers, which it would judge by its own.
     image = ("--only-binary=:all:", "--python-platform=x86_64-manylinux_2_36")
-    lock("runtime.txt", "pyproject.toml", *(f"--extra={part}" for part in parts), *image)
+    lock("runtime.txt", "pyproject.toml", *wanted, *image)
     check("runtime.txt", "aarch64-manylinux_2_36")
     lock("dev.txt", "pyproject.toml", "--all-extras", "--group=dev", "--universal")
     lock("build.txt", "-", "--only-binary=:all:", "--universal", text="\n".join(backend))

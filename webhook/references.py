@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names, values
+from dradriver.api import ladder, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.resolved import Resolved
@@ -129,3 +129,10 @@ def check(found: Resolved) -> None:
         )
     if not isinstance(found.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")
+    if found.when_full == values.HAND_OVER:
+        # How many GPUs there are is for the template to say; that of several is what words can be about.
+        several = msgspec.structs.replace(found.request, containers=(2,))
+        try:
+            ladder.demanding({"devices": {"requests": []}}, several)
+        except WordError as error:
+            raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None

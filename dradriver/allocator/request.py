@@ -77,7 +77,8 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
         containers: GPUs of each container that wants any, in pod order; the set is chosen as one and then split.
         required: All of these must hold for the whole set, or there is no place.
         preferred: A ladder, best first: the first rung that some free set can reach is kept; after the last, anything.
-        min_bandwidth_gbps: Least line rate of the weakest step of the set's best ring; a single GPU always has it.
+        min_bandwidth_gbps: Least line rate of the weakest step of a ring of links alone through the set, one direction,
+            whole GB/s; a single GPU always has it.
         min_busbw_gbps: Least all-reduce bus bandwidth predicted for the set; a single GPU always has it.
         include: Numbers of GPUs that must be in the set.
         exclude: Numbers of GPUs that must not be.
@@ -159,7 +160,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="w
         containers: The same numbers split over the request's containers, each in the order its ranks should take.
         ring: The same numbers in the order of the best ring through all of them, starting at the lowest.
         busbw_gbps: Predicted all-reduce bus bandwidth.
-        bandwidth_gbps: Weakest step of the ring; 0 for a single GPU.
+        bandwidth_gbps: Weakest step of the ring, one direction: of links the line rate, over PCIe and between sockets
+            what NCCL counts; 0 for a single GPU.
         level: The worst step of the ring.
         score: 0-100, ``busbw_gbps`` against the best that a set of this size can have on such a machine, all GPUs free.
         fallback: What was preferred and not had: the rungs of the ladder above the one that was reached.

@@ -152,7 +152,9 @@ def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
         number = groups.by_size[size][position] if size in groups.by_size else None
         if number is not None:
             attributes[f"nvlinkGroup{size}"] = {"int": number}
-            attributes[f"nvlinkGroup{size}GBps"] = {"int": int(groups.gbps[size][number])}
+            attributes[f"nvlinkGroup{size}GBps"] = {"int": groups.line_gbps[size][number]}
+            if size > 2 and (least := groups.any_gbps[size][number]):
+                attributes[f"nvlinkGroup{size}AnyGBps"] = {"int": least}
     return attributes
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
-VERSION: Final = 2
+VERSION: Final = 3
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -71,10 +72,7 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     constraints: list[dict[str, Any]] = []
     rungs: list[_Rung] = []
     if isinstance(request, Whole) and request.gpus > 1:
-        required = [_attribute(one, request.gpus) for one in request.required]
-        if request.min_bandwidth_gbps:
-            required.append(_attribute(Constraint.NVLINK, request.gpus))
-        constraints = [{"requests": list(every), "matchAttribute": one} for one in dict.fromkeys(required)]
+        constraints = [{"requests": list(every), "matchAttribute": one} for one in _required(request)]
         rungs = _rungs(request)
     for rung in rungs:
         if rung.attribute is not None:
@@ -93,6 +91,33 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
         devices["constraints"] = constraints
     devices["config"] = [{"opaque": {"driver": ledger.driver, "parameters": opaque}}]
     return {"devices": devices}
+
+
+def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
+    """Return the spec of a claim as an author's template has it, with what the words demand beside.
+
+    What they only prefer is not in it: the template's requests are ``exactly`` ones.
+
+    Args:
+        spec: The template's, which ``templates.read`` has read: each request is for whole GPUs of this driver.
+        request: The pod's words, and how many GPUs the template asks for.
+
+    Raises:
+        WordError: A word that no claim can say.
+    """
+    _check(request)
+    devices: dict[str, Any] = dict(spec["devices"])
+    said = {one.get("matchAttribute") for one in devices.get("constraints") or ()}
+    if more := [one for one in (_required(request) if request.gpus > 1 else ()) if one not in said]:
+        every = [one["name"] for one in devices["requests"]]
+        constraints = [{"requests": every, "matchAttribute": one} for one in more]
+        devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
+    if selectors := [{"cel": {"expression": text}} for text in _selectors(request, OURS)]:
+        devices["requests"] = [
+            one | {"exactly": one["exactly"] | {"selectors": [*(one["exactly"].get("selectors") or ()), *selectors]}}
+            for one in devices["requests"]
+        ]
+    return {**spec, "devices": devices}
 
 
 TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
@@ -137,10 +162,7 @@ def _requests(found: Resolved) -> list[str]:
 
 def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
     if isinstance(request, Whole):
-        if request.min_busbw_gbps:
-            raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
-        if request.max_cross_nvswitch_gpus is not None:
-            raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+        _check(request)
         return request.containers
     if not isinstance(request, Share):
         raise _unsaid("MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}")
@@ -151,6 +173,13 @@ def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
                 f"{names.SHARE_CORES} and {names.SHARE_MEMORY}"
             )
     return request.amounts
+
+
+def _check(request: Whole) -> None:
+    if request.min_busbw_gbps:
+        raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
+    if request.max_cross_nvswitch_gpus is not None:
+        raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
 
 
 def _exactly(one: int | Amount, ledger: Ledger) -> dict[str, Any]:
@@ -173,6 +202,14 @@ def _rungs(request: Whole) -> list[_Rung]:
         return []
     rungs = [_Rung(one.value, _attribute(one, request.gpus)) for one in wished]
     return [*rungs, _Rung(_ANY, None)][-MOST_RUNGS:]
+
+
+def _required(request: Whole) -> list[str]:
+    """Return the attributes that all GPUs of a set of several must have in common."""
+    required = [_attribute(one, request.gpus) for one in request.required]
+    if request.min_bandwidth_gbps:
+        required.append(_attribute(Constraint.NVLINK, request.gpus))
+    return list(dict.fromkeys(required))
 
 
 def _attribute(constraint: Constraint, gpus: int) -> str:
@@ -225,7 +262,9 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
         size = _group(request.gpus)
         if size is None:
             raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
-        found.append(f"{of}.?nvlinkGroup{size}GBps.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
+        # Of a larger group the scheduler takes any.
+        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
+        found.append(f"{of}.?{figure}.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
     return found
 
 

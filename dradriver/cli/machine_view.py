@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -27,6 +27,7 @@ from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
 
+_RATES: Final = ("line rate", "NCCL counts")  # what people wish by, and what NCCL decides by
 _TONES: Final = {tone.value: tone for tone in (Tone.SELF, Tone.PIX, Tone.PXB, Tone.PHB, Tone.NODE, Tone.SYS)}
 
 
@@ -42,13 +43,16 @@ def document(machine: Machine, groups: Groups) -> Document:
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
-    """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers."""
+    """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers.
+
+    Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that.
+    """
     made: dict[str, object] = json.loads(codec.encode(machine))
     made["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
     made["groups"] = [
-        {"size": size, "gpus": _indices(machine, members), "gbps": gbps}
+        {"size": size, "gpus": _indices(machine, members), "bandwidth_gbps": line, "gbps": nccl}
         for size in SIZES
-        for members, gbps in zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
+        for members, line, nccl in _rated(groups, size)
     ]
     made["order"] = _indices(machine, groups.order)
     return made
@@ -77,8 +81,7 @@ def _tone(cell: str) -> Tone:
 
 
 def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
-    found = zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
-    said = (f"group of {size}: {_names(machine, members)}, {gbps:g} GB/s" for members, gbps in found)
+    said = (f"group of {size}: {_names(machine, who)}, {line} GB/s" for who, line, _ in _rated(groups, size))
     return Grouping(title=str(size), group=groups.by_size[size], names=tuple(said))
 
 
@@ -110,25 +113,40 @@ def facts(machine: Machine, groups: Groups) -> list[Block]:
 def _groups(machine: Machine, groups: Groups) -> Table:
     rows: list[tuple[str, ...]] = []
     for size in SIZES:
-        found = zip(_members(groups.by_size[size]), groups.gbps[size], strict=True)
-        shown = [(str(size), str(n), _names(machine, who), f"{gbps:g} GB/s") for n, (who, gbps) in enumerate(found)]
-        rows += shown or [(str(size), "", "none", "")]
+        shown = [
+            (str(size), str(n), _names(machine, who), f"{line} GB/s", f"{nccl:g} GB/s")
+            for n, (who, line, nccl) in enumerate(_rated(groups, size))
+        ]
+        rows += shown or [(str(size), "", "none", "", "")]
     title = "Groups with the best links (weakest step of the group's best ring, one direction)"
-    return table("size", "group", "members", "weakest step", rows=rows, title=title)
+    return table("size", "group", "members", *_RATES, rows=rows, title=title)
+
+
+def _rated(groups: Groups, size: int) -> Iterable[tuple[list[int], int, float]]:
+    """Return the positions of every group of a size, its line rate, and what NCCL counts for that."""
+    return zip(_members(groups.by_size[size]), groups.line_gbps[size], groups.gbps[size], strict=True)
 
 
 def _levels(machine: Machine) -> Table:
-    """Return how many pairs of GPUs are how far apart, nearest first."""
-    pairs: dict[levels.Step, list[float]] = {}
+    """Return how many pairs of GPUs are how far apart, nearest first. Only of links the line rate is known."""
+    pairs: dict[levels.Step, list[tuple[int, int]]] = {}
     for i, j in combinations(range(len(machine.gpus)), 2):
-        pairs.setdefault(levels.step(machine, i, j), []).append(levels.step_gbps(machine, i, j))
+        pairs.setdefault(levels.step(machine, i, j), []).append((i, j))
     rows = []
-    for step in sorted(pairs):
-        low, high = min(pairs[step]), max(pairs[step])
-        gbps = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        rows.append(words(f"L{levels.topology_level(step)} {step.name}", str(len(pairs[step])), f"{gbps} GB/s"))
-    columns = (Column("level"), Column("pairs", number=True), Column("bandwidth"))
+    for step, found in sorted(pairs.items()):
+        lines = {levels.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])}
+        nccl = {levels.step_gbps(machine, i, j) for i, j in found}
+        level = f"L{levels.topology_level(step)} {step.name}"
+        rows.append(words(level, str(len(found)), _span(lines), _span(nccl)))
+    columns = (Column("level"), Column("pairs", number=True), *map(Column, _RATES))
     return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))
+
+
+def _span(gbps: Collection[float]) -> str:
+    if not gbps:
+        return ""
+    low, high = min(gbps), max(gbps)
+    return f"{low:g} GB/s" if low == high else f"{low:g} to {high:g} GB/s"
 
 
 def _numa(machine: Machine) -> Table:

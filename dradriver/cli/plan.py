@@ -1,8 +1,9 @@
 """``gputopo plan``: which GPUs of a machine a request would get, offline, by the allocator that the controller uses.
 
 Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction
-(two V100 links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows; ``busbw_gbps`` is the all-reduce bus bandwidth that
-NCCL is predicted to reach over all its rings (the same two links: 40), what nccl-tests prints.
+(two V100 links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows, or of a ring over PCIe what NCCL counts;
+``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is predicted to reach over all its rings (the same two links:
+40), what nccl-tests prints.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from dradriver.allocator import Choice, Estimate, Request, Whole, all_reduce, choose, tables_of
+from dradriver.allocator import Choice, Estimate, Level, Request, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api import annotations as words_of_pods
@@ -135,7 +136,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option(
     "--strategy", default="", metavar="WORD", help="Which of equally good sets: best-fit, pack, spread, first-fit."
 )
-@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate between neighbours of the ring.")
+@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate of NVLinks between neighbours.")
 @click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
 @click.option(
     "--product", default="", metavar="GLOB", help="Only GPUs of this product; in a topo -m text: what all are."
@@ -356,13 +357,14 @@ def numbers(text: str, *, option: str) -> list[int]:
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
+    rate = "line rate" if choice.level is Level.NVLINK else "as NCCL counts it"
     rows = [
         ("machine", machine.name),
         ("asked", wanted(wish)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),
-        ("bandwidth", f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, line rate in one direction"),
+        ("bandwidth", f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"),
         ("busbw", f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"),
         ("score", f"{choice.score} of 100"),
     ]

@@ -100,7 +100,7 @@ def read_wish(
     hand_over = not _narrowed(pod) and found.when_full == HAND_OVER and ledger is OURS
     if pod.template is not None:
         asked = _by_template(wish, pod.template[1], template, ledger)
-        return msgspec.structs.replace(asked, alone=asked.template.spec) if hand_over and asked.template else asked
+        return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
     if hand_over:
         return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
     return wish
@@ -127,6 +127,22 @@ def _by_template(wish: Wish, name: str, template: Template | None, ledger: Ledge
         nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
         template=asked,
     )
+
+
+def _alone(asked: Wish, words: Request) -> dict[str, Any] | None:
+    """Return what the scheduler gets of a pod with a template: that, and what the words demand of a set of whole GPUs.
+
+    None where no claim can say these, which admission refuses: such a pod waits rather than get less.
+    """
+    assert asked.template is not None, "read from one"
+    if not isinstance(asked.request, Whole) or not isinstance(words, Whole):
+        return asked.template.spec
+    try:
+        return ladder.demanding(
+            asked.template.spec, msgspec.structs.replace(words, containers=asked.request.containers)
+        )
+    except WordError:
+        return None
 
 
 class Entry:

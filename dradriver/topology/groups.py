@@ -26,6 +26,7 @@ from itertools import combinations
 
 import msgspec
 
+from dradriver.topology.levels import line_rate_gbps
 from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.rings import Rings
 
@@ -42,13 +43,19 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         domain: Per GPU: number of its NVLink domain (what links or one switch fabric connect), None without links.
         by_size: For 2, 4, 8, per GPU: number of its group of that size, or None.
-        gbps: For 2, 4, 8, per group number: weakest step of the group's best ring, GB/s in one direction.
+        gbps: For 2, 4, 8, per group number: weakest step of the group's best ring as NCCL counts it, GB/s in one
+            direction.
+        line_gbps: The same, as line rate in whole GB/s.
+        any_gbps: For 2, 4, 8, per group number: the least line rate between any two of the group, so that any of its
+            GPUs have a ring of that much; 0 where two have no link.
         order: All GPU positions, groups adjacent, GPUs outside the larger groups last.
     """
 
     domain: tuple[int | None, ...]
     by_size: dict[int, tuple[int | None, ...]]
     gbps: dict[int, tuple[float, ...]]
+    line_gbps: dict[int, tuple[int, ...]]
+    any_gbps: dict[int, tuple[int, ...]]
     order: tuple[int, ...]
 
 
@@ -60,7 +67,8 @@ def group(machine: Machine) -> Groups:
     linked = [d for d in domains if len(d) > 1]
     fabrics = {d for d in linked if _through_switches(machine, d)}
     by_size: dict[int, tuple[int | None, ...]] = {}
-    gbps: dict[int, tuple[float, ...]] = {}
+    ring: dict[int, list[int]] = {}
+    least: dict[int, list[int]] = {}
     outer: list[_Set] = []
     for size in reversed(SIZES):
         found = [
@@ -70,14 +78,21 @@ def group(machine: Machine) -> Groups:
         ]
         found.sort(key=lambda s: machine.gpus[s[0]].index)
         by_size[size] = _numbers(found, count)
-        gbps[size] = tuple(round(_ring(machine, s) * machine.link_gbps, 3) for s in found)
+        ring[size] = [_ring(machine, s) for s in found]
+        least[size] = [min(machine.links[i][j] for i, j in combinations(s, 2)) for s in found]
         outer = found
     return Groups(
         domain=_numbers(linked, count),
         by_size={size: by_size[size] for size in SIZES},
-        gbps={size: gbps[size] for size in SIZES},
+        gbps={size: tuple(round(links * machine.link_gbps, 3) for links in ring[size]) for size in SIZES},
+        line_gbps={size: _line_rates(machine, ring[size]) for size in SIZES},
+        any_gbps={size: _line_rates(machine, least[size]) for size in SIZES},
         order=_order(machine, ranked, by_size=by_size),
     )
+
+
+def _line_rates(machine: Machine, links: Iterable[int]) -> tuple[int, ...]:
+    return tuple(line_rate_gbps(one, machine.link_gbps) for one in links)
 
 
 def _numbers(sets: Sequence[_Set], count: int) -> tuple[int | None, ...]:

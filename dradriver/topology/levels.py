@@ -15,6 +15,10 @@ import msgspec
 
 from dradriver.topology.machine import Machine, PathType
 
+# Signalling rate of one link by the bandwidth that NCCL counts for it, GB/s in one direction (data sheets of P100,
+# V100/A100, A40/RTX 3090, H100, B200). NCCL's figure is what 128-byte packets leave of it.
+_LINE_GBPS = {18.0: 20.0, 20.0: 25.0, 12.0: 14.0625, 20.6: 25.0, 40.1: 50.0}
+
 
 class Step(enum.IntEnum):
     """The way between two GPUs, nearest first; up to ``SYS`` the numbers are those of ``PathType``."""
@@ -127,7 +131,7 @@ def step(machine: Machine, i: int, j: int) -> Step:
 
 
 def step_gbps(machine: Machine, i: int, j: int) -> float:
-    """Return the bandwidth of the way between two GPUs, GB/s in one direction, if nobody else uses it.
+    """Return what NCCL counts for the way between two GPUs, GB/s in one direction, if nobody else uses it.
 
     Links add up; over PCIe the slower of both GPUs' own links counts, between sockets at most what these have. A DGX-1
     gives 40 for two links of 20, 12 below one switch and 6 between sockets (the E5's QPI).
@@ -136,6 +140,20 @@ def step_gbps(machine: Machine, i: int, j: int) -> float:
         return round(machine.links[i][j] * machine.link_gbps, 3)
     pcie = min(machine.gpus[i].pcie_gbps, machine.gpus[j].pcie_gbps)
     return min(pcie, machine.socket_gbps) if machine.paths[i][j] is PathType.SYS else pcie
+
+
+def line_gbps(link_gbps: float) -> float:
+    """Return the signalling rate of a link that NCCL counts as ``link_gbps``: 20 gives 25 (V100), 20.6 25 (H100)."""
+    return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
+
+
+def line_rate_gbps(links: int, link_gbps: float) -> int:
+    """Return the line rate of so many links in one direction, whole GB/s.
+
+    It is what wishes of least bandwidth are about, and whole because attributes of devices are: what one way of asking
+    has and another has not must not hang on a fraction.
+    """
+    return int(links * line_gbps(link_gbps) + 1e-6)
 
 
 def worst(machine: Machine, members: Iterable[int]) -> Step | None:

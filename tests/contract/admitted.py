@@ -36,6 +36,7 @@ ALONE: Final[tuple[tuple[dict[str, str], tuple[int, ...]], ...]] = (
     (LADDER | {"prefer-same-numa": "true", "nccl": "off"}, (8,)),
     ({"policy": "nvlink", "product": "Tesla (V100)"} | LADDER, (3, 5)),
     (SHARE | KIND, (1, 1)),
+    ({"min-bandwidth": "50"}, (3,)),
 )
 LIMITS: Final[tuple[Object, ...]] = (
     {names.GPU_RESOURCE: "4"},
@@ -126,8 +127,9 @@ def handed_over(_: str) -> list[Object]:
         wish = read_wish(pod)
         assert wish.alone is not None
         made.append(claims.handed_over(pod, wish.alone))
-    for template in _templates():
-        pod = _by_template({"when-full": "hand-over"})
+    sets, *parts = _templates()
+    for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts)):
+        pod = _by_template(words | {"when-full": "hand-over"})
         wish = read_wish(pod, template)
         assert wish.alone is not None
         made.append(claims.handed_over(pod, wish.alone))

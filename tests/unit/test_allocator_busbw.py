@@ -13,9 +13,10 @@ import pytest
 
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.sets import busbw
-from dradriver.allocator.sets.shape import line_gbps, shape_of
+from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
 from dradriver.topology import profiles, read_machine
+from dradriver.topology.levels import line_gbps
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 from tests.paths import SHARED_DATA

@@ -180,3 +180,9 @@ def test_a_fleet_of_mixed_products_takes_the_right_ones() -> None:
     with pytest.raises(NoPlaceError, match=r"the most bus bandwidth .* is 40 GB/s on b"):
         fleet.rank(Whole(containers=(2,), min_busbw_gbps=41))
     assert [choice.node for choice in fleet.rank(Whole(containers=(2,), include=(7,)))] == ["b"]
+
+
+def test_least_bandwidth_is_of_links_whatever_pcie_has() -> None:
+    with pytest.raises(NoPlaceError, match=r"2 GPUs with at least 10 GB/s over NVLink .*: no; no free GPU has"):
+        ask(machines.pcie_box(), range(8), 2, min_bandwidth_gbps=10)
+    assert ask(machines.pcie_box(), range(8), 2, min_busbw_gbps=10).busbw_gbps >= 10

@@ -178,8 +178,9 @@ SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({names.ARCHITECTURE: "hopper", names.MIN_DRIVER: "550", names.NCCL: "off"}, {"main": 3}),
     ({names.REQUIRED: "nvlink"}, {"main": 9}),
     ({}, {"main": Amount(25, 10240)}),
+    ({names.MIN_BANDWIDTH: "50"}, {"main": 3}),
 ]
-DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0"}
+DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0", 3: "1bded027ae6bdc25"}
 
 
 def test_another_ladder_is_another_version() -> None:
@@ -191,9 +192,9 @@ def test_another_ladder_is_another_version() -> None:
 
 def test_a_note_of_another_ladder_names_another_template() -> None:
     found = resolved.resolve(NVLINK | {names.PLACEMENT: "static"}, {"main": 2})
-    notes = [resolved.write(msgspec.structs.replace(found, ladder=version)) for version in (msgspec.UNSET, 1, 2)]
-    assert len(set(map(ladder.template_name, notes))) == 3
-    assert [resolved.read({names.REQUEST: note}).ladder for note in notes] == [msgspec.UNSET, 1, 2]
+    notes = [resolved.write(msgspec.structs.replace(found, ladder=version)) for version in (msgspec.UNSET, 1, 2, 3)]
+    assert len(set(map(ladder.template_name, notes))) == 4
+    assert [resolved.read({names.REQUEST: note}).ladder for note in notes] == [msgspec.UNSET, 1, 2, 3]
     bad = notes[1].replace('"ladder":1', '"ladder":0')
     with pytest.raises(WordError, match="a ladder that is none"):
         resolved.read({names.REQUEST: bad})

@@ -124,7 +124,7 @@ def test_the_page_has_summary_holders_pictures_and_tables(nodes: list[NodeView])
     gpu = machine("a").gpus[1]
     assert tables[2][0] == ["GPU", "uuid", "bus id", "holder", "claim"]
     assert ["GPU1", gpu.uuid, gpu.pci, "promised to team-a/q", "c2"] in tables[2]
-    assert ["4", "1", "GPU4 GPU5 GPU6 GPU7", "20 GB/s"] in tables[3]
+    assert ["4", "1", "GPU4 GPU5 GPU6 GPU7", "25 GB/s", "20 GB/s"] in tables[3]
     assert not re.search(r"(src|href)=", text)  # nothing is fetched from elsewhere
     assert text.count("PHB  = Connection traversing") == 1
     folded = [details.findtext(f"{HTML}summary") for details in root.iter(f"{HTML}details")]

@@ -57,8 +57,8 @@ def test_groups_are_bars_with_their_bandwidth_and_frames_where_members_are_adjac
     root = ET.fromstring(picture(profiles.load("dgx1-v100")))
     said = [tip(bar) for bar in boxes(root, "bar")]
     assert said[:2] == [
-        "group of 8: GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7, 40 GB/s",
-        "group of 4: GPU0 GPU1 GPU2 GPU3, 20 GB/s",
+        "group of 8: GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7, 50 GB/s",
+        "group of 4: GPU0 GPU1 GPU2 GPU3, 25 GB/s",
     ]
     assert [words.split(":")[0] for words in said] == ["group of 8", *["group of 4"] * 2, *["group of 2"] * 4]
     frames = [frame.bottom - frame.top for frame in boxes(root, "frame")]
@@ -83,9 +83,9 @@ def test_the_page_holds_picture_groups_levels_nodes_devices_and_legend() -> None
     assert result.exit_code == 0
     assert result.output == page(profiles.load("dgx1-v100"))
     found = tables(result.output)
-    assert found["Groups with the best links"][0] == ["size", "group", "members", "weakest step"]
-    assert ["4", "1", "GPU4 GPU5 GPU6 GPU7", "20 GB/s"] in found["Groups with the best links"]
-    assert ["L0 NVLINK", "16", "20 to 40 GB/s"] in found["Levels"]
+    assert found["Groups with the best links"][0] == ["size", "group", "members", "line rate", "NCCL counts"]
+    assert ["4", "1", "GPU4 GPU5 GPU6 GPU7", "25 GB/s", "20 GB/s"] in found["Groups with the best links"]
+    assert ["L0 NVLINK", "16", "25 to 50 GB/s", "20 to 40 GB/s"] in found["Levels"]
     assert ["1", "GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3", "20-39,60-79"] in found["NUMA nodes"]
     assert ["GPU3", "Tesla V100-SXM2-32GB", "0000:0b:00.0", "0"] in found["Devices"]
     assert ["NIC2", "mlx5_2", "0000:84:00.0", "1"] in found["Devices"]

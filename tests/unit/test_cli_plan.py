@@ -107,8 +107,11 @@ def test_a_table_for_people() -> None:
     result = run("--machine", "dgx1-v100", "--free", "0-2, 6", "--gpus", "2", "--preferred", "same-pcie-switch,nvlink")
     assert result.exit_code == 0
     assert "\nGPUs       0, 1\n" in result.output
+    assert "\nbandwidth  25 GB/s, weakest step of the ring, line rate in one direction\n" in result.output
     assert "\nbusbw      20 GB/s" in result.output
     assert "not had" not in result.output
+    over_pcie = run("--machine", "dgx1-v100", "--free", "0,5", "--gpus", "2").output
+    assert "\nbandwidth  6 GB/s, weakest step of the ring, as NCCL counts it in one direction\n" in over_pcie
 
 
 def test_containers_and_what_was_not_had_are_shown() -> None:

@@ -35,13 +35,13 @@ def test_the_table_reads_as_nvidia_smi_does_and_is_read_back(name: str) -> None:
 def test_the_table_tells_groups_order_and_numa_nodes() -> None:
     output = run("-m", "dgx1-v100").output
     assert "Machine: dgx1-v100, 8 x Tesla V100-SXM2-32GB" in output
-    assert "  SIZE  GROUP  MEMBERS                                  WEAKEST STEP\n" in output
-    assert "  2     1      GPU1 GPU2                                40 GB/s\n" in output
-    assert "  4     1      GPU4 GPU5 GPU6 GPU7                      20 GB/s\n" in output
+    assert "  SIZE  GROUP  MEMBERS                                  LINE RATE  NCCL COUNTS\n" in output
+    assert "  2     1      GPU1 GPU2                                50 GB/s    40 GB/s\n" in output
+    assert "  4     1      GPU4 GPU5 GPU6 GPU7                      25 GB/s    20 GB/s\n" in output
     assert "order: GPU0 GPU3 GPU1 GPU2 GPU4 GPU7 GPU5 GPU6\n" in output
     assert "  1     GPU4 GPU5 GPU6 GPU7 mlx5_2 mlx5_3  20-39,60-79" in output
     assert "  8            none\n" in run("-m", "rtx4090-x8").output
-    assert "  L0 NVLINK     16  20 to 40 GB/s\n  L3 SYS        12  6 GB/s\n" in output
+    assert "  L0 NVLINK     16  25 to 50 GB/s  20 to 40 GB/s\n  L3 SYS        12                 6 GB/s\n" in output
     assert "  not known  mlx5_8 mlx5_9\n" in run("-m", "dgx-a100").output
 
 
@@ -49,7 +49,7 @@ def test_json_and_yaml_hold_machine_and_groups(tmp_path: Path) -> None:
     output = run("-m", "dgx1-v100", "-o", "json").output
     document = json.loads(output)
     assert document["domains"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
-    assert {"size": 4, "gpus": [4, 5, 6, 7], "gbps": 20.0} in document["groups"]
+    assert {"size": 4, "gpus": [4, 5, 6, 7], "bandwidth_gbps": 25, "gbps": 20.0} in document["groups"]
     assert document["order"] == [0, 3, 1, 2, 4, 7, 5, 6]
     assert codec.decode(output) == profiles.load("dgx1-v100")
     assert yaml.safe_load(run("-m", "dgx1-v100", "-o", "yaml").output) == document

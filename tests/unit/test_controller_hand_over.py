@@ -260,3 +260,36 @@ async def test_a_pod_that_had_its_place_is_not_handed_over() -> None:
     await cluster.settle()
     assert cluster.claim("p") is None
     assert "the nodes that this pod was placed for" in (cluster.note("p", "reason") or "")
+
+
+async def test_by_a_template_it_is_also_what_the_words_demand() -> None:
+    cluster = full()
+    selector = {"cel": {"expression": 'device.attributes["gpu.topology"].architecture == "volta"'}}
+    exactly = {"deviceClassName": "gpu.topology", "count": 3, "selectors": [selector]}
+    spec = {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}})
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
+    words = {"template": "gpus/t", "min-bandwidth": "25", "preferred": "same-numa", "when-full": "hand-over"}
+    cluster.pod("p", 1, wishes=words, resourceClaims=claims)
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    devices = claim["spec"]["devices"]
+    assert devices["constraints"] == [{"requests": ["g"], "matchAttribute": "gpu.topology/nvlinkGroup4"}]
+    first, *more = devices["requests"][0]["exactly"]["selectors"]
+    assert first == selector
+    assert [one["cel"]["expression"].rpartition("?")[2] for one in more] == ["nvlinkGroup4AnyGBps.orValue(0) >= 25"]
+
+
+async def test_a_template_that_cannot_say_the_words_is_not_handed_over() -> None:
+    """As a note of an earlier release may have it: nobody refused the words then."""
+    cluster = full()
+    exactly = {"deviceClassName": "gpu.topology", "count": 2}
+    spec = {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}})
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
+    words = {"template": "gpus/t", "min-busbw": "10", "when-full": "hand-over"}
+    cluster.pod("p", 1, wishes=words, resourceClaims=claims)
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "10 GB/s of bus bandwidth" in (cluster.note("p", "reason") or "")

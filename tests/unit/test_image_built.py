@@ -61,8 +61,9 @@ def test_nothing_that_is_pruned_is_there(files: set[PurePosixPath]) -> None:
     names = {path.relative_to(app).parts[0] for path in files if path.is_relative_to(app)}
     assert {"dradriver", "webhook", "numpy", "grpc", "cryptography", "aiohttp", "pynvml.py"} <= names
     assert not {
-        name for name in names if name.partition("-")[0] in ("kubernetes", "pip", "setuptools", "bin", "pynvml")
+        name for name in names if name.partition("-")[0] in ("kubernetes", "pip", "setuptools", "pygments", "pynvml")
     }
+    assert {path.name for path in files if path.parent == app / "bin"} == {*CONTENTS["app"]["programs"]}
     assert not {path for path in files if path.name == "direct_url.json"}
     assert not {path for path in files if path.suffix == ".pyi" or (path.is_relative_to(app) and "tests" in path.parts)}
     assert not {path for path in files if path.name in ("sh", "bash", "apt-get", "dpkg")}
@@ -75,23 +76,24 @@ def test_nothing_that_is_pruned_is_there(files: set[PurePosixPath]) -> None:
 def test_what_the_processes_import_is_there(user: str) -> None:
     modules = "dradriver, webhook, numpy, grpc.aio, google.protobuf, cryptography.x509, aiohttp, msgspec, yaml, pynvml"
     program = f"import {modules}, prometheus_client, ssl"
-    environment = [f"{key}={value}" for key, value in CONTENTS["run"]["env"].items()]
-    chroot = [
-        "env",
-        "-i",
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-        *environment,
-        "chroot",
-        f"--userspec={user}",
-        str(ROOTFS),
-    ]
-    done = subprocess.run(
-        [*chroot, "/usr/bin/python3", "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_inside("/usr/bin/python3", "-W", "error", "-c", program, user=user)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("built")
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+@pytest.mark.parametrize("words", ["sim fail --help", "topo -m dgx1-v100", "simulate --nodes 1 --jobs 2"])
+def test_the_command_line_tool_runs_by_its_name(words: str) -> None:
+    done = run_inside("gputopo", *words.split(), user=CONTENTS["run"]["user"])
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def run_inside(*command: str, user: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the image, as ``kubectl exec`` does."""
+    environment = [f"{key}={value}" for key, value in CONTENTS["run"]["env"].items()]
+    chroot = ["/usr/bin/env", "-i", *environment, "/usr/sbin/chroot", f"--userspec={user}", str(ROOTFS)]
+    return subprocess.run([*chroot, *command], capture_output=True, text=True, check=False)
 
 
 def test_a_machine_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import marshal
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tarfile
 import tomllib
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dradriver import __version__
 from image import assemble, build
 from tests.cluster.oci import write_oci_tar
 from tests.paths import REPO
@@ -66,6 +70,7 @@ def test_the_deprecated_pynvml_distribution_is_locked_nowhere(name: str) -> None
     ("name", "wanted"),
     [
         ("runtime.txt", PROJECT["project"]["dependencies"] + extras(*CONTENTS["app"]["extras"])),
+        *(("runtime.txt", group(name)) for name in CONTENTS["app"]["groups"]),
         ("dev.txt", PROJECT["project"]["dependencies"] + extras(*PROJECT["project"]["optional-dependencies"])),
         ("dev.txt", group("dev")),
         ("build.txt", PROJECT["build-system"]["requires"]),
@@ -81,9 +86,7 @@ def test_locks_satisfy_pyproject(name: str, wanted: list[str]) -> None:
 
 
 def test_the_image_holds_no_tool_of_developers() -> None:
-    assert not {"kubernetes", "pip", "setuptools", "click", "rich", "pytest", "grpcio-tools"} & set(
-        versions("runtime.txt")
-    )
+    assert not {"kubernetes", "pip", "setuptools", "pytest", "grpcio-tools"} & set(versions("runtime.txt"))
     # No markers: pip would judge them by the Python that runs it, not by the image's.
     assert [str(r) for r in locked("runtime.txt") if r.marker] == []
 
@@ -101,6 +104,18 @@ def test_prune_deletes_what_matches_and_nothing_else(tmp_path: Any) -> None:
     (tmp_path / "link.pyi").symlink_to("numpy/_core/a.py")
     assemble.prune(tmp_path, CONTENTS["app"]["prune"])
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()] == ["numpy/_core/a.py"]
+
+
+def test_programs_are_those_of_the_package_and_run(tmp_path: Any) -> None:
+    programs = CONTENTS["app"]["programs"]
+    assert programs.items() <= PROJECT["project"]["scripts"].items()
+    assemble.write_programs(tmp_path, programs)
+    program = tmp_path / "bin" / "gputopo"
+    assert program.read_text().splitlines()[0] == f"#!{CONTENTS['run']['entrypoint'][0]}"
+    assert os.access(program, os.X_OK)
+    done = subprocess.run([sys.executable, program, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"gputopo, version {__version__}\n")
+    assert CONTENTS["run"]["env"]["PATH"].startswith(f"{CONTENTS['app']['folder']}/bin:")
 
 
 def test_byte_code_needs_no_valid_modification_times(tmp_path: Any) -> None:

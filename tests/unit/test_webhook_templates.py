@@ -90,6 +90,14 @@ def test_with_a_limit_every_template_is_left_as_it_is() -> None:
         (wanting(words=NVLINK | claim("gpus") | {names.GPUS: "2"}), "contradicts limits or words that ask for GPUs"),
         (wanting({"name": "other"}, claims=[GPUS, {"name": "other", "resourceClaimName": "x"}]), "no container uses"),
         (wanting(nodeName="n"), "spec.nodeName"),
+        (
+            wanting(words={names.MIN_BUSBW: "10", names.WHEN_FULL: "hand-over"}),
+            "gpu.topology/when-full: hand-over contradicts another word: gpu.topology/min-busbw is for a choice",
+        ),
+        (
+            wanting(words={names.REQUIRED: "same-pcie-switch", names.WHEN_FULL: "hand-over"}),
+            "write same-pcie-root",
+        ),
         (wanting(claims=[{"name": "gpus", "resourceClaimName": "set"}]), "no GPU but by claim 'set'"),
         (
             wanting(claims=[{"name": "gpus", "resourceClaimTemplateName": "x" * 254}]),

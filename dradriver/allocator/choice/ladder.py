@@ -24,6 +24,8 @@ def required(request: Whole, *, include: int = 0) -> Criteria:
 
 
 def _criteria(request: Whole, constraints: frozenset[Constraint], include: int) -> Criteria:
+    if request.min_bandwidth_gbps and request.gpus > 1:  # a line rate, which links alone have
+        constraints |= {Constraint.NVLINK}
     return Criteria(
         constraints=constraints,
         min_bandwidth_gbps=request.min_bandwidth_gbps,

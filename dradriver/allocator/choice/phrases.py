@@ -16,7 +16,7 @@ def wanted_set(request: Whole) -> str:
     """``nvlink and same-numa``: what the set must be; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
-        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s between neighbours of the ring")
+        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s over NVLink between neighbours of the ring")
     if request.min_busbw_gbps:
         parts.append(f"at least {request.min_busbw_gbps:g} GB/s of bus bandwidth")
     if request.max_cross_nvswitch_gpus is not None:

@@ -12,7 +12,7 @@ class Criteria(msgspec.Struct, frozen=True):
 
     Attributes:
         constraints: What all its GPUs must have in common.
-        min_bandwidth_gbps: Least line rate of the weakest step.
+        min_bandwidth_gbps: Least rate of the weakest step of the best ring.
         max_cross: Most members outside the NVLink domain that holds most of them; None for any number.
         include: Mask of positions that must be in it.
         min_busbw_gbps: Least predicted bandwidth.

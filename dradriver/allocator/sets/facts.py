@@ -14,6 +14,7 @@ from dradriver.allocator.sets import busbw, subsets
 from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
+from dradriver.topology.levels import line_rate_gbps
 from dradriver.topology.machine import PathType
 
 LEVELS = tuple(Level)  # best first
@@ -26,7 +27,7 @@ _LEVEL_OF_PATH = {
     PathType.NODE: LEVELS.index(Level.NUMA),
     PathType.SYS: LEVELS.index(Level.NODE),
 }
-_Kind = tuple[int, float]  # number of the level, line rate
+_Kind = tuple[int, float]  # number of the level, rate
 MOST: Final = 1 << 18  # masks of all that is kept for nobody: three shapes of 16 GPUs, or 60 of 8
 _LEAST: Final = 1 << 12  # that any shape counts for
 _KEPT: Final[Kept[Shape, Facts]] = Kept(MOST)
@@ -42,7 +43,8 @@ class Facts:
             set that is better with one and not worse with the other is worth more.
         steps: The machine's kinds of steps, best first: (level, GB/s).
         step_rank: (g, g) int64, the number in ``steps`` of the step between two GPUs.
-        step_gbps: (g, g) float32, its line rate, one direction, GB/s.
+        step_gbps: (g, g) float32, its rate, one direction, GB/s: of links the line rate; over PCIe and between sockets,
+            whose line rates are not known, NCCL's.
         weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
@@ -123,18 +125,19 @@ def forget() -> None:
 
 
 def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
-    """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and line rate.
+    """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and rate.
 
     Returns:
-        Kinds; (g, g) int64 numbers of kinds; (g, g) float32 line rates in one direction, GB/s.
+        Kinds; (g, g) int64 numbers of kinds; (g, g) float32 rates in one direction, GB/s.
     """
-    g, nvlink, line_gbps = shape.size, LEVELS.index(Level.NVLINK), shape.line_gbps
+    g, nvlink = shape.size, LEVELS.index(Level.NVLINK)
     kinds: dict[tuple[int, int], _Kind] = {}
     for a, b in itertools.permutations(range(g), 2):
         path, rate = shape.paths[a][b], min(shape.pcie_gbps[a], shape.pcie_gbps[b])
         if path is PathType.SYS:
             rate = min(rate, shape.socket_gbps)
-        kinds[a, b] = (nvlink, links[a][b] * line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], rate)
+        line_gbps = float(line_rate_gbps(links[a][b], shape.link_gbps))
+        kinds[a, b] = (nvlink, line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], rate)
     ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
     number = {kind: rank for rank, kind in enumerate(ordered)}
     rank = np.zeros((g, g), dtype=np.int64)

@@ -13,9 +13,6 @@ from dradriver.topology.nccl_version import Release, release
 
 _T = TypeVar("_T")
 
-# Signalling rate of one link by the bandwidth that NCCL counts for it, GB/s in one direction (data sheets of P100,
-# V100/A100, A40/RTX 3090, H100, B200). NCCL's figure is what 128-byte packets leave of it.
-_LINE_GBPS = {18.0: 20.0, 20.0: 25.0, 12.0: 14.0625, 20.6: 25.0, 40.1: 50.0}
 # A topo -m text says nothing of the generation, but the speed of its links does.
 _CAPABILITY_OF_LINK = {12.0: 86, 20.6: 90, 40.1: 100}
 # NCCL's releases from which on it predicts otherwise (its sources by version tag): see ``reach`` and ``busbw``.
@@ -72,11 +69,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         """True where GPUs are joined by switches."""
         return any(self.switch_links)
 
-    @property
-    def line_gbps(self) -> float:
-        """Signalling rate of one link, GB/s in one direction; NCCL's figure where the generation is unknown."""
-        return line_gbps(self.link_gbps)
-
     def renumbered(self, order: Sequence[int]) -> Shape:
         """The same machine with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
         return Shape(
@@ -102,11 +94,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         if self.switched and self.links[a][b]:
             return min(self.switch_links[a], self.switch_links[b])
         return self.links[a][b]
-
-
-def line_gbps(link_gbps: float) -> float:
-    """Signalling rate of a link that NCCL counts as ``link_gbps``: 20 gives 25 (V100), 20.6 25 (H100), 40.1 50."""
-    return _LINE_GBPS.get(round(link_gbps, 2), link_gbps)
 
 
 @lru_cache(maxsize=64)

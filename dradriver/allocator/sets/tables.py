@@ -52,7 +52,8 @@ class Tables:
         count: (2**g,) uint8, members of each mask.
         busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
         worth: (2**g,) float32, what sets are compared by: the same, or a mean where the CPUs are not known.
-        step_gbps: (g, g) float32, line rate of the step between two GPUs, one direction, GB/s.
+        step_gbps: (g, g) float32, rate of the step between two GPUs, one direction, GB/s: of links the line rate, else
+            what NCCL counts.
         step_rank: (g, g) int64, how bad that step is: its number in ``steps``.
         steps: The machine's kinds of steps, best first: (level, GB/s).
         weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
@@ -157,7 +158,7 @@ class Tables:
         return self.steps[int(self.weakest[mask])][0]
 
     def bandwidth_gbps(self, mask: int) -> float:
-        """Line rate of the weakest step of the best ring, one direction; 0 for a single GPU."""
+        """Rate of the weakest step of the best ring, as ``step_gbps``; 0 for a single GPU."""
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
 
     def rates(self) -> Floats:
