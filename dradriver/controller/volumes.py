@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from dradriver.api.messages import shown
-from dradriver.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dradriver.api.objects import NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dradriver.api.pins import Key
 from dradriver.controller.nodes.ask import Term, Terms, size_of, terms_of
 from dradriver.controller.rounds import Rounds
@@ -209,11 +209,9 @@ def where_of(volume: PersistentVolume) -> Where:
     One term must hold of each entry. The labels count as for the scheduler's plugin VolumeZone (volume_zone.go,
     Kubernetes 1.36): a node must have one of their values, unless it has no label of any zone or region.
     """
-    found = []
     affinity = volume.spec.node_affinity
     required = None if affinity is None else affinity.required
-    if required is not None and required.node_selector_terms and size_of(required) <= MOST_TERMS:
-        found.append(terms_of(required))
+    found = [] if required is None else _affinity(required)
     nowhere = Term(tuple((place, "DoesNotExist", ()) for place in _PLACES), ())
     for place in _PLACES:
         values = tuple(value.strip() for value in volume.metadata.labels.get(place, "").split("__"))
@@ -224,6 +222,20 @@ def where_of(volume: PersistentVolume) -> Where:
             terms.append(Term(((place, "DoesNotExist", ()), (_GENERAL[place], "In", values)), ()))
         found.append((*terms, nowhere))
     return tuple(found)
+
+
+def _affinity(required: NodeSelector) -> list[Terms]:
+    """Return the terms of a volume's node affinity, in a list; an empty one where they restrict nothing for sure.
+
+    The scheduler asks them about a node's labels alone (``volume.CheckNodeAffinity``), and writes the older names of
+    zones and regions anew for volumes that a CSI driver has taken over (``tryTranslatePVToCSI``), each in its own way.
+    """
+    terms = required.node_selector_terms
+    by_field = any(term.match_fields and not term.match_expressions for term in terms)
+    older = any(one.key in _GENERAL for term in terms for one in term.match_expressions)
+    if not terms or by_field or older or size_of(required) > MOST_TERMS:
+        return []
+    return [tuple(Term(term.labels, ()) for term in terms_of(required))]
 
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:

@@ -308,7 +308,11 @@ ASKED: Final[dict[str, tuple[Object, Object]]] = {
 }
 NOT_ASKED: Final[dict[str, tuple[Object, Object]]] = {
     "nothing": ({}, {}),
-    "others' words": ({"a": "b", "topology/policy": "nvlink", "gpu.topology": "x", "gpu-topology/x": "y"}, {}),
+    "others' words": ({"a": "b", "mygpu.topology/policy": "nvlink", "gpu/x": "y", "topology/policy": "z"}, {}),
+    "words in values": (
+        {"a": "see gpu.topology/policy", "b": '{"gpu.topology/policy": ""}, "gpu.topology/x', "c": "gpu.topology/"},
+        {},
+    ),
     "others' limits": ({}, {"cpu": "1", "amd.com/gpu": "1", "xnvidia.com/gpu": "1"}),
 }
 

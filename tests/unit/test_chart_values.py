@@ -249,3 +249,5 @@ def test_the_public_names_are_the_codes() -> None:
     assert f'"{names.LABEL}"' in templates["configuration.yaml"]
     for prefix in (names.PREFIX, names.ALIAS_PREFIX):
         assert f'text.contains("{prefix}")' in helpers
+        for start in ('{"', ', "'):
+            assert f"'{(start + prefix)[:10]}'" in helpers

@@ -429,6 +429,26 @@ def test_nodes_are_those_that_the_scheduler_takes(
     assert found == {f"n{number}" for number, own in enumerate(nodes) if chosen(own) and reaches(labels, own)}
 
 
+@pytest.mark.parametrize(
+    "term",
+    [
+        NodeSelectorTerm(match_expressions=[NodeRequirement(OLD_ZONE, "In", ["a"])]),
+        NodeSelectorTerm(match_fields=[NodeRequirement("metadata.name", "In", ["n1"])]),
+    ],
+)
+def test_what_the_scheduler_reads_in_another_way_is_left_to_it(term: NodeSelectorTerm) -> None:
+    """Older names of zones it writes anew for volumes of CSI drivers, and a volume's fields it does not read."""
+    spec = PersistentVolumeSpec(node_affinity=VolumeNodeAffinity(required=NodeSelector([term])))
+    assert where_of(PersistentVolume(Metadata(), spec)) == ()
+
+
+def test_a_volumes_terms_are_about_labels_alone() -> None:
+    zone, name = NodeRequirement(ZONE, "In", ["a"]), NodeRequirement("metadata.name", "In", ["n1"])
+    required = NodeSelector([NodeSelectorTerm(match_expressions=[zone], match_fields=[name])])
+    (terms,) = where_of(PersistentVolume(Metadata(), PersistentVolumeSpec(node_affinity=VolumeNodeAffinity(required))))
+    assert [(term.labels, term.fields) for term in terms] == [(((ZONE, "In", ("a",)),), ())]
+
+
 def _ready(name: str, labels: dict[str, str]) -> Node:
     ready = {
         "metadata": {"name": name, "labels": labels},

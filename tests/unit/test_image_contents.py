@@ -113,7 +113,9 @@ def test_programs_are_those_of_the_package_and_run(tmp_path: Any) -> None:
     program = tmp_path / "bin" / "gputopo"
     assert program.read_text().splitlines()[0] == f"#!{CONTENTS['run']['entrypoint'][0]}"
     assert os.access(program, os.X_OK)
-    done = subprocess.run([sys.executable, program, "--version"], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}  # an image has the package beside its program's Python
+    command = [sys.executable, program, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stdout) == (0, f"gputopo, version {__version__}\n")
     assert CONTENTS["run"]["env"]["PATH"].startswith(f"{CONTENTS['app']['folder']}/bin:")
 

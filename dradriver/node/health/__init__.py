@@ -3,6 +3,8 @@
 faults   what can be wrong, and what to do about it
 links    NVLinks that a GPU should have and has not
 kmsg     XIDs from the kernel's log
+xids     what each of them means
+runtime  whether the container runtime gives containers CDI devices
 events   telling the pods that hold a GPU
 record   which faults are in force, as taints
 watch    what readings and the kernel's log say, brought together
