@@ -55,10 +55,10 @@ def test_nobody_else_changes_a_marked_claim(namespace: Namespace, editor: str) -
     changes: list[dict[str, Any]] = [
         {"labels": {names.LABEL: None}},
         {"labels": {names.LABEL: "other"}},
-        {"labels": {names.PREFIX + "new": "x"}},
         {"annotations": {names.CHOICE: None}},
         {"annotations": {names.CHOICE: "{}"}},
-        {"annotations": {names.PREFIX + "new": "x"}},
+        {"annotations": {names.SET: "{}"}},
+        {"annotations": {names.HANDED_OVER: "x"}},
         {"labels": None, "annotations": None},
         {"ownerReferences": None},
         {"ownerReferences": [before["ownerReferences"][0] | {"name": "another"}]},
