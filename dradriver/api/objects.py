@@ -13,11 +13,11 @@ import msgspec
 from dradriver.api import names
 
 
-class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
-    pass
+class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
+    """An object, or a part of one, as Kubernetes writes its fields."""
 
 
-class OwnerReference(_Object, frozen=True):
+class OwnerReference(Part, frozen=True):
     """Who an object belongs to."""
 
     kind: str = ""
@@ -26,7 +26,7 @@ class OwnerReference(_Object, frozen=True):
     controller: bool | None = None
 
 
-class Metadata(_Object, frozen=True):
+class Metadata(Part, frozen=True):
     """The fields of every object's metadata that are read anywhere."""
 
     name: str = ""
@@ -40,26 +40,26 @@ class Metadata(_Object, frozen=True):
     owner_references: list[OwnerReference] = []
 
 
-class Gate(_Object, frozen=True):
+class Gate(Part, frozen=True):
     """One scheduling gate."""
 
     name: str
 
 
-class ResourceRequirements(_Object, frozen=True):
+class ResourceRequirements(Part, frozen=True):
     """What a container asks for; quantities are text."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
-class EnvVar(_Object, frozen=True):
+class EnvVar(Part, frozen=True):
     """One of a container's own environment variables; what it holds is nobody's business."""
 
     name: str = ""
 
 
-class Container(_Object, frozen=True):
+class Container(Part, frozen=True):
     """A container's name and resources. ``restart_policy`` is ``Always`` for a sidecar among the init containers."""
 
     name: str = ""
@@ -68,7 +68,7 @@ class Container(_Object, frozen=True):
     env: list[EnvVar] = []
 
 
-class Toleration(_Object, frozen=True):
+class Toleration(Part, frozen=True):
     """A toleration, as the scheduler reads it."""
 
     key: str = ""
@@ -77,7 +77,7 @@ class Toleration(_Object, frozen=True):
     effect: str = ""
 
 
-class PodClaim(_Object, frozen=True):
+class PodClaim(Part, frozen=True):
     """One entry of a pod's ``spec.resourceClaims``."""
 
     name: str = ""
@@ -85,7 +85,7 @@ class PodClaim(_Object, frozen=True):
     resource_claim_template_name: str | None = None
 
 
-class NodeRequirement(_Object, frozen=True):
+class NodeRequirement(Part, frozen=True):
     """One expression of a node selector term."""
 
     key: str = ""
@@ -93,33 +93,33 @@ class NodeRequirement(_Object, frozen=True):
     values: list[str] = []
 
 
-class NodeSelectorTerm(_Object, frozen=True):
+class NodeSelectorTerm(Part, frozen=True):
     """Expressions that must all hold."""
 
     match_expressions: list[NodeRequirement] = []
     match_fields: list[NodeRequirement] = []
 
 
-class NodeSelector(_Object, frozen=True):
+class NodeSelector(Part, frozen=True):
     """Terms of which one must hold."""
 
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
-class NodeAffinity(_Object, frozen=True):
+class NodeAffinity(Part, frozen=True):
     """Only what is required: preferences do not restrict."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class LabelSelector(_Object, frozen=True):
+class LabelSelector(Part, frozen=True):
     """Which objects a rule is about, by their labels; an empty one chooses all."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[NodeRequirement] = []
 
 
-class PodAffinityTerm(_Object, frozen=True):
+class PodAffinityTerm(Part, frozen=True):
     """Pods in places of one kind: on one node, in one zone."""
 
     topology_key: str = ""
@@ -128,20 +128,20 @@ class PodAffinityTerm(_Object, frozen=True):
     namespace_selector: LabelSelector | None = None
 
 
-class PodAntiAffinity(_Object, frozen=True):
+class PodAntiAffinity(Part, frozen=True):
     """Only what is required."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
 
 
-class Affinity(_Object, frozen=True):
+class Affinity(Part, frozen=True):
     """The parts about nodes, and about pods that a pod is not to be beside."""
 
     node_affinity: NodeAffinity | None = None
     pod_anti_affinity: PodAntiAffinity | None = None
 
 
-class TopologySpread(_Object, frozen=True):
+class TopologySpread(Part, frozen=True):
     """How evenly a pod and others are to be spread over places of one kind."""
 
     max_skew: int = 1
@@ -151,17 +151,17 @@ class TopologySpread(_Object, frozen=True):
     match_label_keys: list[str] = []
 
 
-class VolumeClaimName(_Object, frozen=True):
+class VolumeClaimName(Part, frozen=True):
     """Which PersistentVolumeClaim of its namespace a volume is."""
 
     claim_name: str = ""
 
 
-class EphemeralVolume(_Object, frozen=True):
+class EphemeralVolume(Part, frozen=True):
     """A volume with a claim of the pod's own, which Kubernetes makes and names after both."""
 
 
-class Volume(_Object, frozen=True):
+class Volume(Part, frozen=True):
     """One volume of a pod, of the kinds that can be on some nodes only."""
 
     name: str = ""
@@ -169,7 +169,7 @@ class Volume(_Object, frozen=True):
     ephemeral: EphemeralVolume | None = None
 
 
-class PodSpec(_Object, frozen=True):
+class PodSpec(Part, frozen=True):
     """What placement needs of a pod's spec."""
 
     node_name: str = ""
@@ -188,7 +188,7 @@ class PodSpec(_Object, frozen=True):
     priority: int | None = None
 
 
-class Condition(_Object, frozen=True):
+class Condition(Part, frozen=True):
     """One condition of a pod or node."""
 
     type: str = ""
@@ -197,7 +197,7 @@ class Condition(_Object, frozen=True):
     message: str = ""
 
 
-class PodStatus(_Object, frozen=True):
+class PodStatus(Part, frozen=True):
     """Where a pod's life stands."""
 
     phase: str = ""
@@ -205,7 +205,7 @@ class PodStatus(_Object, frozen=True):
     conditions: list[Condition] = []
 
 
-class Pod(_Object, frozen=True):
+class Pod(Part, frozen=True):
     """A pod."""
 
     metadata: Metadata
@@ -257,7 +257,7 @@ class Pod(_Object, frozen=True):
         return None
 
 
-class Taint(_Object, frozen=True):
+class Taint(Part, frozen=True):
     """A node's or a device's taint."""
 
     key: str = ""
@@ -270,21 +270,21 @@ class Taint(_Object, frozen=True):
         return self.effect in ("NoSchedule", "NoExecute")
 
 
-class NodeSpec(_Object, frozen=True):
+class NodeSpec(Part, frozen=True):
     """What keeps pods off a node."""
 
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
-class NodeStatus(_Object, frozen=True):
+class NodeStatus(Part, frozen=True):
     """What a node has to give; quantities are text."""
 
     allocatable: dict[str, str] = {}
     conditions: list[Condition] = []
 
 
-class Node(_Object, frozen=True):
+class Node(Part, frozen=True):
     """A node."""
 
     metadata: Metadata
@@ -292,7 +292,7 @@ class Node(_Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class Pool(_Object, frozen=True):
+class Pool(Part, frozen=True):
     """A slice's place in its pool; consumers use only the highest generation, once all its slices are there."""
 
     name: str = ""
@@ -300,7 +300,7 @@ class Pool(_Object, frozen=True):
     resource_slice_count: int = 0
 
 
-class Device(_Object, frozen=True):
+class Device(Part, frozen=True):
     """A device: attributes stay as the API writes them, ``{"uuid": {"string": "…"}}``."""
 
     name: str = ""
@@ -316,7 +316,7 @@ class Device(_Object, frozen=True):
         return any(taint.blocks for taint in self.taints)
 
 
-class SliceSpec(_Object, frozen=True):
+class SliceSpec(Part, frozen=True):
     """A slice's content."""
 
     driver: str = ""
@@ -325,21 +325,21 @@ class SliceSpec(_Object, frozen=True):
     devices: list[Device] = []
 
 
-class ResourceSlice(_Object, frozen=True):
+class ResourceSlice(Part, frozen=True):
     """A part of a node's pool of devices."""
 
     metadata: Metadata
     spec: SliceSpec = SliceSpec()
 
 
-class Opaque(_Object, frozen=True):
+class Opaque(Part, frozen=True):
     """A driver's own configuration inside a claim."""
 
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class DeviceConfig(_Object, frozen=True):
+class DeviceConfig(Part, frozen=True):
     """One configuration of an allocation and the requests it is for (none: all)."""
 
     source: str = ""
@@ -347,7 +347,7 @@ class DeviceConfig(_Object, frozen=True):
     opaque: Opaque | None = None
 
 
-class AllocationResult(_Object, frozen=True):
+class AllocationResult(Part, frozen=True):
     """One allocated device. ``request`` is ``main`` or ``main/sub``."""
 
     request: str = ""
@@ -359,20 +359,20 @@ class AllocationResult(_Object, frozen=True):
     admin_access: bool | None = None  # for monitoring: takes no device from anybody
 
 
-class DeviceAllocation(_Object, frozen=True):
+class DeviceAllocation(Part, frozen=True):
     """All devices of a claim."""
 
     results: list[AllocationResult] = []
     config: list[DeviceConfig] = []
 
 
-class Allocation(_Object, frozen=True):
+class Allocation(Part, frozen=True):
     """What the scheduler gave a claim."""
 
     devices: DeviceAllocation = DeviceAllocation()
 
 
-class Consumer(_Object, frozen=True):
+class Consumer(Part, frozen=True):
     """Who may use a claim."""
 
     resource: str = ""
@@ -380,7 +380,7 @@ class Consumer(_Object, frozen=True):
     uid: str = ""
 
 
-class DeviceStatus(_Object, frozen=True):
+class DeviceStatus(Part, frozen=True):
     """What the driver said of an allocated device; ``data`` is any JSON, by whoever may write claims' status."""
 
     driver: str = ""
@@ -390,7 +390,7 @@ class DeviceStatus(_Object, frozen=True):
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ClaimStatus(_Object, frozen=True):
+class ClaimStatus(Part, frozen=True):
     """Where a claim's life stands."""
 
     allocation: Allocation | None = None
@@ -398,7 +398,7 @@ class ClaimStatus(_Object, frozen=True):
     devices: list[DeviceStatus] = []
 
 
-class ResourceClaim(_Object, frozen=True):
+class ResourceClaim(Part, frozen=True):
     """A claim, without its spec: what was allocated is what counts."""
 
     metadata: Metadata
@@ -414,50 +414,3 @@ class ResourceClaim(_Object, frozen=True):
     def owned_by(self, pod_uid: str) -> bool:
         """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)
-
-
-class VolumeClaimSpec(_Object, frozen=True):
-    """Which volume a PersistentVolumeClaim has, and which class makes one."""
-
-    volume_name: str = ""
-    storage_class_name: str = ""
-
-
-class VolumeClaimStatus(_Object, frozen=True):
-    """Whether it has it already: ``Bound``."""
-
-    phase: str = ""
-
-
-class PersistentVolumeClaim(_Object, frozen=True):
-    """A claim of storage."""
-
-    metadata: Metadata
-    spec: VolumeClaimSpec = VolumeClaimSpec()
-    status: VolumeClaimStatus = VolumeClaimStatus()
-
-
-class StorageClass(_Object, frozen=True):
-    """A class of storage: whether its volumes are made at once, or where the first pod is to run."""
-
-    metadata: Metadata
-    volume_binding_mode: str = ""
-
-
-class VolumeNodeAffinity(_Object, frozen=True):
-    """Which nodes reach a volume; all where nothing is required."""
-
-    required: NodeSelector | None = None
-
-
-class PersistentVolumeSpec(_Object, frozen=True):
-    """What placement needs of a volume's spec."""
-
-    node_affinity: VolumeNodeAffinity | None = None
-
-
-class PersistentVolume(_Object, frozen=True):
-    """Storage."""
-
-    metadata: Metadata
-    spec: PersistentVolumeSpec = PersistentVolumeSpec()

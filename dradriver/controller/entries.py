@@ -16,7 +16,7 @@ from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.controller.neighbours import Rules, rules_of
-from dradriver.controller.nodes.ask import Ask, Terms, ask_of
+from dradriver.controller.nodes.ask import Ask, Where, ask_of
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
@@ -60,9 +60,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, namespace, self.alone is not None, self.rules
 
 
-def read_wish(
-    pod: Pod, template: Template | None = None, ledger: Ledger = OURS, volumes: tuple[Terms, ...] = ()
-) -> Wish:
+def read_wish(pod: Pod, template: Template | None = None, ledger: Ledger = OURS, volumes: Where = ()) -> Wish:
     """Return what a placed pod asks for.
 
     Args:
@@ -179,7 +177,7 @@ class Entry:
         pod: Pod,
         template: Template | None = None,
         ledger: Ledger = OURS,
-        volumes: tuple[Terms, ...] = (),
+        volumes: Where = (),
     ) -> None:
         self.key = key
         self.pod = pod
@@ -241,7 +239,7 @@ class Entry:
             raise self._wish
         return self._wish
 
-    def update(self, pod: Pod, template: Template | None = None, volumes: tuple[Terms, ...] = ()) -> bool:
+    def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
         old, self.pod = self.pod, pod
         if template is not self.template or volumes != self.volumes:

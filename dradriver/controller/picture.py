@@ -17,6 +17,7 @@ from dradriver.api.templates import Template
 from dradriver.controller.claimants import MOST, Claimants
 from dradriver.controller.inventory import Inventory
 from dradriver.controller.neighbours import Neighbours
+from dradriver.controller.nodes.ask import Where
 from dradriver.controller.nodes.requests import Amounts
 from dradriver.controller.nodes.table import NodeTable
 from dradriver.controller.placement import Placement
@@ -29,7 +30,7 @@ from dradriver.controller.taking import Taking
 from dradriver.controller.templates import Templates
 from dradriver.controller.theirs import Theirs
 from dradriver.controller.versions import is_truth, older, outdated
-from dradriver.controller.volumes import Unbound, Volumes, Where
+from dradriver.controller.volumes import Unbound, Volumes
 from dradriver.kube.reflector import Change
 
 _ENDED: Final = 4096  # claims that go within the half minute that an answer may take
@@ -204,7 +205,7 @@ class Picture:
     def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
         """Take in where the volume of a claim of storage is, None where that cannot be read."""
         if self.volumes.read(claim, found):
-            for pod in self.volumes.pods(claim):
+            for pod in sorted(self.volumes.pods(claim) or ()):
                 self._touch(pod)
             self.version += 1
 

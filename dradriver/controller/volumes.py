@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Set
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Set
+from typing import Final, TypeVar
 
 import msgspec
 
 from dradriver.api.messages import shown
-from dradriver.api.objects import NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dradriver.api.objects import NodeSelector, Pod
 from dradriver.api.pins import Key
-from dradriver.controller.nodes.ask import Term, Terms, size_of, terms_of
+from dradriver.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from dradriver.controller.nodes.ask import Term, Terms, Where, size_of, terms_of
 from dradriver.controller.rounds import Rounds
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
@@ -36,8 +37,6 @@ _REGION: Final = "topology.kubernetes.io/region"
 # As older clusters write the same.
 _GENERAL: Final = {"failure-domain.beta.kubernetes.io/zone": _ZONE, "failure-domain.beta.kubernetes.io/region": _REGION}
 _PLACES: Final = (_ZONE, _REGION, *_GENERAL)
-
-Where: TypeAlias = tuple[Terms, ...]  # what holds of the labels of the nodes that reach a volume; empty where all do
 
 
 class Unbound(msgspec.Struct, frozen=True):
@@ -84,18 +83,13 @@ class Volumes:
         self._known[claim] = found if isinstance(found, Unbound) else self._same.setdefault(found, found)
         return True
 
-    def names(self, claim: Key) -> Set[Key] | None:
+    def pods(self, claim: Key) -> Set[Key] | None:
         """Return the waiting pods that name a claim, None for none: another object once all have gone."""
         return self._named_by.get(claim)
 
-    def pods(self, claim: Key) -> list[Key]:
-        """Return the same in order."""
-        return sorted(self._named_by.get(claim, ()))
-
     def of(self, pod: Pod) -> Where:
         """Return where all the volumes of a waiting pod are, as far as that is known: sorted, each once."""
-        found = (self._known.get(claim, ()) for claim in _named(pod))
-        return tuple(sorted({terms for where in found if not isinstance(where, Unbound) for terms in where}))
+        return together(self._known.get(claim, ()) for claim in _named(pod))
 
     def unread_of(self, pod: Pod) -> list[Key]:
         """Return those claims of a waiting pod that have to be read."""
@@ -143,12 +137,12 @@ class VolumeReader:
             self._news(claim, await self._find(claim))
 
     async def _work(self, claim: Key) -> None:
-        asking = self._volumes.names(claim)
+        asking = self._volumes.pods(claim)
         if asking is None:
             self._again.done(claim)
             return
         found = await self._find(claim)
-        if self._volumes.names(claim) is asking:  # who came since wants the next answer
+        if self._volumes.pods(claim) is asking:  # who came since wants the next answer
             self._news(claim, found)
         self._again.fail(claim)  # is looked at again after a pause
 
@@ -166,6 +160,11 @@ class VolumeReader:
                 self._forbidden = True
                 logger.warning("volumes may not be read (%s): the scheduler alone knows where they are", error)
         return None
+
+
+def together(found: Iterable[Where | Unbound]) -> Where:
+    """Return where several volumes are, those that are somewhere: sorted, each once."""
+    return tuple(sorted({terms for where in found if not isinstance(where, Unbound) for terms in where}))
 
 
 async def locate(client: Client, claim: Key) -> Where | Unbound:

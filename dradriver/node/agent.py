@@ -253,11 +253,11 @@ async def run(
 
     machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=machine_changed, on_look=looked)
     record = Record(on_change=health_changed)
-    log = None
+    log = runtime = None
     if options.discovery == "nvml":
         log = KernelLog(options.host_root / "dev/kmsg", words=lambda: policies.in_force.xids)
+        runtime = RuntimeWatch(record, options.host_root, last_known)
     health = HealthWatch(record, discovery, log)
-    runtime = RuntimeWatch(record, options.host_root, last_known) if options.discovery == "nvml" else None
     preparer = Preparer(
         node=options.node,
         state_dir=options.state_dir,

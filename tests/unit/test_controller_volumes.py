@@ -17,14 +17,12 @@ from dradriver.api.objects import (
     NodeRequirement,
     NodeSelector,
     NodeSelectorTerm,
-    PersistentVolume,
-    PersistentVolumeSpec,
     Pod,
     PodSpec,
     Volume,
     VolumeClaimName,
-    VolumeNodeAffinity,
 )
+from dradriver.api.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
 from dradriver.controller.nodes import NodeTable, ask_of
 from dradriver.controller.nodes.classes import ELSEWHERE
 from dradriver.controller.nodes.rules import holds

@@ -22,7 +22,7 @@ from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.render.plain import plain
 from dradriver.controller import pods, records, volumes
-from dradriver.controller.nodes.ask import Terms
+from dradriver.controller.nodes.ask import Where
 from dradriver.controller.picture import Picture
 from dradriver.controller.records import SliceRecord
 from dradriver.controller.taint_rules import TaintRule, read_rule
@@ -109,7 +109,7 @@ class Scene:
             self.picture.template_changed(_seen(one))
         return len(self.unread) == before
 
-    async def volumes_of(self, pod: Pod) -> volumes.Where | volumes.Unbound:
+    async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
         try:
             found = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
@@ -120,12 +120,8 @@ class Scene:
                 "storageclasses"
             )
             return ()
-        where: list[Terms] = []
-        for one in found:
-            if isinstance(one, volumes.Unbound):
-                return one
-            where += one
-        return tuple(where)
+        lacking = next((one for one in found if isinstance(one, volumes.Unbound)), None)
+        return volumes.together(found) if lacking is None else lacking
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""

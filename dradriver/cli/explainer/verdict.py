@@ -23,12 +23,12 @@ from dradriver.cli.explainer.places import given, place_of
 from dradriver.cli.render.plain import plain
 from dradriver.controller.decide import MOST_NODES, decide
 from dradriver.controller.entries import Entry, Wish
-from dradriver.controller.nodes.ask import ask_of
+from dradriver.controller.nodes.ask import Where, ask_of
 from dradriver.controller.nodes.columns import Bools
 from dradriver.controller.placement import Placement
 from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
-from dradriver.controller.volumes import Unbound, Where
+from dradriver.controller.volumes import Unbound
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 

@@ -25,6 +25,7 @@ class Term(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 Terms: TypeAlias = tuple[Term, ...]  # of which one must hold
+Where: TypeAlias = tuple[Terms, ...]  # of each one must hold: of the nodes that reach volumes; empty where all do
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +41,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     selector: tuple[tuple[str, str], ...] = ()
     terms: Terms | None = None
     tolerations: tuple[Pattern, ...] = ()
-    volumes: tuple[Terms, ...] = ()
+    volumes: Where = ()
 
 
 # No pod needs so many, and reading them all for every decision would cost every other pod time.
@@ -59,7 +60,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     key: Constraints
 
 
-def ask_of(pod: Pod, volumes: tuple[Terms, ...] = ()) -> Ask:
+def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
     """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
     return Ask(listed(request_of(pod)), _constraints(pod, volumes))
 
@@ -82,7 +83,7 @@ def size_of(selector: NodeSelector) -> int:
     )
 
 
-def _constraints(pod: Pod, volumes: tuple[Terms, ...]) -> Constraints:
+def _constraints(pod: Pod, volumes: Where) -> Constraints:
     required = affinity.required(pod)
     size = len(pod.spec.node_selector) + len(pod.spec.tolerations) + (0 if required is None else size_of(required))
     if size > MOST:

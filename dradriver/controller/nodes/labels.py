@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
 
-from dradriver.controller.nodes.ask import Constraints, Requirement, Terms
+from dradriver.controller.nodes.ask import Constraints, Requirement, Terms, Where
 from dradriver.controller.nodes.columns import Bools, Numbers, Texts
 from dradriver.controller.nodes.rules import integer
 
@@ -135,7 +135,7 @@ class Labels:
             found = _both(found, self._any(constraints.terms))
         return np.full(self._rows, found) if isinstance(found, bool) else found
 
-    def reaching(self, volumes: Iterable[Terms]) -> Bools:
+    def reaching(self, volumes: Where) -> Bools:
         """Return the rows that reach all of some volumes: shape (rows,), the caller's own."""
         found: Bools | bool = True
         for terms in volumes:

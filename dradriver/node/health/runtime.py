@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
 ANSWER_S: Final = 5.0
+_SOON_S: Final = 1.0
 SOCKETS: Final = (  # below the host's root: containerd's own, K3s and RKE2, k0s, MicroK8s
     "run/containerd/containerd.sock",
     "run/k3s/containerd/containerd.sock",
@@ -57,11 +58,12 @@ class RuntimeWatch:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Ask until cancelled, as long as there is a machine that the answer is about."""
         while True:
-            said = await trouble(self._host_root)
-            self._record.tell("runtime", of_all(self._machine(), said, kind="runtime"))
-            await asyncio.sleep(self._interval_s if self._machine() is not None else min(1.0, self._interval_s))
+            machine = self._machine()
+            said = None if machine is None else await trouble(self._host_root)
+            self._record.tell("runtime", of_all(machine, said, kind="runtime"))
+            await asyncio.sleep(min(_SOON_S, self._interval_s) if machine is None else self._interval_s)
 
 
 async def trouble(host_root: Path) -> str | None:
