@@ -159,11 +159,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="w
         gpus: The machine's own GPU numbers, ascending.
         containers: The same numbers split over the request's containers, each in the order its ranks should take.
         ring: The same numbers in the order of the best ring through all of them, starting at the lowest.
-        busbw_gbps: Predicted all-reduce bus bandwidth.
+        busbw_gbps: Predicted all-reduce bus bandwidth; 0 for a single GPU, and where nothing can be predicted.
         bandwidth_gbps: Weakest step of the ring, one direction: of links the line rate, over PCIe and between sockets
-            what NCCL counts; 0 for a single GPU.
+            what NCCL counts; 0 for a single GPU, and for links whose rate nobody publishes.
         level: The worst step of the ring.
-        score: 0-100, ``busbw_gbps`` against the best that a set of this size can have on such a machine, all GPUs free.
+        score: 0-100, ``busbw_gbps``, else its links, against the best that a set of this size can have on such a
+            machine, all GPUs free.
         fallback: What was preferred and not had: the rungs of the ladder above the one that was reached.
         node: The machine's node in a cluster; empty offline.
     """

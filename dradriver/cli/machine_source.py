@@ -31,8 +31,8 @@ def machine_options(command: F) -> F:
     )(command)  # fmt: skip
     return click.option(
         "-m", "--machine", "source", metavar="FILE|PROFILE",
-        help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, NCCL XML, profile YAML. "
-        "Default: this machine.",
+        help="A profile's name, or a file: nvidia-smi topo -m text (or another vendor's), machine JSON, NCCL XML, "
+        "profile YAML. Default: this machine.",
     )(command)  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
 
-_RATES: Final = ("line rate", "NCCL counts")  # what people wish by, and what NCCL decides by
 _TONES: Final = {tone.value: tone for tone in (Tone.SELF, Tone.PIX, Tone.PXB, Tone.PHB, Tone.NODE, Tone.SYS)}
 
 
@@ -39,7 +38,7 @@ def what(machine: Machine) -> str:
 def document(machine: Machine, groups: Groups) -> Document:
     """Return the whole view of one machine. ``topo_m.read`` reads its text back."""
     title = f"{machine.name or 'unnamed'}: {what(machine)}"
-    return report(matrix(machine, groups, title=title), legend(), *facts(machine, groups), title=title)
+    return report(matrix(machine, groups, title=title), legend(machine), *facts(machine, groups), title=title)
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
@@ -77,7 +76,7 @@ def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, .
 
 def _tone(cell: str) -> Tone:
     word = cell.strip()
-    return Tone.NV if word.startswith("NV") else _TONES[word]
+    return _TONES.get(word, Tone.NV)
 
 
 def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
@@ -85,9 +84,14 @@ def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
     return Grouping(title=str(size), group=groups.by_size[size], names=tuple(said))
 
 
-def legend() -> Notes:
+def legend(machine: Machine) -> Notes:
     """Return what the tool says of the matrix's words."""
-    return Notes(lines=words(*writer.LEGEND.splitlines()), verbatim=True)
+    return Notes(lines=words(*writer.cell_legend(machine).splitlines()), verbatim=True)
+
+
+def _rates(machine: Machine) -> tuple[str, str]:
+    """Return the heads of what people wish by, and of what the library decides by."""
+    return "line rate", f"{machine.vendor.library} counts"
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
@@ -114,12 +118,12 @@ def _groups(machine: Machine, groups: Groups) -> Table:
     rows: list[tuple[str, ...]] = []
     for size in SIZES:
         shown = [
-            (str(size), str(n), _names(machine, who), f"{line} GB/s", f"{nccl:g} GB/s")
+            (str(size), str(n), _names(machine, who), _span({line}), _span({nccl}))
             for n, (who, line, nccl) in enumerate(_rated(groups, size))
         ]
         rows += shown or [(str(size), "", "none", "", "")]
     title = "Groups with the best links (weakest step of the group's best ring, one direction)"
-    return table("size", "group", "members", *_RATES, rows=rows, title=title)
+    return table("size", "group", "members", *_rates(machine), rows=rows, title=title)
 
 
 def _rated(groups: Groups, size: int) -> Iterable[tuple[list[int], int, float]]:
@@ -138,12 +142,12 @@ def _levels(machine: Machine) -> Table:
         nccl = {levels.step_gbps(machine, i, j) for i, j in found}
         level = f"L{levels.topology_level(step)} {step.name}"
         rows.append(words(level, str(len(found)), _span(lines), _span(nccl)))
-    columns = (Column("level"), Column("pairs", number=True), *map(Column, _RATES))
+    columns = (Column("level"), Column("pairs", number=True), *map(Column, _rates(machine)))
     return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))
 
 
 def _span(gbps: Collection[float]) -> str:
-    if not gbps:
+    if not any(gbps):  # nobody publishes what some links carry
         return ""
     low, high = min(gbps), max(gbps)
     return f"{low:g} GB/s" if low == high else f"{low:g} to {high:g} GB/s"

@@ -123,7 +123,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.command()
 @click.option(
     "-m", "--machine", "source", metavar="FILE|PROFILE",
-    help="A profile's name, or a file: nvidia-smi topo -m text, machine JSON, profile YAML.",
+    help="A profile's name, or a file: nvidia-smi topo -m text (or another vendor's), machine JSON, profile YAML.",
 )  # fmt: skip
 @click.option("--free", metavar="LIST", help="Numbers of the free GPUs: 0,1,4 or 0-3,6. Without it all are free.")
 @click.option("--gpus", type=int, metavar="N", help="How many GPUs.")
@@ -333,6 +333,8 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
     """
     if question.message_size == "":
         return None
+    if not machine.vendor.predicted:
+        raise PlanError(f"message_size: what an all-reduce takes over {machine.vendor.link} cannot be predicted")
     size = question.message_size if isinstance(question.message_size, int) else whole(question.message_size)
     if size < 1:
         raise PlanError(f"message_size {size}: give a size above zero, as 64Mi")
@@ -358,14 +360,20 @@ def numbers(text: str, *, option: str) -> list[int]:
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
     rate = "line rate" if choice.level is Level.NVLINK else "as NCCL counts it"
+    bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
+    if len(choice.gpus) > 1 and not choice.bandwidth_gbps:
+        bandwidth = f"not known of {machine.vendor.link}"
+    busbw = f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"
+    if not machine.vendor.predicted:
+        busbw = f"not predicted over {machine.vendor.link}"
     rows = [
         ("machine", machine.name),
         ("asked", wanted(wish)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),
-        ("bandwidth", f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"),
-        ("busbw", f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"),
+        ("bandwidth", bandwidth),
+        ("busbw", busbw),
         ("score", f"{choice.score} of 100"),
     ]
     if estimated is not None:

@@ -10,6 +10,9 @@ versions      versions of drivers and of CUDA, compared
 profiles      machines as data, one YAML file each
 topo_m        the text of ``nvidia-smi topo -m``
 nccl          NCCL's topology files
+amd           AMD's parts, and the texts of their tools
+npu_smi       the text of ``npu-smi info -t topo``
+vendors       whose GPUs a machine has
 paths         PCIe paths from places in the PCI tree
 rings         which sets have a ring of links, and how strong its weakest step can be
 groups        disjoint groups of well linked GPUs, and an order in which good sets are neighbours

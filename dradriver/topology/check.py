@@ -10,6 +10,7 @@ import msgspec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl_version import release
+from dradriver.topology.vendors import VENDORS
 
 _IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -125,6 +126,10 @@ def _check_gpus(machine: Machine) -> None:
             raise TopologyError(
                 f"{at}.uuid: {gpu.uuid!r}; write what the vendor's tool prints (nvidia-smi -L: GPU- and a UUID), "
                 "1 to 63 letters, digits and, inside, hyphens"
+            )
+        if gpu.vendor not in VENDORS or gpu.vendor != machine.gpus[0].vendor:
+            raise TopologyError(
+                f"{at}.vendor: {gpu.vendor!r}; write one of {', '.join(VENDORS)}, the same for all GPUs of a machine"
             )
         if gpu.pci and not is_bus_id(gpu.pci):
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")

@@ -6,14 +6,19 @@ A ``nvidia-smi topo -m`` text names none of them. Products are spelled as NVML s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
+from dradriver.topology.amd import parts
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine
 from dradriver.topology.nccl import facts
+from dradriver.topology.vendors import AMD, NVIDIA, Vendor
+
+_T = TypeVar("_T")
 
 PRODUCTS = {  # name as NVML spells it: compute capability times ten, PCIe GB/s
     "Tesla P100-SXM2-16GB": (60, 12.0),
@@ -70,16 +75,10 @@ def complete(
     """
     gpus = machine.gpus
     if product:
-        name, (sm, pcie) = _product(product)
-        gpus = tuple(
-            msgspec.structs.replace(
-                gpu, product=name, pcie_gbps=pcie, architecture=facts.architecture(sm),
-                compute_capability=f"{sm // 10}.{sm % 10}",
-            )
-            for gpu in gpus
-        )  # fmt: skip
+        said, link_gbps = _said(machine.vendor, product)
+        gpus = tuple(msgspec.structs.replace(gpu, **said) for gpu in gpus)
         if machine.link_gbps:
-            machine = msgspec.structs.replace(machine, link_gbps=facts.link_gbps(sm))
+            machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:
         count, nics = len(gpus), machine.nics
         if len(bus_ids) not in (count, count + len(nics)) or not all(map(is_bus_id, bus_ids)):
@@ -111,16 +110,33 @@ def with_bus_ids(machine: Machine) -> Machine:
     )
 
 
-def _product(text: str) -> tuple[str, tuple[int, float]]:
+def _said(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
+    """Return the fields of a GPU that its product says, and what one link carries."""
+    if vendor is AMD:
+        of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in parts.PARTS.values()}
+        name, (architecture, pcie) = _product(text, of_amd)
+        said = {"product": name, "pcie_gbps": pcie, "architecture": architecture}
+        return said, parts.link_gbps(architecture)
+    if vendor is not NVIDIA:
+        raise TopologyError(f"product: {text!r}; of {vendor.word} none is known: leave it out")
+    name, (sm, pcie) = _product(text, PRODUCTS)
+    capability = f"{sm // 10}.{sm % 10}"
+    said = {
+        "product": name, "pcie_gbps": pcie, "architecture": facts.architecture(sm), "compute_capability": capability,
+    }  # fmt: skip
+    return said, facts.link_gbps(sm)
+
+
+def _product(text: str, products: Mapping[str, tuple[_T, float]]) -> tuple[str, tuple[_T, float]]:
     wanted = set(_WORDS.findall(text.lower()))
-    fitting = [name for name in PRODUCTS if wanted and wanted <= set(_WORDS.findall(name.lower()))]
-    exact = [name for name in PRODUCTS if name.lower() == text.strip().lower()]
-    known = {PRODUCTS[name] for name in fitting}
+    fitting = [name for name in products if wanted and wanted <= set(_WORDS.findall(name.lower()))]
+    exact = [name for name in products if name.lower() == text.strip().lower()]
+    known = {products[name] for name in fitting}
     if not exact and len(known) != 1:
         problem = f"{text!r} is " + (f"one of {', '.join(fitting)}" if fitting else "no product that is known")
-        raise TopologyError(f"product: {problem}; write one of {', '.join(PRODUCTS)}")
+        raise TopologyError(f"product: {problem}; write one of {', '.join(products)}")
     name = (exact or fitting)[0]
-    return name, PRODUCTS[name]
+    return name, products[name]
 
 
 def _cpu(text: str) -> Cpu:

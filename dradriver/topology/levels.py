@@ -18,6 +18,8 @@ from dradriver.topology.machine import Machine, PathType
 # Signalling rate of one link by the bandwidth that NCCL counts for it, GB/s in one direction (data sheets of P100,
 # V100/A100, A40/RTX 3090, H100, B200). NCCL's figure is what 128-byte packets leave of it.
 _LINE_GBPS = {18.0: 20.0, 20.0: 25.0, 12.0: 14.0625, 20.6: 25.0, 40.1: 50.0}
+# The same of AMD's by RCCL's figure: MI50 to MI100, MI200, MI300 (which is what RCCL takes MI350 for, too).
+_LINE_GBPS |= {24.0: 46.0, 36.0: 50.0, 48.0: 64.0}
 
 
 class Step(enum.IntEnum):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import codec, npu_smi, profiles, topo_m
+from dradriver.topology.amd import smi
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.synthetic import synthetic_uuid
@@ -20,8 +21,9 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     """Return the machine that ``source`` names or holds.
 
     Args:
-        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL topology file, or of a
-            ``nvidia-smi topo -m`` text. A file's content decides, not its name.
+        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,
+            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology``, ``rocm-smi --showtopo`` or
+            ``npu-smi info -t topo``. A file's content decides, not its name.
         seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
             JSON holds real uuids, which stay as they are without a seed.
 
@@ -40,6 +42,10 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
 
             return nccl.read(text, name=path.stem, seed=seed)
+        if smi.MARK.search(text):
+            return smi.read(text, name=path.stem, seed=seed)
+        if npu_smi.MARK.search(text):
+            return npu_smi.read(text, name=path.stem, seed=seed)
         if ":" in text and not _TOPO_M.search(text):
             from dradriver.topology.profiles import schema
 

@@ -1,7 +1,7 @@
 """One model of a GPU server: what every reader produces and every decision is made from.
 
-Vendor-neutral: ``links`` counts direct GPU-to-GPU links of whatever kind the machine has (NVLink here). All bandwidths
-are GB/s in one direction, as NCCL counts them (``topo.h``), not as data sheets add them up.
+Vendor-neutral: ``links`` counts direct GPU-to-GPU links of whatever kind the machine has (NVLink, xGMI, HCCS). All
+bandwidths are GB/s in one direction, as NCCL counts them (``topo.h``), not as data sheets add them up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import enum
 from collections.abc import Sequence
 
 import msgspec
+
+from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
 
 class PathType(enum.IntEnum):
@@ -92,6 +94,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         mig: The MIG devices that exist on it; None with MIG mode off. In MIG mode it cannot be used as a whole.
         profiles: The MIG profiles that it can have, whether or not MIG mode is on; empty without MIG, or where the
             source does not say.
+        vendor: Whose it is: the word of a ``Vendor``. Absent in what was written before there were others.
     """
 
     index: int
@@ -111,6 +114,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fabric: str = ""
     mig: tuple[MigDevice, ...] | None = None
     profiles: tuple[MigProfile, ...] = ()
+    vendor: str = NVIDIA.word
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -202,7 +206,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         nics: Network cards, in ``NICn`` order.
         nic_paths: nics x g, PCIe path from each NIC to each GPU.
         numa: NUMA nodes by id.
-        link_gbps: Bandwidth of one link, one direction, as NCCL counts it (V100 20, H100 20.6); 0 without links.
+        link_gbps: Bandwidth of one link, one direction, as NCCL or RCCL counts it (V100 20, H100 20.6, MI300X 48); 0
+            without links, and for links whose bandwidth nobody publishes (HCCS).
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
         socket_gbps_or: What it may be as well, where the source does not name the CPUs (topo -m); 0 where it does.
         driver_version: Of the GPU driver; empty where not known.
@@ -243,6 +248,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             paths=tuple(tuple(self.paths[i][j] for j in positions) for i in positions),
             nic_paths=tuple(tuple(row[j] for j in positions) for row in self.nic_paths),
         )
+
+    @property
+    def vendor(self) -> Vendor:
+        """Whose GPUs they are; ``check`` lets no machine have two."""
+        return VENDORS[self.gpus[0].vendor] if self.gpus else NVIDIA
 
     @property
     def product(self) -> str:

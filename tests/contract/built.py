@@ -57,7 +57,7 @@ def _slices(machine: Machine, **more: Any) -> list[Object]:
 
 
 def _whole(_: str) -> list[Object]:
-    return [one for name in profiles.names() for one in _slices(profiles.load(name, seed="n"))]
+    return [one for name in profiles.names("nvidia") for one in _slices(profiles.load(name, seed="n"))]
 
 
 def _tainted(_: str) -> list[Object]:
@@ -77,7 +77,7 @@ def _instances(_: str) -> list[Object]:
 
 def _machines_alone(_: str) -> list[Object]:
     """What the node agent publishes beside NVIDIA's driver."""
-    machines = [profiles.load(name, seed="n") for name in profiles.names()]
+    machines = [profiles.load(name, seed="n") for name in profiles.names("nvidia")]
     return [one for machine in machines for one in slices.machine_alone(machine, node="n", node_uid=UID)]
 
 

@@ -21,7 +21,7 @@ from dradriver.topology.machine import Machine
 from tests.strategies import machines
 
 SIZES: Final = range(2, 9)
-PROFILES: Final = tuple(name for name in profiles.names() if len(profiles.load(name).gpus) <= MAX_GPUS)
+PROFILES: Final = tuple(name for name in profiles.names("nvidia") if len(profiles.load(name).gpus) <= MAX_GPUS)
 # Sizes between those of groups, where some such set has a ring and not all of a group's have, or there is no group: on
 # a cube mesh, and where one GPU of eight has lost its links.
 UNSAID: Final = {(name, gpus) for name in ("dgx1-v100", "hgx-h100-degraded") for gpus in (5, 6, 7)}

@@ -109,7 +109,7 @@ def test_switches_make_all_sets_of_a_size_equal_and_nvls_helps_the_large_ones() 
     assert by_size == {2: {360}, 3: {360}, 4: {360}, 5: {360}, 6: {360}, 7: {408}, 8: {476}}
 
 
-@pytest.mark.parametrize("name", profiles.names())
+@pytest.mark.parametrize("name", profiles.names("nvidia"))
 def test_every_set_of_a_known_machine_has_some_bandwidth(name: str) -> None:
     machine = profiles.load(name)
     if len(machine.gpus) <= MAX_GPUS:

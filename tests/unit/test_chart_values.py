@@ -164,7 +164,7 @@ def test_the_schema_of_policies_has_the_words_that_are_read() -> None:
         *("", tuning.AUTO),
         *tuning.PROFILES,
     }
-    assert sorted(definition("profile")["enum"]) == sorted(profiles.names())
+    assert sorted(definition("profile")["enum"]) == sorted(profiles.names("nvidia"))
     assert words["properties"].keys() == {*WORDS, *LATER}
     assert set(words["properties"]["strategy"]["enum"]) == set(api_values.STRATEGIES)
     assert set(words["properties"]["nccl"]["enum"]) - {False} == set(api_values.NCCL)

@@ -107,7 +107,7 @@ def test_a_gpu_whose_questions_fail_is_unreadable(h100: Server) -> None:
     assert [fault.kind for fault in faults(h100)] == ["unreadable"]
 
 
-@pytest.mark.parametrize("name", [name for name in profiles.names() if "degraded" not in name])
+@pytest.mark.parametrize("name", [name for name in profiles.names("nvidia") if "degraded" not in name])
 def test_no_profile_of_a_sound_machine_has_lost_links(name: str, tmp_path: Path) -> None:
     machine = complete(profiles.load(name))
     assert links.lost(links.of_machine(machine)) == {}

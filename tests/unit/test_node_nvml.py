@@ -10,7 +10,7 @@ from dradriver.topology import codec, profiles
 from tests.fakes.hardware import Server
 
 
-@pytest.mark.parametrize("name", profiles.names())
+@pytest.mark.parametrize("name", profiles.names("nvidia"))
 def test_a_machine_is_read_exactly_as_it_is(name: str, tmp_path: Path) -> None:
     server = Server(name, tmp_path)
     reading = server.read()

@@ -135,7 +135,7 @@ def test_what_only_nccls_parser_refuses_is_imported() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('version="1"', 'version="2"', "line 1, column 9: version '2'; NCCL knows version 1 alone"),
+        ('version="1"', 'version="3"', "line 1, column 9: version '3'; NCCL knows version 1 alone, RCCL also 2"),
         ("system", "topology", "line 1, column 1: this is a topology of hwloc's; give"),
         ("system", "html", "line 1, column 1: this is a file of <html>"),
         ('numaid="0"', "", "line 2, column 3: numaid None"),
@@ -148,7 +148,7 @@ def test_what_only_nccls_parser_refuses_is_imported() -> None:
         ('count="4"', 'count="640"', "line 5, column 60: count '640'; write a number from 0 to 18"),
         ('count="4"', 'count="3"', "4 links from 0000:03:00.0 to 0000:02:00.0, but 3 back"),
         ('target="0000:03:00.0"', 'target="0000:77:00.0"', "4 links from 0000:03:00.0 to 0000:02:00.0, but 0 back"),
-        ('count="4"', "", "line 5, column 30: an <nvlink> needs target, a bus id, and count"),
+        ('count="4"', "", "line 5, column 30: a link (<nvlink>) needs target, a bus id, and count"),
         ('name="mlx5_0"', "", "line 8, column 57: a <net> without a name"),
         ('speed="200000"', 'speed="fast"', "line 8, column 76: speed 'fast'; write Mbit/s"),
         ("</cpu>", "", "line 17, column 1: </system> where </cpu> should stand: every NCCL refuses"),

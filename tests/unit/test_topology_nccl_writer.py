@@ -15,7 +15,7 @@ from tests.paths import SHARED_DATA
 
 DUMP = SHARED_DATA / "nccl_xml" / "simllm-hgx-h200-8x-vastai.xml"
 AWS = SHARED_DATA / "nccl_xml" / "aws-p4d-24xl-topo.xml"
-WRITABLE = [name for name in profiles.names() if name != "gb200-nvl72-rack"]
+WRITABLE = [name for name in profiles.names("nvidia") if name != "gb200-nvl72-rack"]
 
 
 def change(machine: Machine, **fields: object) -> Machine:

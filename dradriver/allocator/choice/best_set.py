@@ -7,7 +7,7 @@ import numpy as np
 from dradriver.allocator.choice.set_order import USUAL, Preference, set_order
 from dradriver.allocator.sets.criteria import ANY, Criteria
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.allocator.sets.tables import SAME, Tables, remembered
+from dradriver.allocator.sets.tables import Tables, remembered
 
 TABULATED = 10  # up to here the choice from every free mask is computed at once
 
@@ -29,7 +29,7 @@ def best_set(
         found = int(_table(tables, gpus, general, preference)[free])
     else:
         found = search(tables, free, gpus=gpus, criteria=general, preference=preference)
-    if not found or (gpus > 1 and tables.busbw[found] < criteria.min_busbw_gbps * SAME):
+    if not found or tables.busbw[found] < tables.least(gpus, criteria):
         return None
     return found
 

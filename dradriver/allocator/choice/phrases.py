@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dradriver.allocator.request import Request, Whole
+from dradriver.topology.vendors import Vendor
 
 
 def wanted(request: Whole) -> str:
@@ -42,3 +43,8 @@ def wanted_gpus(request: Request) -> str:
     if isinstance(request, Whole) and request.exclude:
         parts.append(f"other than {', '.join(map(str, request.exclude))}")
     return " ".join(parts)
+
+
+def unpredicted(vendor: Vendor) -> str:
+    """Why a wish for predicted bandwidth has no place there."""
+    return f"the bus bandwidth of {vendor.link} cannot be predicted: write min-bandwidth in place of min-busbw"

@@ -52,6 +52,8 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if criteria.include & ~usable:
         return f"GPU {these(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
     properties = phrases.wanted_set(request)
+    if criteria.min_busbw_gbps and not tables.shape.predicted:
+        return phrases.unpredicted(machine.vendor)
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
         most, figure, mask = short
         nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({these(mask)})"
@@ -68,7 +70,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
     """Where bandwidth alone is missing: how much there is, of which kind, and on which set; else None."""
-    if criteria.min_busbw_gbps:
+    if criteria.min_busbw_gbps and tables.shape.predicted:
         found = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
         if found is not None:
             return round(float(tables.busbw[found]), 2), "bus bandwidth", found

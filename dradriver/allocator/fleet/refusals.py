@@ -62,6 +62,9 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
     if most[0] < request.gpus:
         return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}"
     properties, criteria = phrases.wanted_set(request), ladder.required(request)
+    vendors = [each.group.machine.vendor for each in candidates]
+    if criteria.min_busbw_gbps and not any(vendor.predicted for vendor in vendors):
+        return phrases.unpredicted(vendors[0])
     if (short := _shortfall(candidates, request, criteria)) is not None:
         nearest = f"the most {short[1]} that so many free GPUs of a node have is {short[0]:g} GB/s on {short[2]}"
     else:

@@ -13,6 +13,7 @@ cycles      every ring of up to eight members
 packing     how many rings fit into links at once, exactly
 search      how many channels of which speed NCCL's search finds
 busbw       the all-reduce bus bandwidth that NCCL will reach
+strength    the same where nothing can be predicted: by the weakest step of the best ring
 facts       what is costly to compute of a canonical shape
 kept        what was computed, as long as it is of use
 criteria    what a set must be

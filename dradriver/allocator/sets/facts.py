@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Level
-from dradriver.allocator.sets import busbw, subsets
+from dradriver.allocator.sets import busbw, strength, subsets
 from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
@@ -27,7 +28,7 @@ _LEVEL_OF_PATH = {
     PathType.NODE: LEVELS.index(Level.NUMA),
     PathType.SYS: LEVELS.index(Level.NODE),
 }
-_Kind = tuple[int, float]  # number of the level, rate
+_Kind = tuple[int, int, float]  # number of the level, links, rate, which nobody knows of some links
 MOST: Final = 1 << 18  # masks of all that is kept for nobody: three shapes of 16 GPUs, or 60 of 8
 _LEAST: Final = 1 << 12  # that any shape counts for
 _KEPT: Final[Kept[Shape, Facts]] = Kept(MOST)
@@ -38,7 +39,7 @@ class Facts:
 
     Attributes:
         busbw: Two of (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs, by ``busbw.split``,
-            which hangs on the numbering.
+            which hangs on the numbering. Twice ``strength`` where nothing can be predicted.
         worth: The same, or, where it is not known what is between sockets, the geometric mean over both likely CPUs: a
             set that is better with one and not worse with the other is worth more.
         steps: The machine's kinds of steps, best first: (level, GB/s).
@@ -75,6 +76,7 @@ class Facts:
         ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
         self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
+        predict: Callable[[Shape], tuple[Floats, Floats]]
         predict = partial(
             busbw.predict,
             linked=dict(zip(widths, wide, strict=True)),
@@ -82,9 +84,13 @@ class Facts:
             near=dict(zip(kinds, near, strict=True)),
             near_paths=dict(zip(kinds, near_paths, strict=True)),
         )
-        self.busbw: tuple[Floats, Floats] = predict(shape)
+        if not shape.predicted:
+            own = strength.of_sets(self.steps, self.weakest, linked)
+            self.busbw: tuple[Floats, Floats] = (own, own)
+        else:
+            self.busbw = predict(shape)
         self.worth = self.busbw
-        if shape.socket_gbps_or:
+        if shape.socket_gbps_or and shape.predicted:
             other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
             one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
             self.worth = (one, two)
@@ -137,12 +143,12 @@ def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, 
         if path is PathType.SYS:
             rate = min(rate, shape.socket_gbps)
         line_gbps = float(line_rate_gbps(links[a][b], shape.link_gbps))
-        kinds[a, b] = (nvlink, line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], rate)
-    ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1]))
+        kinds[a, b] = (nvlink, links[a][b], line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], 0, rate)
+    ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1], -kind[2]))
     number = {kind: rank for rank, kind in enumerate(ordered)}
     rank = np.zeros((g, g), dtype=np.int64)
     gbps = np.zeros((g, g), dtype=np.float32)
     for pair, kind in kinds.items():
         rank[pair] = number[kind]
-        gbps[pair] = kind[1]
-    return tuple((LEVELS[level], rate) for level, rate in ordered), rank, gbps
+        gbps[pair] = kind[2]
+    return tuple((LEVELS[level], rate) for level, _, rate in ordered), rank, gbps

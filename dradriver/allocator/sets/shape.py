@@ -41,6 +41,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         socket_gbps_or: What it may be as well; 0 where it is known.
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
         nccl: The oldest release of NCCL that predicts as the machine's does; (0, 0) for those before all of these.
+        predicted: Whether bandwidth can be predicted at all; else sets compare by ``strength``.
     """
 
     links: tuple[tuple[int, ...], ...]
@@ -58,6 +59,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     socket_gbps_or: float
     capability: int
     nccl: Release
+    predicted: bool = True
 
     @property
     def size(self) -> int:
@@ -87,6 +89,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
             socket_gbps_or=self.socket_gbps_or,
             capability=self.capability,
             nccl=self.nccl,
+            predicted=self.predicted,
         )
 
     def linked(self, a: int, b: int) -> int:
@@ -124,6 +127,7 @@ def shape_of(machine: Machine) -> Shape:
             default=0,
         ),
         nccl=max((own for own in _RELEASES if own <= release(machine.nccl_version)), default=(0, 0)),
+        predicted=machine.vendor.predicted,
     )
 
 

@@ -50,7 +50,8 @@ class Tables:
         size: Number of GPUs g.
         everything: Mask of all GPUs.
         count: (2**g,) uint8, members of each mask.
-        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs.
+        busbw: (2**g,) float32, predicted all-reduce bus bandwidth in GB/s, 0 below two GPUs; where nothing can be
+            predicted (``Shape.predicted``) what sets compare by instead, which nobody is told.
         worth: (2**g,) float32, what sets are compared by: the same, or a mean where the CPUs are not known.
         step_gbps: (g, g) float32, rate of the step between two GPUs, one direction, GB/s: of links the line rate, else
             what NCCL counts.
@@ -125,8 +126,14 @@ class Tables:
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
         if criteria.min_busbw_gbps:
-            out = out & ((self.count < 2) | (self.busbw >= criteria.min_busbw_gbps * SAME))
+            out = out & (self.busbw >= np.where(self.count < 2, 0, self.least(2, criteria)))
         return out
+
+    def least(self, k: int, criteria: Criteria) -> float:
+        """The least ``busbw`` that sets of ``k`` GPUs must have; none has enough where nothing can be predicted."""
+        if k < 2 or not criteria.min_busbw_gbps:
+            return 0.0
+        return criteria.min_busbw_gbps * SAME if self.shape.predicted else float("inf")
 
     def best(self, k: int, criteria: Criteria = ANY) -> Floats:
         """Per free mask the highest busbw of any admissible ``k``-subset, -1 where there is none.
@@ -138,14 +145,12 @@ class Tables:
 
     def has(self, k: int, free: Ints, criteria: Criteria = ANY) -> Bools:
         """Whether free masks have a ``k``-subset that meets the criteria: shape of ``free``, bool."""
-        least = criteria.min_busbw_gbps * SAME if k > 1 else 0.0
-        out: Bools = self.best(k, criteria)[free] >= least
+        out: Bools = self.best(k, criteria)[free] >= self.least(k, criteria)
         return out
 
     def fits(self, k: int, free: int, criteria: Criteria = ANY) -> bool:
         """The same of one free mask."""
-        least = criteria.min_busbw_gbps * SAME if k > 1 else 0.0
-        return bool(self.best(k, criteria)[free] >= least)
+        return bool(self.best(k, criteria)[free] >= self.least(k, criteria))
 
     def meets(self, mask: int, constraint: Constraint) -> bool:
         """Whether a set meets one constraint."""

@@ -16,6 +16,7 @@ from dradriver.api.messages import shown
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
 from dradriver.api.policies.words import LATER, WORDS
 from dradriver.topology import profiles
+from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
 from dradriver.yamltext.cures import hint
 
@@ -174,7 +175,7 @@ def _check(place: str, words: Mapping[str, str]) -> None:
 
 
 def _check_servers(nccl: Nccl) -> None:
-    known = profiles.names() if nccl.servers else ()
+    known = profiles.names(NVIDIA.word) if nccl.servers else ()
     for kind, server in nccl.servers.items():
         if server not in known:
             raise _PlacedError(

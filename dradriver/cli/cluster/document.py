@@ -36,7 +36,8 @@ def document(nodes: Sequence[NodeView]) -> Document:
     sections = [Section(blocks=(summary, key))]
     for node in nodes:
         sections += _node(node, series)
-    sections.append(Section(folded="Legend of the matrix", blocks=(machine_view.legend(),)))
+    kinds = {node.machine.vendor: node.machine for node in nodes}
+    sections.append(Section(folded="Legend of the matrix", blocks=tuple(map(machine_view.legend, kinds.values()))))
     gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
     title = f"{len(nodes)} node{'s' * (len(nodes) > 1)}, {gpus} GPUs, {free} free"
     return Document(title=title, sections=tuple(sections))

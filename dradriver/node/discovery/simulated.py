@@ -15,6 +15,7 @@ from dradriver.node.health import links
 from dradriver.node.health.faults import Faults
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import NVIDIA
 
 LOST: Final = "lost"
 PROCESSES: Final = "processes"
@@ -43,8 +44,15 @@ class Simulated:
             node: The node's name.
             folder: Where it stands what is broken.
             seen: Gives a GPU as it is now, changed as claims and administrators do.
+
+        Raises:
+            SetupError: The machine is not NVIDIA's: claims do not say yet whose GPUs they are about.
         """
         self._whole = load.read_machine(source, seed=node)
+        if self._whole.vendor is not NVIDIA:
+            raise SetupError(
+                f"{source} has GPUs of {self._whole.vendor.word}, which nodes do not publish yet; give one of NVIDIA"
+            )
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
         self._failures = failures.path(folder, node)
@@ -108,7 +116,7 @@ def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -
     if source is None:
         raise SetupError(
             f"no simulated machine for node {node}: give --simulated-default=PROFILE or "
-            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names())}"
+            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names(NVIDIA.word))}"
         )
     return source
 

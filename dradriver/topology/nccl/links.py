@@ -1,4 +1,4 @@
-"""NVLink counts from the ``<nvlink>`` elements of an NCCL topology file."""
+"""Link counts from the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` of RCCL's."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
     places = {}
     for i, leaf in enumerate(gpus):
         for link in leaf.gpu.children if leaf.gpu else ():
-            if link.name != "nvlink":
+            if link.name not in ("nvlink", "xgmi"):
                 continue
             count = number(link, "count", MOST_LINKS)
             if count is None or not link.get("target"):
-                raise error(link, None, "an <nvlink> needs target, a bus id, and count, a number of links")
+                raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
             target = reduced(link.get("target") or "")
             kind = link.get("tclass") or ""
             if target in position:

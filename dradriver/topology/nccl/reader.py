@@ -3,6 +3,9 @@
 A file without ``<gpu>`` elements, as clouds ship them, says nothing of NVLink: NCCL asks the driver then, and the
 machine read here has no links. Root complexes are not in such files either: two devices that share no bridge are NODE
 within a NUMA node, never PHB, so that nothing seems nearer than it is.
+
+RCCL writes the same of AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
+``sm``.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import re
 from collections.abc import Sequence
 
 from dradriver.topology import cpulist
+from dradriver.topology.amd import parts
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
@@ -21,6 +25,7 @@ from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.xml import Element, parse
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.vendors import AMD, NVIDIA
 
 _NUMA = re.compile(r"[0-9]{1,6}")
 _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
@@ -38,6 +43,7 @@ _OTHERS = {
     "graphs": "a graph file, the result of NCCL's search (NCCL_GRAPH_DUMP_FILE)",
     "topology": "a topology of hwloc's",
 }
+_NCCL, _RCCL = 1, 2  # versions of the file
 _MOST_DEVICES = 512  # GPUs and NICs: the square of their number is kept, NCCL itself reads 255 elements
 _START = 'give a topology file, which starts with <system version="1">'
 
@@ -64,8 +70,8 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
-    if facts.integer(root.get("version") or "") != 1:
-        raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone")
+    if facts.integer(root.get("version") or "") not in (_NCCL, _RCCL):
+        raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
     cpus = [child for child in root.children if child.name == "cpu"]
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
     if len(hosts) > 1:
@@ -119,7 +125,7 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
         numbers = list(range(len(leaves)))
     numbered = sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0] or 0)
     leaves = [leaf for _, leaf in numbered]
-    computes = [_compute(leaf) for leaf in leaves]
+    amd = [_is_amd(leaf) for leaf in leaves]
     direct, switched = link_counts(leaves)
     count = range(len(leaves))
     links = tuple(tuple(0 if i == j else direct[i][j] + min(switched[i], switched[j]) for j in count) for i in count)
@@ -129,12 +135,8 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
         Machine(
             name=name,
             gpus=tuple(
-                _gpu(
-                    index or 0,
-                    leaf,
-                    computes[i],
-                    switch_links=switched[i],
-                    uuid=synthetic_uuid(name, index or 0, seed=seed),
+                (_amd_gpu if amd[i] else _gpu)(
+                    index or 0, leaf, switch_links=switched[i], uuid=synthetic_uuid(name, index or 0, seed=seed)
                 )
                 for i, (index, leaf) in enumerate(numbered)
             ),
@@ -143,13 +145,30 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
             nics=tuple(nic for nic, _ in nics),
             nic_paths=path_matrix(tuple(place for _, place in nics), places),
             numa=tuple(nodes[node] for node in sorted(nodes)),
-            link_gbps=facts.link_gbps(max(computes)) if any(map(any, links)) or any(switched) else 0.0,
+            link_gbps=_link_gbps(leaves) if any(map(any, links)) or any(switched) else 0.0,
             socket_gbps=facts.socket_gbps(cpu),
             cpu=cpu,
             pci=tuple(devices.pci),
             virtual=any(device.busid.startswith(INVENTED) for device in devices.pci) or None,
         )
     )
+
+
+def _is_amd(leaf: Leaf) -> bool:
+    return leaf.pci.get("vendor") == f"0x{parts.PCI_VENDOR}" or (leaf.gpu is not None and bool(leaf.gpu.get("gcn")))
+
+
+def _link_gbps(leaves: Sequence[Leaf]) -> float:
+    """Return one link's bandwidth; of several kinds of NVIDIA's the newest's, of AMD's the oldest's."""
+    if _is_amd(leaves[0]):
+        return min(parts.link_gbps(_architecture(leaf)) for leaf in leaves)
+    return facts.link_gbps(max(map(_compute, leaves)))
+
+
+def _architecture(leaf: Leaf) -> str:
+    """Return ``gfx942`` of an AMD GPU; empty where neither its device id nor the file says."""
+    part = parts.PARTS.get((leaf.pci.get("device") or "")[2:])
+    return part.architecture if part else parts.architecture((leaf.gpu.get("gcn") or "") if leaf.gpu else "")
 
 
 def _compute(leaf: Leaf) -> int:
@@ -159,8 +178,26 @@ def _compute(leaf: Leaf) -> int:
     return said or (_COMPUTE.get(device[:2], 0) if device in _PRODUCTS else 0)
 
 
-def _gpu(index: int, leaf: Leaf, compute: int, *, switch_links: int, uuid: str) -> Gpu:
+def _amd_gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
     pci = leaf.pci
+    part = parts.PARTS.get((pci.get("device") or "")[2:])
+    return Gpu(
+        index=index,
+        uuid=uuid,
+        minor=index,
+        pci=leaf.busid,
+        numa=leaf.place.numa,
+        product=part.product if part else "",
+        architecture=_architecture(leaf),
+        memory_mib=part.memory_mib if part else 0,
+        pcie_gbps=facts.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
+        switch_links=switch_links,
+        vendor=AMD.word,
+    )
+
+
+def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
+    pci, compute = leaf.pci, _compute(leaf)
     c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
     lanes = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
     return Gpu(
@@ -175,6 +212,7 @@ def _gpu(index: int, leaf: Leaf, compute: int, *, switch_links: int, uuid: str) 
         pcie_gbps=facts.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
         switch_links=switch_links,
         c2c_gbps=lanes,
+        vendor=NVIDIA.word,
     )
 
 

@@ -23,6 +23,7 @@ from dradriver.topology.nccl.invent import invent, numaid
 from dradriver.topology.nccl.like import with_paths
 from dradriver.topology.nccl.limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.tree import IDS
+from dradriver.topology.vendors import NVIDIA
 
 MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
 MOST_TEXT = 250
@@ -44,6 +45,10 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or the file
             would be larger than NCCL reads safely.
     """
+    if machine.vendor is not NVIDIA:
+        raise TopologyError(
+            f"gpus: {machine.vendor.library} finds the machine by itself; files are written for NCCL alone"
+        )
     known = {device.busid: device for device in machine.pci}
     if like is not None:
         machine = with_paths(machine, like=like)

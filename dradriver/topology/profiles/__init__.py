@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import difflib
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA, VENDORS
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all profiles, sorted."""
-    files = resources.files(__name__).iterdir()
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+def names(vendor: str = "") -> tuple[str, ...]:
+    """Return the names of all profiles, or of one vendor's, sorted."""
+    return tuple(sorted(name for name, (_, whose) in _files().items() if vendor in ("", whose)))
+
+
+def _files() -> dict[str, tuple[Traversable, str]]:
+    """Return every profile's file and whose machine it is; NVIDIA's stand here, others' in a folder of their own."""
+    here = resources.files(__name__)
+    folders = [(here if word == NVIDIA.word else here / word, word) for word in VENDORS]
+    return {
+        file.name.removesuffix(".yaml"): (file, word)
+        for folder, word in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml")
+    }
 
 
 def load(name: str, *, seed: str = "") -> Machine:
@@ -26,12 +39,12 @@ def load(name: str, *, seed: str = "") -> Machine:
     Raises:
         TopologyError: No such profile; the message lists all.
     """
-    known = names()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    files = _files()
+    if name not in files:
+        near = difflib.get_close_matches(name, files, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise TopologyError(f"{name!r} is no profile; {hint}there are {', '.join(known)}")
+        raise TopologyError(f"{name!r} is no profile; {hint}there are {', '.join(names())}")
     from dradriver.topology.profiles import schema  # here, for it brings yaml, which other machines do not need
 
-    file = resources.files(__name__) / f"{name}.yaml"
+    file, _ = files[name]
     return schema.read(file.read_text("utf-8"), source=file.name, seed=seed)

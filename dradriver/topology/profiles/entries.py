@@ -78,6 +78,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A whole profile; ``links`` maps ``0-1`` to the number of direct links of that pair."""
 
     name: str
+    vendor: Literal["nvidia", "amd", "ascend"] = "nvidia"
     product: Product
     gpus: tuple[GpuEntry, ...]
     nics: tuple[NicEntry, ...] = ()

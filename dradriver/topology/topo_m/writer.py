@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dradriver.topology.machine import Machine, Nic, PathType
 from dradriver.topology.paths import Place, pcie_path
 
-LEGEND = """\
+_LEGEND = """\
 Legend:
 
   X    = Self
@@ -16,12 +16,13 @@ Legend:
   PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
   PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
   PIX  = Connection traversing at most a single PCIe bridge
-  NV#  = Connection traversing a bonded set of # NVLinks
 """
 
 
 def write(machine: Machine) -> str:
     """Return the matrix with the tool's own tokens, order, tabs and legends; ``read`` gives links, paths and NICs back.
+
+    Links of other vendors stand under their own name (``XGMI4``), which ``read`` does not know.
 
     A NUMA node that is not known, or whose CPUs are not, is N/A; so is the CPU affinity of a GPU on no known node,
     which a ``Machine`` does not hold. Between two NICs stands the nearest path that their bus ids, the PCI tree or
@@ -34,7 +35,14 @@ def write(machine: Machine) -> str:
 
 def legend(machine: Machine) -> str:
     """Return the legend of the cells and, where there are NICs, that of their names."""
-    return "\n".join([LEGEND, nic_legend(machine)]) if machine.nics else LEGEND
+    cells = cell_legend(machine)
+    return "\n".join([cells, nic_legend(machine)]) if machine.nics else cells
+
+
+def cell_legend(machine: Machine) -> str:
+    """Return the legend of the cells."""
+    vendor = machine.vendor
+    return f"{_LEGEND}  {vendor.cell}#  = Connection traversing a bonded set of # {vendor.link}s\n"
 
 
 def nic_legend(machine: Machine) -> str:
@@ -65,7 +73,7 @@ def cells(machine: Machine) -> list[list[str]]:
 def _gpu_cell(machine: Machine, i: int, j: int) -> str:
     if i == j:
         return " X "
-    return f"NV{machine.links[i][j]}" if machine.links[i][j] else machine.paths[i][j].name
+    return f"{machine.vendor.cell}{machine.links[i][j]}" if machine.links[i][j] else machine.paths[i][j].name
 
 
 def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m: int) -> str:

@@ -1,0 +1,221 @@
+"""From the text of ``amd-smi topology`` or ``rocm-smi --showtopo`` to a ``Machine``.
+
+Both print one matrix a property, each below a title: ``WEIGHT TABLE:`` with bus ids as names, or ``==== Weight between
+two GPUs ====`` with ``GPU0``. Link type, weight and, of ``amd-smi``, bandwidth are read; the others are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from dradriver.topology.amd.parts import link_gbps
+from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.vendors import AMD
+
+_T = TypeVar("_T")
+
+MARK = re.compile(r"^(ACCESS|WEIGHT|HOPS|LINK TYPE) TABLE:|^=+ .* between two GPUs =+$", re.MULTILINE)
+_TITLE = re.compile(r"={3,}\s*(\S.*?)\s*={3,}|([A-Z][A-Z -]*) TABLE:")
+_TABLES = {
+    "link type between two gpus": "type", "link type": "type",
+    "weight between two gpus": "weight", "weight": "weight",
+    "numa bw": "bandwidth",
+    "numa nodes": "numa",
+}  # fmt: skip
+_GPU = re.compile(r"GPU([0-9]{1,4})")
+_NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]{1,4})\s*")
+_RATES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_TYPES = {"XGMI": True, "PCIE": False}
+_SELF = ("SELF", "0", "N/A")
+# Every GPU of a hive has a link of type xGMI to every other; these weights alone are direct ones (RCCL,
+# rocm_smi_getLinkInfo: 15 is one hop, 13 and 41 are partitions'). Some releases print 0 throughout.
+_DIRECT = (0, 13, 15, 41)
+_SAME_NODE = 40  # of a path over PCIe: 20 to the CPU and 20 back (kfd_crat.c); more crosses to another socket
+_MOST_LINKS = 8  # xGMI links of any part
+_MOST_GPUS = 256
+
+
+class _Table(msgspec.Struct):
+    names: list[str]
+    line: int
+    rows: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
+
+
+def read(text: str, *, name: str = "", seed: str = "") -> Machine:
+    """Return the machine that the text shows.
+
+    The texts tell no products and, but for ``amd-smi``, no bus ids; identities are made up. GPUs are numbered in the
+    text's order. The number of a pair's links is its most bandwidth over its least, where ``amd-smi`` says both, else
+    1. ``rocm-smi`` says NUMA nodes, ``amd-smi`` none; below links, where the path over PCIe is hidden, it is the
+    farthest that these allow. What one link carries follows from how the GPUs are joined: ``complete`` corrects it.
+
+    Args:
+        text: The whole output.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+
+    Raises:
+        TopologyError: With the line: no table of link types, a row or cell missing, an unknown cell, two sides that
+            differ.
+    """
+    tables, numas = _tables(text)
+    if "type" not in tables:
+        raise TopologyError(
+            "amd-smi topology, line 1: no table of link types; give the whole output of amd-smi topology, or of "
+            "rocm-smi --showtopo"
+        )
+    kinds = tables["type"]
+    linked = _matrix(kinds, kinds.names, _type)
+    weights = _matrix(tables["weight"], kinds.names, _weight) if "weight" in tables else None
+    counts = _matrix(tables["bandwidth"], kinds.names, _count) if "bandwidth" in tables else None
+    g = range(len(kinds.names))
+    for i in g:
+        for j in range(i):
+            if linked[i][j] != linked[j][i]:
+                raise _error(kinds.lines[kinds.names[i]], f"{kinds.names[i]} to {kinds.names[j]} is not as back")
+    links = [[0] * len(g) for _ in g]
+    paths = [[PathType.SELF] * len(g) for _ in g]
+    nodes = [numas.get(i) for i in g]
+    for i in g:
+        for j in g:
+            if i == j:
+                continue
+            weight = weights[i][j] if weights else 0
+            if linked[i][j] and weight in _DIRECT:
+                links[i][j] = min(counts[i][j], counts[j][i]) if counts else 1
+            if nodes[i] is not None and nodes[j] is not None:
+                near = nodes[i] == nodes[j]
+            else:
+                near = not linked[i][j] and 0 < weight <= _SAME_NODE
+            paths[i][j] = PathType.NODE if near else PathType.SYS
+    for i in g:
+        for j in range(i):
+            links[i][j] = links[j][i] = min(links[i][j], links[j][i])
+            paths[i][j] = paths[j][i] = max(paths[i][j], paths[j][i])
+    rate, pcie = _likely(links)
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                Gpu(
+                    index=i,
+                    uuid=synthetic_uuid(name, i, seed=seed),
+                    minor=i,
+                    pci=device if is_bus_id(device) else "",
+                    numa=nodes[i],
+                    pcie_gbps=pcie,
+                    vendor=AMD.word,
+                )
+                for i, device in enumerate(kinds.names)
+            ),
+            links=tuple(map(tuple, links)),
+            paths=tuple(map(tuple, paths)),
+            numa=tuple(NumaNode(id=node) for node in sorted({node for node in nodes if node is not None})),
+            link_gbps=rate if any(map(any, links)) else 0.0,
+            socket_gbps=16.0,
+        )
+    )
+
+
+def _error(line: int, message: str) -> TopologyError:
+    return TopologyError(f"amd-smi topology, line {line}: {message}")
+
+
+def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
+    """Return the tables that are read, by what they tell, and each GPU's NUMA node where it is told."""
+    tables: dict[str, _Table] = {}
+    numas: dict[int, int] = {}
+    kind = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        title = _TITLE.fullmatch(line.strip())
+        words = line.split()
+        if title is not None:
+            kind = _TABLES.get((title[1] or title[2]).lower(), "")
+        elif kind == "numa":
+            said = _NUMA.fullmatch(line.strip())
+            if said is not None and int(said[2]) >= 0:
+                numas[int(said[1])] = int(said[2])
+        elif not kind or not words:
+            continue
+        elif kind not in tables:
+            tables[kind] = _header(words, number)
+        elif len(tables[kind].rows) < len(tables[kind].names):
+            _row(tables[kind], words, number)
+    for table in tables.values():
+        missing = next((device for device in table.names if device not in table.rows), None)
+        if missing is not None:
+            raise _error(table.line, f"the row of {missing} is missing; give the whole output")
+    return tables, numas
+
+
+def _header(words: Sequence[str], number: int) -> _Table:
+    names = [word.lower() if is_bus_id(word.lower()) else word for word in words]
+    wrong = next((word for word in names if not _GPU.fullmatch(word) and not is_bus_id(word)), None)
+    if wrong is not None:
+        raise _error(number, f"{wrong!r} is no GPU; columns are bus ids (0000:0c:00.0) or GPU0, GPU1, …")
+    if len(set(names)) < len(names) or len(names) > _MOST_GPUS:
+        raise _error(number, f"{len(names)} columns; each GPU stands once, and {_MOST_GPUS} are the most")
+    return _Table(names=names, line=number)
+
+
+def _row(table: _Table, words: Sequence[str], number: int) -> None:
+    device, cells = words[0].lower() if is_bus_id(words[0].lower()) else words[0], words[1:]
+    if device not in table.names or device in table.rows:
+        raise _error(number, f"{device!r}: a row for each column, once, is expected here")
+    if len(cells) != len(table.names):
+        raise _error(number, f"{device} has {len(cells)} cells; {len(table.names)} are needed")
+    table.rows[device] = list(cells)
+    table.lines[device] = number
+
+
+def _matrix(table: _Table, names: Sequence[str], value: Callable[[str], _T | None]) -> list[list[_T]]:
+    """Return the values of a table, g x g in the order of ``names``; on the diagonal whatever stands for nothing."""
+    if set(names) != set(table.names):
+        raise _error(table.line, "other GPUs than in the table of link types")
+    at: Mapping[str, int] = {device: i for i, device in enumerate(table.names)}
+    out: list[list[_T]] = []
+    for device in names:
+        row: list[_T] = []
+        for other in names:
+            cell = table.rows[device][at[other]]
+            if (found := value(cell)) is None:
+                raise _error(table.lines[device], f"{cell!r} between {device} and {other} is not known here")
+            row.append(found)
+        out.append(row)
+    return out
+
+
+def _type(cell: str) -> bool | None:
+    return False if cell in _SELF else _TYPES.get(cell)
+
+
+def _weight(cell: str) -> int | None:
+    if cell in _SELF:
+        return 0
+    return int(cell) if cell.isascii() and cell.isdigit() and len(cell) < 10 else None
+
+
+def _count(cell: str) -> int | None:
+    """Return the links of a pair; 1 where bandwidths say nothing."""
+    rates = _RATES.fullmatch(cell)
+    if rates is None:
+        return 1 if cell in _SELF else None
+    least, most = int(rates[1]), int(rates[2])
+    return max(1, min(round(most / least), _MOST_LINKS)) if least else 1
+
+
+def _likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return what one link and a PCIe link carry, GB/s, of the parts that are joined like this.
+
+    Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
+    """
+    newer = len(links) == 8 and all(count for i, row in enumerate(links) for j, count in enumerate(row) if i != j)
+    return (link_gbps("gfx942"), 48.0) if newer else (link_gbps("gfx90a"), 24.0)

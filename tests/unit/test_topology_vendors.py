@@ -1,0 +1,233 @@
+"""AMD's and Huawei's machines: what their tools, dumps and profiles become."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dradriver.topology import codec, nccl, npu_smi, profiles
+from dradriver.topology.amd import smi
+from dradriver.topology.check import check
+from dradriver.topology.complete import complete
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.load import read_machine
+from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, VENDORS
+from tests.paths import SHARED_DATA
+
+FOLDER = SHARED_DATA / "vendors"
+MODELS = sorted((FOLDER / "amd" / "rccl_models").glob("*.xml"))
+REFUSED = {  # edited by hand: one bus id stands for several devices
+    "topo_4p4h": "busid 0000:c5:00.0 stands in line 9 too",
+    "topo_8p1h_1": "busid 0000:a1:00.0 stands in line 63 too",
+}
+# GPUs, architecture, one link's GB/s, and how many of a GPU's peers have how many links.
+SHAPES = {
+    "topo_16p1h": (16, "gfx90a", 36.0, {4: 1, 2: 1, 1: 1}),
+    "topo_4p3l_2h": (8, "gfx908", 24.0, {1: 3}),
+    "topo_4p_940": (4, "gfx942", 48.0, {1: 3}),
+    "topo_8p6l_6nic": (8, "gfx908", 24.0, {1: 6}),
+    "topo_8p_90a": (8, "gfx90a", 36.0, {1: 3}),
+    "topo_8p_940": (8, "gfx942", 48.0, {1: 7}),
+    "topo_8p_940vm": (8, "gfx942", 48.0, {1: 7}),
+    "topo_8p_pcie_2nic": (8, "gfx906", 0.0, {}),
+    "topo_8p_rome_4n_1": (8, "gfx908", 24.0, {1: 3}),
+    "topo_8p_ts1": (8, "gfx906", 24.0, {1: 2}),
+}
+
+
+def peers(machine: Machine, gpu: int) -> dict[int, int]:
+    return dict(Counter(count for count in machine.links[gpu] if count))
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_every_dump_of_rccl_is_read_or_refused_with_its_place(path: Path) -> None:
+    if path.stem in REFUSED:
+        with pytest.raises(TopologyError) as caught:
+            read_machine(path)
+        assert REFUSED[path.stem] in str(caught.value)
+        return
+    machine = read_machine(path)
+    gpu = machine.gpus[0]
+    assert machine.vendor is AMD
+    assert (len(machine.gpus), gpu.architecture, machine.link_gbps, peers(machine, 0)) == SHAPES[path.stem]
+    assert codec.decode(codec.encode(machine)) == machine
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(("profile", "dump"), [("mi300x-x8", "topo_8p_940"), ("mi100-x8", "topo_8p_rome_4n_1")])
+def test_a_profile_is_what_rccl_saw_of_such_a_machine(profile: str, dump: str) -> None:
+    mine, real = profiles.load(profile), read_machine(FOLDER / "amd" / "rccl_models" / f"{dump}.xml")
+    assert (mine.links, mine.paths, mine.nic_paths, mine.link_gbps, mine.socket_gbps, mine.cpu) == (
+        real.links, real.paths, real.nic_paths, real.link_gbps, real.socket_gbps, real.cpu,
+    )  # fmt: skip
+    told = [(gpu.pci, gpu.numa, gpu.product, gpu.architecture, gpu.memory_mib, gpu.pcie_gbps) for gpu in mine.gpus]
+    if profile == "mi300x-x8":  # the MI100's ran at half its rate that day
+        assert told == [(g.pci, g.numa, g.product, g.architecture, g.memory_mib, g.pcie_gbps) for g in real.gpus]
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [("amd-smi_topology_mi300x.txt", "0000:0c:00.0"), ("amd-smi_topology_mi355x.txt", "0000:0d:00.0")],
+)
+def test_a_text_of_amd_smi(file: str, first: str) -> None:
+    machine = read_machine(FOLDER / "amd" / file)
+    assert machine.vendor is AMD
+    assert machine.gpus[0].pci == first
+    assert all(peers(machine, i) == {1: 7} for i in range(8))
+    assert machine.link_gbps == 48.0
+    assert {gpu.numa for gpu in machine.gpus} == {None}
+
+
+@pytest.mark.shared_data
+def test_a_text_of_rocm_smi_says_numa_nodes() -> None:
+    machine = read_machine(FOLDER / "amd" / "rocm-smi_showtopo_8x.txt")
+    assert [gpu.numa for gpu in machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert machine.paths[0][1] is PathType.NODE
+    assert machine.paths[0][4] is PathType.SYS
+    assert peers(machine, 7) == {1: 7}
+
+
+@pytest.mark.shared_data
+def test_a_text_of_npu_smi_is_the_profile() -> None:
+    machine = read_machine(FOLDER / "ascend" / "npu-smi_topo_910b_hccs8.txt")
+    mine = profiles.load("ascend-910b-x8")
+    assert machine.vendor is ASCEND
+    assert (machine.links, machine.paths, machine.numa) == (mine.links, mine.paths, mine.numa)
+    assert machine.link_gbps == 0.0
+
+
+AMD_SMI = """\
+LINK TYPE TABLE:
+             0000:03:00.0 0000:26:00.0 0000:43:00.0
+0000:03:00.0 SELF         XGMI         PCIE
+0000:26:00.0 XGMI         SELF         PCIE
+0000:43:00.0 PCIE         PCIE         SELF
+
+WEIGHT TABLE:
+             0000:03:00.0 0000:26:00.0 0000:43:00.0
+0000:03:00.0 0            15           40
+0000:26:00.0 15           0            72
+0000:43:00.0 40           72           0
+
+NUMA BW TABLE:
+             0000:03:00.0 0000:26:00.0 0000:43:00.0
+0000:03:00.0 N/A          50000-200000 N/A
+0000:26:00.0 50000-200000 N/A          N/A
+0000:43:00.0 N/A          N/A          N/A
+"""
+
+
+def test_the_most_bandwidth_over_the_least_is_the_number_of_links() -> None:
+    machine = smi.read(AMD_SMI, name="box")
+    assert machine.links == ((0, 4, 0), (4, 0, 0), (0, 0, 0))
+    assert machine.paths[0] == (PathType.SELF, PathType.SYS, PathType.NODE)
+    assert machine.paths[1][2] is PathType.SYS
+
+
+@pytest.mark.parametrize(("weight", "links"), [("13", 4), ("15", 4), ("41", 4), ("0", 4), ("30", 0), ("45", 0)])
+def test_a_link_by_way_of_another_gpu_is_none(weight: str, links: int) -> None:
+    text = AMD_SMI.replace(" 15  ", f" {weight}  ")
+    assert smi.read(text).links[0][1] == links
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("0000:43:00.0 PCIE         PCIE         SELF\n", "", "line 2: the row of 0000:43:00.0 is missing"),
+        ("XGMI         PCIE\n", "XGMI\n", "line 3: 0000:03:00.0 has 2 cells; 3 are needed"),
+        ("SELF         XGMI", "SELF         NVLI", "line 3: 'NVLI' between 0000:03:00.0 and 0000:26:00.0"),
+        ("SELF         XGMI", "SELF         PCIE", "line 4: 0000:26:00.0 to 0000:03:00.0 is not as back"),
+        ("LINK TYPE TABLE", "LINK COLOUR TABLE", "line 1: no table of link types"),
+        ("TABLE:\n             0000:03:00.0", "TABLE:\n             gpu-3", "line 2: 'gpu-3' is no GPU"),
+        ("50000-200000", "50000..", "line 15: '50000..' between"),
+        ("0            15", "0            9999999999999", "'9999999999999' between"),
+        ("0000:43:00.0 40", "0000:44:00.0 40", "'0000:44:00.0': a row for each column, once"),
+    ],
+)
+def test_a_broken_text_of_amd_smi_is_refused_with_its_line(old: str, new: str, says: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        smi.read(AMD_SMI.replace(old, new, 1))
+    assert says in str(caught.value)
+
+
+def test_a_product_corrects_what_a_link_carries() -> None:
+    machine = complete(smi.read(AMD_SMI), product="mi100")
+    assert (machine.link_gbps, machine.gpus[0].product, machine.gpus[0].architecture) == (
+        24.0, "AMD Instinct MI100", "gfx908",
+    )  # fmt: skip
+    with pytest.raises(TopologyError, match="no product that is known; write one of AMD Instinct MI100"):
+        complete(smi.read(AMD_SMI), product="h100")
+    with pytest.raises(TopologyError, match="of ascend none is known"):
+        complete(npu_smi.read(NPU_SMI), product="910C")
+
+
+NPU_SMI = """\
+           Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12
+Phy-ID13   X        HCCS_SW HCCS_SW SIO
+Phy-ID2    HCCS_SW  X       SIO     HCCS_SW
+Phy-ID3    HCCS_SW  SIO     X       HCCS_SW
+Phy-ID12   SIO      HCCS_SW HCCS_SW X
+"""
+
+
+def test_chips_of_an_a3_are_sorted_by_their_number_and_those_of_a_module_are_nearest() -> None:
+    machine = npu_smi.read(NPU_SMI, name="a3")
+    assert [gpu.index for gpu in machine.gpus] == [2, 3, 12, 13]
+    assert machine.links == ((0, 2, 1, 1), (2, 0, 1, 1), (1, 1, 0, 2), (1, 1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12\n", "\n", "line 1: no header"),
+        ("X       SIO     HCCS_SW", "X       SIO", "line 3: Phy-ID2 has 3 cells; 4 are needed"),
+        ("X       SIO     HCCS_SW", "X       NV4     HCCS_SW", "line 3: 'NV4' between Phy-ID2 and Phy-ID3"),
+        ("X       SIO     HCCS_SW", "SIO     X       HCCS_SW", "line 3: 'SIO' between Phy-ID2 and Phy-ID2"),
+        (
+            "Phy-ID3    HCCS_SW  SIO     X",
+            "Phy-ID3    HCCS_SW  HCCS    X",
+            "HCCS from Phy-ID3 to Phy-ID2, but SIO back",
+        ),
+        ("Phy-ID12   SIO", "Phy-ID14   SIO", "line 5: 'Phy-ID14': a row for each column"),
+        ("Phy-ID12   SIO      HCCS_SW HCCS_SW X\n", "", "line 1: the row of Phy-ID12 is missing"),
+    ],
+)
+def test_a_broken_text_of_npu_smi_is_refused_with_its_line(old: str, new: str, says: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        npu_smi.read(NPU_SMI.replace(old, new, 1))
+    assert says in str(caught.value)
+
+
+def test_a_machine_is_one_vendors() -> None:
+    machine = profiles.load("mi300x-x8")
+    one, *others = machine.gpus
+    for vendor, says in (("nvidia", r"gpus\[1\].vendor: 'amd'"), ("intel", r"gpus\[0\].vendor: 'intel'")):
+        gpus = (msgspec.structs.replace(one, vendor=vendor), *others)
+        with pytest.raises(TopologyError, match=says):
+            check(msgspec.structs.replace(machine, gpus=gpus))
+
+
+def test_a_machine_from_before_there_were_others_is_nvidias() -> None:
+    text = codec.encode(profiles.load("dgx1-v100")).replace(',"vendor":"nvidia"', "")
+    assert '"vendor":"nvidia"' not in text
+    assert codec.decode(text).vendor is NVIDIA
+
+
+def test_each_profile_is_of_its_folders_vendor() -> None:
+    assert {word: {profiles.load(name).vendor.word for name in profiles.names(word)} for word in VENDORS} == {
+        word: {word} for word in VENDORS
+    }
+    assert set(itertools.chain.from_iterable(map(profiles.names, VENDORS))) == set(profiles.names())
+
+
+@pytest.mark.parametrize("name", [*profiles.names("amd"), *profiles.names("ascend")])
+def test_no_nccl_file_is_written_for_another_library(name: str) -> None:
+    with pytest.raises(TopologyError, match="files are written for NCCL alone"):
+        nccl.write(profiles.load(name))
