@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 RUN := .venv/bin/python
 CLUSTER ?= local
 
-.PHONY: install lint unit unit-image test bench proto metrics lock image demo down
+.PHONY: install lint unit unit-image test bench proto metrics reference lock image demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -43,6 +43,9 @@ proto: install  ## the kubelet's gRPC stubs from protos/
 
 metrics: install  ## docs/metrics.md from the code
 	$(RUN) -m docs.metrics
+
+reference: install  ## docs/commands.md from the code
+	$(RUN) -m docs.commands
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py

@@ -59,18 +59,18 @@ def rows(document: str, heading: str) -> Iterator[Row]:
             yield Row(above, found)
 
 
-def words(heading: str, document: str = "README.md") -> list[Row]:
+def words(heading: str, document: str = "docs/words.md") -> list[Row]:
     return [
         Row([key if "/" in key else names.PREFIX + key for key in row.keys], row.values)
         for row in rows(document, heading)
     ]
 
 
-SAID = words("What a pod can say")
+SAID = [*words("Words"), *words("What is written back")]
 GANGS = words("Words about several pods", "docs/manifests.md")
 
 
-def test_every_annotation_of_a_pod_stands_in_one_row_of_the_readme() -> None:
+def test_every_annotation_of_a_pod_stands_in_one_row() -> None:
     told = [key for row in SAID for key in row.keys]
     once = list(dict.fromkeys(told))
     assert sorted(once) == sorted({*names.WISHES, *names.NOTED, *names.RESULTS})
@@ -102,8 +102,16 @@ def test_names_on_other_objects_are_told_in_architecture() -> None:
     others = own - {*names.WISHES, *names.NOTED, *names.RESULTS, *names.NOTES, names.PREFIX}
     others.remove(names.CONFIG_API_VERSION)
     assert sorted(told) == sorted({*others, names.GATE, names.PREFIX + "translate"})
-    readme = (REPO / "README.md").read_text("utf-8")
-    assert all(f"`{key}`" in readme or f"`{key.removeprefix(names.PREFIX)}`" in readme for key in names.NOTES)
+    page = (REPO / "docs" / "words.md").read_text("utf-8")
+    assert all(f"`{key}`" in page or f"`{key.removeprefix(names.PREFIX)}`" in page for key in names.NOTES)
+
+
+def test_the_words_that_the_readme_shows_are_words() -> None:
+    _, *shown = (row for row in rows("README.md", "Five words") if row.keys)
+    assert len(shown) == 5
+    for row in shown:
+        for key, _, value in (text.partition(": ") for text in row.keys):
+            check_words({names.PREFIX + key: value.strip('"')})
 
 
 def test_every_attribute_and_capacity_of_a_device_is_told() -> None:

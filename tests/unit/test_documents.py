@@ -39,9 +39,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in anchors(target), f"{target.name}#{heading}"
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = {target for target, _ in links(REPO / "README.md")}
-    assert {page for page in PAGES if page.name != "README.md"} <= linked
+def test_every_page_is_linked_from_the_readme_or_the_index() -> None:
+    linked = {target for page in ("README.md", "docs/README.md") for target, _ in links(REPO / page)}
+    assert {page for page in PAGES if page != REPO / "README.md"} <= linked
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
