@@ -13,6 +13,7 @@ mps         MPS control daemons, in a process of their own
 records     a ledger on disk
 edits       what a container is given
 files       files that are all there or not at all
+selinux     labels for what containers are given of the host's
 threads     calls that may hang, beside the event loop
 metrics     what the agent counts
 errors      errors that end up in a pod's events

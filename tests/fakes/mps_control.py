@@ -111,6 +111,8 @@ def serve():
 
 
 def main(words):
+    while has("hang"):
+        time.sleep(0.05)
     if not words:
         return client()
     if set(words) - {{"-d", "-f", "-M"}} or has("old"):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +18,27 @@ from pathlib import Path
 import pytest
 
 from dradriver.__main__ import main
+from dradriver.node import selinux
 from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.errors import SetupError
+from dradriver.node.mps import daemon as daemons
 from dradriver.node.mps import enter
 from dradriver.node.mps import main as mps
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import STALE_S, MpsFolder, Server
-from dradriver.node.mps.supervisor import KEEP_S, Supervisor
+from dradriver.node.mps.supervisor import CHECK_S, KEEP_S, Supervisor
 from tests import needs
 from tests.fakes import mps_control
 from tests.fakes.node import short_folder
 
 A, B = (f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(2))
 HALF = Server(memory_mib=40_000, thread_percentage=50)
+
+
+def look(supervisor: Supervisor) -> None:
+    for name, wanted in supervisor.wanted().items():
+        supervisor.look(name, wanted)
 
 
 class Node:
@@ -39,6 +49,9 @@ class Node:
         self.path = mps_control.write(root / "bin")
         self.now = 0.0
         self.supervisor = self.another()
+
+    def look(self) -> None:
+        look(self.supervisor)
 
     def another(self) -> Supervisor:
         return Supervisor(self.files, self.daemon, clock=lambda: self.now)
@@ -93,25 +106,25 @@ def alive(pid: int) -> bool:
 
 
 def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: Node) -> None:
-    node.supervisor.look()
+    node.look()
     assert node.files.ready(A) is None
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     wanted = node.files.wanted(A)
     assert wanted is not None
     assert node.files.ready(A) == wanted
     assert node.log(A) == [
         f"start -d -M for {A}",
         f"Cmd:set_default_device_pinned_mem_limit {A} 40000M",
-        f"Cmd:get_default_device_pinned_mem_limit {A}",
         "Cmd:set_default_active_thread_percentage 50",
+        f"Cmd:get_default_device_pinned_mem_limit {A}",
         "Cmd:get_default_active_thread_percentage",
     ]
     pid = node.pid(A)
-    node.supervisor.look()
+    node.look()
     assert node.pid(A) == pid
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert (node.files.ready(A), node.of(A).alive(), (node.files.of(A) / "pipe").exists()) == (None, False, False)
     assert node.log(A)[-1] == "Cmd:quit -t 1"
 
@@ -119,10 +132,10 @@ def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: 
 def test_each_gpu_has_its_own_and_none_is_set_where_nothing_is_limited(node: Node) -> None:
     for gpu in (A, B):
         node.files.want(gpu, Server())
-    node.supervisor.look()
+    node.look()
     assert [node.log(gpu) for gpu in (A, B)] == [[f"start -d -M for {gpu}"] for gpu in (A, B)]
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert (node.files.ready(A), node.trouble(B), node.of(B).alive()) == (None, "", True)
 
 
@@ -131,24 +144,24 @@ def test_each_gpu_has_its_own_and_none_is_set_where_nothing_is_limited(node: Nod
 )
 def test_what_was_set_is_read_back_however_it_is_shown(limits: Server, node: Node) -> None:
     node.files.want(A, limits)
-    node.supervisor.look()
+    node.look()
     assert node.trouble(A) == ""
 
 
 def test_a_daemon_that_does_not_take_its_limits_does_not_serve(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.say(A, "deaf")
     node.files.want(A, HALF)
-    node.supervisor.look()
-    assert "did not take 50 % of the threads: '100.0'" in node.trouble(A)
-    assert "did not take" in caplog.text
+    node.look()
+    assert "does not keep to 50 % of the threads: '100.0'" in node.trouble(A)
+    assert "does not keep to" in caplog.text
 
 
 def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     before = node.pid(A)
     node.kill(A)
-    node.supervisor.look()
+    node.look()
     assert node.pid(A) != before
     assert (node.trouble(A), node.of(A).ask("get_default_active_thread_percentage")) == ("", "50.0")
     assert f"MPS of GPU {A} died" in caplog.text
@@ -171,21 +184,21 @@ def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(
         node.files, lambda gpu, at: Counted(gpu, at, root=None, path=node.path), clock=lambda: node.now
     )
     for _ in range(100):
-        supervisor.look()
+        look(supervisor)
         node.now += 1.0
     assert caplog.text.count("Unknown option -M") == 1
     assert tries == 8  # at once, and after 1, 2, 4, 8, 16, 30 and 30 seconds
     assert node.trouble(A) == "nvidia-cuda-mps-control -d -M failed (1): Unknown option -M"
     (node.files.of(A) / "old").unlink()
     node.now += 30.0
-    supervisor.look()
+    look(supervisor)
     assert node.trouble(A) == ""
 
 
 def test_without_the_program_it_is_said_where_it_comes_from(node: Node) -> None:
     node.path = "/nowhere"
     node.files.want(A, Server())
-    node.supervisor.look()
+    node.look()
     assert "it comes with the NVIDIA driver" in node.trouble(A)
 
 
@@ -200,23 +213,23 @@ def test_a_socket_whose_name_is_too_long_is_no_daemon(node: Node, tmp_path: Path
 def test_another_process_takes_over_what_runs_and_what_it_no_longer_finds_wanted_ends(node: Node) -> None:
     for gpu in (A, B):
         node.files.want(gpu, HALF)
-    node.supervisor.look()
+    node.look()
     pid = node.pid(A)
     node.files.want_none(B)
     node.supervisor = node.another()
-    node.supervisor.look()
+    node.look()
     assert (node.pid(A), node.trouble(A)) == (pid, "")
     assert (node.files.ready(B), node.of(B).alive()) == (None, False)
 
 
 def test_what_a_daemon_left_that_was_killed_is_in_nobodys_way(node: Node) -> None:
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     node.kill(A)
     pipe = node.files.of(A) / "pipe"
     (pipe / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))  # another process has the number now
     node.supervisor = node.another()
-    node.supervisor.look()
+    node.look()
     assert node.trouble(A) == ""
     assert node.pid(A) != os.getpid()
 
@@ -224,35 +237,35 @@ def test_what_a_daemon_left_that_was_killed_is_in_nobodys_way(node: Node) -> Non
 @pytest.mark.slow
 def test_one_that_does_not_end_is_killed_with_its_servers(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     node.of(A).ask("start_server -uid 0")
     (server,) = map(int, node.of(A).ask("get_server_list").split())
     node.say(A, "stubborn")
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
     assert f"process {server} is killed" in caplog.text
 
 
 def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Node) -> None:
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     node.of(A).ask("start_server -uid 0")
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
 
 
 def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
     """What is mounted into containers is theirs to write to, as root of a container may."""
     node.files.want(A, HALF)
-    node.supervisor.look()
+    node.look()
     for name in ("pipe", "shm"):
         (node.files.of(A) / name / "theirs/deep").mkdir(parents=True)
         (node.files.of(A) / name / "a link").symlink_to(node.files.of(B))
     node.files.of(B).mkdir()
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert (node.files.ready(A), (node.files.of(A) / "pipe").exists()) == (None, False)
     assert node.files.of(B).exists()
 
@@ -261,31 +274,203 @@ def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
 def test_a_clients_word_of_the_daemons_process_is_not_believed(written: str, node: Node) -> None:
     for gpu in (A, B):
         node.files.want(gpu, HALF)
-    node.supervisor.look()
+    node.look()
     pids = node.pid(A), node.pid(B)
     file = node.files.of(A) / "pipe/nvidia-cuda-mps-control.pid"
     file.unlink()
     if written != "gone":
         file.write_text(str(pids[1]) if written == "another GPU's" else written)
-    node.supervisor.look()  # the daemon serves as before
+    node.look()  # the daemon serves as before
     assert [line for line in node.log(A) if line.startswith("start")] == [f"start -d -M for {A}"]
     (node.files.of(A) / "pipe/control").unlink()  # nor can it be asked to quit
     node.files.want_none(A)
-    node.supervisor.look()
+    node.look()
     assert [alive(pid) for pid in pids] == [False, True]
     assert (node.files.ready(A), node.of(B).ask("get_default_active_thread_percentage")) == (None, "50.0")
 
 
+@pytest.mark.parametrize("trap", ["a FIFO", "a link to /dev/zero", "a device", "a folder"])
+def test_what_a_client_puts_in_place_of_the_pid_file_is_not_opened(trap: str, node: Node) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    pid, file = node.pid(A), node.files.of(A) / "pipe/nvidia-cuda-mps-control.pid"
+    file.unlink()
+    if trap == "a FIFO":
+        os.mkfifo(file)  # whoever opens it waits for ever
+    elif trap == "a folder":
+        file.mkdir()
+    elif trap == "a device":
+        file.symlink_to("/dev/full")
+    else:
+        file.symlink_to("/dev/zero")  # has no end
+    node.supervisor = node.another()
+    node.look()
+    assert (node.trouble(A), alive(pid)) == ("", True)
+    assert [line for line in node.log(A) if line.startswith("start")] == [f"start -d -M for {A}"]
+    node.files.want_none(A)
+    node.look()
+    assert (node.files.ready(A), alive(pid)) == (None, False)
+
+
+def test_a_tenants_process_that_is_called_so_is_nobodys_daemon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same name and variables, but in a control group of its own, as containers are."""
+    pipe = node.files.of(A) / "pipe"
+    env = {"CUDA_VISIBLE_DEVICES": A, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
+    env["CUDA_MPS_LOG_DIRECTORY"] = str(node.files.of(A) / "log")
+    named = "import ctypes, signal; ctypes.CDLL(None).prctl(15, b'nvidia-cuda-mps', 0, 0, 0); signal.pause()"
+    command = ["/bin/sh", "-c", '"$1" -c "$2" > /dev/null & echo $!', "sh", sys.executable, named]
+    theirs = int(subprocess.run(command, env={"PATH": os.defpath} | env, stdout=subprocess.PIPE, check=True).stdout)
+    while not Path(f"/proc/{theirs}/comm").read_text().startswith("nvidia"):
+        os.sched_yield()
+    true = daemons._cgroup
+    monkeypatch.setattr(daemons, "_cgroup", lambda process: b"0::/theirs" if process == theirs else true(process))
+    try:
+        assert not node.of(A).alive()
+        node.files.want(A, HALF)
+        node.look()
+        assert node.pid(A) != theirs
+        node.files.want_none(A)
+        node.look()
+        assert alive(theirs)
+    finally:
+        os.kill(theirs, signal.SIGKILL)
+
+
+def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Root of a container has the daemon's uid, and can ask it whatever its folder's owner can."""
+    node.files.want(A, HALF)
+    node.look()
+    node.of(A).ask("set_default_active_thread_percentage 100")
+    node.of(A).ask(f"set_default_device_pinned_mem_limit {A} 80000M")
+    node.look()
+    assert node.of(A).ask("get_default_active_thread_percentage") == "100.0"
+    node.now += CHECK_S
+    node.look()
+    assert node.of(A).ask("get_default_active_thread_percentage") == "50.0"
+    assert node.of(A).ask(f"get_default_device_pinned_mem_limit {A}") == "39G"
+    assert "has its limits back" in caplog.text
+    caplog.clear()
+    node.now += CHECK_S
+    node.look()
+    assert caplog.text == ""
+
+
+def test_a_program_that_cannot_be_killed_is_left_and_not_asked_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    monkeypatch.setattr(daemons, "_CALL_S", 0.2)
+    monkeypatch.setattr(daemons, "_KILLED_S", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)  # as in a call of the driver that does not return
+    node.say(A, "hang")
+    daemon = node.of(A)
+    with pytest.raises(SetupError, match=r"has not answered for"):
+        daemon.ask("get_server_list")
+    with pytest.raises(SetupError, match=r"hangs in the driver: process \d+ does not end") as caught:
+        daemon.ask("get_server_list")
+    hangs = int(str(caught.value).partition("process ")[2].split()[0])
+    assert daemon.alive()  # which is not what hangs
+    os.kill(hangs, signal.SIGKILL)
+    (node.files.of(A) / "hang").unlink()
+    while alive(hangs):
+        os.sched_yield()
+    assert daemon.ask("get_server_list") == ""
+
+
+async def test_a_gpu_whose_driver_hangs_holds_up_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps, "HANGS_S", 0.3)
+    files = MpsFolder(node.files.path, boot=boot_id())
+    control = NvmlControl(driver_root=None, mps=files)
+    node.say(A, "hang")
+    files.want(A, HALF)
+    task = asyncio.create_task(mps.run(node.files.path.parent, None, health_port=0, path=node.path))
+    await asyncio.to_thread(control.start_mps, B, HALF)
+    while (told := files.ready(A)) is None:
+        await asyncio.sleep(0)
+    assert "does not come back; it hangs in the driver" in told.trouble
+    assert node.of(B).alive()
+    await asyncio.to_thread(control.stop_mps, B)
+    assert not node.of(B).alive()
+    (node.files.of(A) / "hang").unlink()
+    while (told := files.ready(A)) is None or told.trouble:
+        await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that is not below what a daemon's own mounts hide."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        yield folder
+    finally:
+        for mounted in folder.glob("mps/*/*"):
+            enter.unmount(mounted)
+        shutil.rmtree(folder)
+
+
+def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(outside: Path) -> None:
+    path = mps_control.write(outside / "bin")
+    folder = outside / "mps" / A.lower()
+    daemon = Daemon(A, folder, root=Path("/"), path=path, quit_s=1)
+    try:
+        daemon.start(HALF)
+    except (OSError, SetupError) as error:
+        if "Operation not permitted" in str(error):
+            needs.missing("no right to mount")
+        raise
+    try:
+        assert all(os.path.ismount(folder / name) for name in ("pipe", "shm"))
+        full = os.statvfs(folder / "pipe")
+        assert full.f_blocks * full.f_frsize == 16 << 20
+        assert full.f_files <= 16 << 10
+        assert stat.S_IMODE((folder / "shm").stat().st_mode) == 0o1777
+        assert (folder / "pipe/control").is_socket()
+        deep = os.open(folder / "pipe", os.O_RDONLY)
+        for _ in range(2000):  # deeper than any walk in Python goes
+            os.mkdir("deep", dir_fd=deep)
+            below = os.open("deep", os.O_RDONLY, dir_fd=deep)
+            os.close(deep)
+            deep = below
+        os.close(deep)
+        assert daemon.ask("get_default_active_thread_percentage") == "50.0"
+    finally:
+        daemon.stop()
+    assert not any(os.path.ismount(folder / name) for name in ("pipe", "shm"))
+    assert list((folder / "pipe").iterdir()) == []
+    daemon.start(HALF)  # and again, after whatever was left
+    daemon.stop()
+
+
+def test_what_containers_are_given_is_labelled_where_selinux_is_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    selinux.label(file)
+    assert selinux.mount_option() == ""
+    monkeypatch.setattr(selinux, "_ON", tmp_path)
+    assert selinux.mount_option() == ',context="system_u:object_r:container_file_t:s0"'
+    try:
+        selinux.label(file)
+    except OSError:
+        needs.missing("no right to label files")
+    assert os.getxattr(file, "security.selinux") == b"system_u:object_r:container_file_t:s0\0"
+
+
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
     node.files.want(A, Server())
-    node.supervisor.look()
+    node.look()
     file = node.files.of(A) / "ready.json"
     os.utime(file, (0, 0))
     assert node.files.ready(A) is None
-    node.supervisor.look()
+    node.look()
     assert node.files.ready(A) is None  # it was said a moment ago
     node.now += KEEP_S
-    node.supervisor.look()
+    node.look()
     assert node.files.ready(A) is not None
     assert KEEP_S < STALE_S / 3
     ahead_s = time.time() + 2 * STALE_S  # the clock was put back since
@@ -295,7 +480,7 @@ def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -
 
 def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:
     node.files.want(A, Server())
-    node.supervisor.look()
+    node.look()
     node.supervisor.leave()
     assert node.files.ready(A) is None
 
@@ -304,7 +489,7 @@ def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:
 def test_what_nobody_of_ours_wrote_wants_nothing(text: str, node: Node) -> None:
     node.files.of(A).mkdir(parents=True)
     (node.files.of(A) / "wanted.json").write_text(text)
-    node.supervisor.look()
+    node.look()
     assert node.files.ready(A) is None
 
 

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dradriver.node import files
+from dradriver.node import files, selinux
 from dradriver.node.claims.checkpoint import checked_uid, is_uid
 
 
@@ -38,6 +38,7 @@ class Mounted:
         for name, data in content.items():
             self._of(uid).mkdir(parents=True, exist_ok=True)
             files.write(self._of(uid) / name, data, durable=False)
+            selinux.label(self._of(uid) / name)
 
     def remove(self, uid: str) -> None:
         """Make the claim have none.

@@ -2,7 +2,8 @@
 
 What it is asked is a line of text, and so is what it answers; a line that it refuses is an answer like any other, with
 exit status 0, so what was set is read back. ``-d`` returns before the daemon listens, and also where it then cannot.
-Clients have its ``pipe`` and ``shm`` mounted and may be root: what stands there is theirs as much as the daemon's.
+Clients have its ``pipe`` and ``shm`` mounted and may be root: what stands there is theirs as much as the daemon's, so
+nothing of it is opened, not even the daemon's own pid file; both are mounts of their own, which go as a whole.
 Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dradriver.node import files
+from dradriver.node import files, selinux
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import enter
 from dradriver.node.mps.files import Server
@@ -29,13 +30,15 @@ from dradriver.node.mps.files import Server
 logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
-_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _NAME: Final = "nvidia-cuda-mps"  # of daemon and servers, as the kernel cuts it off
 _CALL_S: Final = 10.0
+_KILLED_S: Final = 1.0  # that a killed process takes which does not hang in the kernel
 _START_S: Final = 5.0
 _QUIT_S: Final = 5  # the servers' clients have so long; their claims are gone
 _LOOK_S: Final = 0.05
 _MOST_SAID: Final = 1 << 16
+_MOST_ENVIRON: Final = 1 << 17
+_MOUNTS: Final = {"pipe": "size=16m,nr_inodes=16k,mode=0755", "shm": "mode=1777"}  # of memory half, as elsewhere
 _AMOUNT: Final = re.compile(r"([0-9]+)([MG])B?")
 
 
@@ -68,7 +71,8 @@ class Daemon:
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(log),
         }
-        self._known: _Process | None = None  # as it was seen before any client could say otherwise
+        self._known: _Process | None = None
+        self._hangs: subprocess.Popen[bytes] | None = None  # what was asked last, where it cannot even be killed
 
     def start(self, server: Server) -> None:
         """Have it run with these limits; one that runs already gets them.
@@ -82,9 +86,9 @@ class Daemon:
             self._clear()
             for name in ("pipe", "log", "shm"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-            (self.folder / "shm").chmod(0o1777)
             if self._root is not None:
-                enter.mount_shm(self.folder / "shm")
+                for name, options in _MOUNTS.items():
+                    enter.mount(self.folder / name, options + selinux.mount_option())
             self._run(["-d", "-M"])  # -M: else users wait for each other's servers to end
             self._until(self.alive, _START_S, "has not started")
             self._until(lambda: not self.alive() or self._answers("get_server_list"), _START_S, "does not answer")
@@ -95,8 +99,9 @@ class Daemon:
     def alive(self) -> bool:
         """Return whether it runs."""
         if self._known is None or not self._known.goes_on():
-            found = _process(pid) if (pid := self._pid()) is not None else None
-            self._known = found if found is not None and self._owns(found) else None
+            own = self._own()
+            daemons = [one for one in own if one.parent not in {other.pid for other in own}]
+            self._known = min(daemons, key=lambda one: one.started, default=None)
         return self._known is not None
 
     def stop(self) -> None:
@@ -112,8 +117,23 @@ class Daemon:
                 self.ask(f"quit -t {self._quit_s}")
                 self._until(lambda: not self.alive(), 2 * self._quit_s, "goes on")
         self._kill(*servers)
-        enter.unmount(self.folder / "shm")
         self._clear()
+
+    def restore(self, server: Server) -> str:
+        """Give it its limits back where somebody changed them; root of a container is its own user, and may.
+
+        Returns:
+            What was changed; empty where they stand.
+
+        Raises:
+            SetupError: It does not answer, or does not take them.
+        """
+        try:
+            self._check(server)
+        except _LimitError as changed:
+            self._set(server)
+            return str(changed)
+        return ""
 
     def ask(self, line: str) -> str:
         """Return what it answers to a line.
@@ -126,19 +146,29 @@ class Daemon:
     def _set(self, server: Server) -> None:
         if server.memory_mib is not None:
             self.ask(f"set_default_device_pinned_mem_limit {self._gpu} {server.memory_mib}M")
+        if server.thread_percentage is not None:
+            self.ask(f"set_default_active_thread_percentage {server.thread_percentage}")
+        self._check(server)
+
+    def _check(self, server: Server) -> None:
+        """Return if it has these limits.
+
+        Raises:
+            _LimitError: It has others.
+        """
+        if server.memory_mib is not None:
             said = self.ask(f"get_default_device_pinned_mem_limit {self._gpu}")
             found = _AMOUNT.search(said)
             # From 1 GiB on some drivers show whole GiB alone.
             shown = (server.memory_mib, "M"), (server.memory_mib >> 10, "G")
             if found is None or (int(found[1]), found[2]) not in shown:
-                raise SetupError(f"{PROGRAM} did not take a limit of {server.memory_mib}M: {said[:200]!r}")
+                raise _LimitError(f"{PROGRAM} does not keep to a limit of {server.memory_mib}M: {said[:200]!r}")
         if server.thread_percentage is not None:
-            self.ask(f"set_default_active_thread_percentage {server.thread_percentage}")
             said = self.ask("get_default_active_thread_percentage")
             with contextlib.suppress(ValueError):
                 if float(said.split()[-1] if said else "") == server.thread_percentage:
                     return
-            raise SetupError(f"{PROGRAM} did not take {server.thread_percentage} % of the threads: {said[:200]!r}")
+            raise _LimitError(f"{PROGRAM} does not keep to {server.thread_percentage} % of the threads: {said[:200]!r}")
 
     def _answers(self, line: str) -> bool:
         try:
@@ -147,17 +177,21 @@ class Daemon:
             return False
         return True
 
-    def _pid(self) -> int | None:
-        with contextlib.suppress(OSError, ValueError):
-            return int((self.folder / "pipe" / _PID_FILE).read_text())
-        return None
+    def _own(self) -> list[_Process]:
+        """Return the processes of MPS that serve this GPU from this folder: daemons and servers."""
+        # What was asked and cannot be killed is a child of ours; a daemon has left us.
+        return [one for one in _processes() if one.parent != os.getpid() and self._owns(one)]
 
     def _owns(self, process: _Process) -> bool:
-        """Return whether a process of MPS serves this GPU from this folder."""
-        with contextlib.suppress(OSError):
-            env = Path(f"/proc/{process.pid}/environ").read_bytes().lower().split(b"\0")
-            return all(f"{name}={value}".lower().encode() in env for name, value in self._env.items())
-        return False
+        if process in _OWNERS:
+            return _OWNERS[process] == self.folder
+        env = process.environ()
+        if not all(f"{name}={value}".lower().encode() in env for name, value in self._env.items()):
+            return False
+        for gone in [one for one in list(_OWNERS) if not one.goes_on()]:
+            _OWNERS.pop(gone, None)
+        _OWNERS[process] = self.folder
+        return True
 
     def _servers(self) -> list[_Process]:
         """Return the daemon's children, which may have been given another environment."""
@@ -167,7 +201,7 @@ class Daemon:
     def _kill(self, *servers: _Process) -> None:
         """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
         more = [] if self._known is None else [self._known]
-        left = {*servers, *more, *(one for one in _processes() if self._owns(one))}
+        left = {*servers, *more, *self._own()}
         for one in left:
             if one.goes_on():
                 logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, one.pid)
@@ -177,12 +211,16 @@ class Daemon:
 
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
-        for name in ("pipe", "shm"):
-            for path in (self.folder / name).glob("*"):
+        for name in _MOUNTS:
+            enter.unmount(self.folder / name)
+            for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
                 files.remove(path, durable=False)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
         """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
+        if self._hangs is not None and self._hangs.poll() is None:
+            raise SetupError(f"{PROGRAM} hangs in the driver: process {self._hangs.pid} does not end")
+        self._hangs = None
         prefix: list[str] = []
         if self._root is not None:
             prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
@@ -198,7 +236,10 @@ class Daemon:
                 process.communicate(text.encode(), timeout=_CALL_S)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                process.communicate()
+                try:
+                    process.communicate(timeout=_KILLED_S)
+                except subprocess.TimeoutExpired:
+                    self._hangs = process
                 raise SetupError(f"{PROGRAM} has not answered for {_CALL_S:.0f} s") from error
             output.seek(0)
             said = output.read(_MOST_SAID).decode("utf-8", "replace")
@@ -215,6 +256,10 @@ class Daemon:
             time.sleep(_LOOK_S)
 
 
+class _LimitError(SetupError):
+    """It has other limits than those that were set."""
+
+
 class _Process(NamedTuple):
     """A process of MPS: its number may be another's later, but not with the same start."""
 
@@ -226,11 +271,33 @@ class _Process(NamedTuple):
         now = _process(self.pid)
         return now is not None and now.started == self.started
 
+    def environ(self) -> list[bytes]:
+        """Return the variables that it was started with, in lower case; none of one that is over."""
+        with contextlib.suppress(OSError), Path(f"/proc/{self.pid}/environ").open("rb") as file:
+            return file.read(_MOST_ENVIRON).lower().split(b"\0")
+        return []
+
+
+# By the daemon's folder: who is known is not asked again, for of a process that hangs even that may hang.
+_OWNERS: Final[dict[_Process, Path]] = {}
+
 
 def _processes() -> list[_Process]:
-    """Return the processes of MPS that there are."""
+    """Return the processes of MPS that this one started, or one before it in this container.
+
+    Daemons end with the container. A tenant may call a process as he likes, but its control group is another.
+    """
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-    return [found for pid in pids if (found := _process(pid)) is not None]
+    found = [one for pid in pids if (one := _process(pid)) is not None]
+    own = _cgroup("self") if found else b""
+    return [one for one in found if _cgroup(one.pid) == own]
+
+
+def _cgroup(process: int | str) -> bytes:
+    """Return a process's control groups as the kernel lists them; empty of one that is over."""
+    with contextlib.suppress(OSError), Path(f"/proc/{process}/cgroup").open("rb") as file:
+        return file.read(_MOST_SAID)
+    return b""
 
 
 def _process(pid: int) -> _Process | None:

@@ -30,16 +30,13 @@ _SLAVE: Final = 1 << 19
 _DETACH: Final = 2
 
 
-def mount_shm(target: Path) -> None:
-    """Mount an empty file system in memory, half of the machine's at most, as containers have one at ``/dev/shm``.
-
-    One that is there stays.
+def mount(target: Path, options: str) -> None:
+    """Mount an empty file system in memory that containers may write to, but run nothing from.
 
     Raises:
         OSError: It cannot be mounted.
     """
-    if not os.path.ismount(target):
-        _mount("shm", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC)
+    _mount("mps", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
 
 
 def unmount(target: Path) -> None:
@@ -57,7 +54,8 @@ def main(argv: list[str]) -> None:
     root, folder, *words = argv
     _check(_libc().unshare(_NEW_MOUNTS), Path("/"))
     _mount("", Path("/"), "", _RECURSIVE | _SLAVE)
-    own = {name: os.open(f"{folder}/{name}", os.O_PATH | os.O_CLOEXEC) for name in ("shm", "pipe", "log")}
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    own = {name: os.open(f"{folder}/{name}", flags) for name in ("shm", "pipe", "log")}
     _bind(own["shm"], root + _SHM)
     _mount("mps", Path(root + _TMP), "tmpfs", _NOSUID | _NODEV)  # which may hide the folder
     for name, place in (("pipe", PIPE), ("log", LOG)):
@@ -68,9 +66,9 @@ def main(argv: list[str]) -> None:
     os.execvp(words[0], words)  # noqa: S606  # the driver's own program, with words of ours
 
 
-def _mount(source: str, target: Path, kind: str, flags: int) -> None:
+def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
     names = (os.fsencode(source), os.fsencode(target), os.fsencode(kind))
-    _check(_libc().mount(*names, ctypes.c_ulong(flags), None), target)
+    _check(_libc().mount(*names, ctypes.c_ulong(flags), options.encode() or None), target)
 
 
 def _bind(folder: int, target: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin:/opt/bin"
-HANGS_S: Final = 120.0  # longer than eight daemons take to start, one after the other
+HANGS_S: Final = 120.0  # longer than any look at a daemon takes that is not stuck in the driver
 
 
 class Options(options.Common):
@@ -79,20 +80,30 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
         MpsFolder(state_dir / "mps", boot=boot_id()),
         lambda gpu, folder: Daemon(gpu, folder, root=driver_root, path=path),
     )
-    thread = Thread("mps")
+    reading, threads = Thread("mps"), dict[str, Thread]()
+    looks: dict[str, tuple[asyncio.Task[None], float]] = {}
     looked_s = time.monotonic()
 
     def alive() -> bool:
         return time.monotonic() - looked_s < HANGS_S
 
-    async with serve_health(health_port, ready=alive, alive=alive):
+    async with serve_health(health_port, ready=alive, alive=alive), asyncio.TaskGroup() as looking:
         try:
             while True:
                 try:
-                    await thread.run(supervisor.look)
+                    found = await reading.run(supervisor.wanted)
                 except OSError as error:
+                    found = {}
                     logger.error("what is wanted cannot be read: %s", error)
                 looked_s = time.monotonic()
+                for name, wanted in found.items():
+                    task, since_s = looks.get(name, (None, 0.0))
+                    if task is None or task.done():
+                        thread = threads.setdefault(name, Thread(f"mps {name}"))
+                        look = functools.partial(supervisor.look, name, wanted)
+                        looks[name] = looking.create_task(thread.run(look)), looked_s
+                    elif looked_s - since_s > HANGS_S:
+                        await reading.run(functools.partial(supervisor.hangs, name, wanted))
                 await asyncio.sleep(LOOK_S)
         finally:
             supervisor.leave()

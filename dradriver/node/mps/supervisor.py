@@ -1,7 +1,11 @@
-"""Keeps the control daemons that are wanted, and no others."""
+"""Keeps the control daemons that are wanted, and no others.
+
+Each GPU is looked at in a thread of its own: its driver may hang, and no other GPU's clients are to pay for that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -18,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_S: Final = 10.0  # between two words that an answer still holds
 _LATEST_S: Final = 30.0  # between two tries to start a daemon
+CHECK_S: Final = 60.0  # between two looks at a daemon's limits
 
 DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's folder
 
@@ -29,12 +34,13 @@ class _Kept(msgspec.Struct):
     daemon: Daemon
     serves: bool = False
     said_s: float = 0.0
+    checked_s: float = 0.0
     again_s: float = 0.0
     wait_s: float = 1.0
 
 
 class Supervisor:
-    """Looks at what is wanted, again and again, in one thread; what it knows of daemons is what it finds of them."""
+    """Looks at what is wanted, again and again; what it knows of daemons is what it finds of them."""
 
     def __init__(self, folder: MpsFolder, daemon: DaemonOf, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep what is needed.
@@ -50,22 +56,36 @@ class Supervisor:
         self._kept: dict[str, _Kept] = {}
         self._said: dict[str, str] = {}
 
-    def look(self) -> None:
-        """Start what is wanted and does not run, and end what runs and is not wanted; trouble of one GPU is its own.
+    def wanted(self) -> dict[str, Wanted | None]:
+        """Return what is wanted of each GPU that has a folder, by the folder's name.
 
         Raises:
             OSError: The folder cannot be read.
         """
-        for name, wanted in self._folder.every().items():
-            try:
-                if wanted is None or wanted.gpu.lower() != name:
-                    self._end(name)
-                else:
-                    self._keep(name, wanted)
-            except (SetupError, OSError) as error:
-                if self._said.get(name) != str(error):
-                    self._said[name] = str(error)
-                    logger.error("MPS of %s: %s", name, error)
+        return self._folder.every()
+
+    def look(self, name: str, wanted: Wanted | None) -> None:
+        """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted."""
+        try:
+            if wanted is None or wanted.gpu.lower() != name:
+                self._end(name)
+            else:
+                self._keep(name, wanted)
+        except (SetupError, OSError) as error:
+            self._say(name, str(error))
+
+    def hangs(self, name: str, wanted: Wanted | None) -> None:
+        """Say that a look at a GPU does not come back, in the log and to the agent."""
+        said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
+        self._say(name, said)
+        if wanted is not None:
+            with contextlib.suppress(OSError):
+                self._folder.answer(msgspec.structs.replace(wanted, trouble=said))
+
+    def _say(self, name: str, error: str) -> None:
+        if self._said.get(name) != error:
+            self._said[name] = error
+            logger.error("MPS of %s: %s", name, error)
 
     def leave(self) -> None:
         """Say that no daemon serves any more: they end with this process."""
@@ -86,6 +106,10 @@ class Supervisor:
             if now - kept.said_s >= KEEP_S:
                 self._folder.keep_answer(name)
                 kept.said_s = now
+            if now - kept.checked_s >= CHECK_S:
+                kept.checked_s = now
+                if changed := kept.daemon.restore(wanted.server):
+                    logger.warning("MPS of GPU %s has its limits back, which a client had changed: %s", name, changed)
             return
         if kept.serves:
             logger.error("MPS of GPU %s died, and its clients with it; it is started again", wanted.gpu)
@@ -99,7 +123,7 @@ class Supervisor:
             kept.again_s, kept.wait_s = now + kept.wait_s, min(2 * kept.wait_s, _LATEST_S)
             self._folder.answer(msgspec.structs.replace(wanted, trouble=str(error)))
             raise
-        kept.serves, kept.said_s, kept.wait_s = True, now, 1.0
+        kept.serves, kept.said_s, kept.checked_s, kept.wait_s = True, now, now, 1.0
         self._folder.answer(wanted)
         self._said.pop(name, None)
         logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
