@@ -93,12 +93,15 @@ def real(
         made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
-    on_host = toolkit.on_host(host_root, driver_root)
+
+    def parent(minor: int) -> DeviceNode:
+        return DeviceNode(f"/dev/nvidia{minor}", f"{toolkit.dev_on_host(host_root, driver_root)}/dev/nvidia{minor}")
+
     return of(
         edits,
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
-        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", f"{on_host}/dev/nvidia{minor}"),
+        parent=parent,
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,
