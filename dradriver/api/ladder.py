@@ -27,7 +27,7 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
-VERSION: Final = 3
+VERSION: Final = 4
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -258,14 +258,24 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
         if least:
             name = f"{of}.{attribute}"
             found.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
-    if isinstance(request, Whole) and request.min_bandwidth_gbps and request.gpus > 1:
+    if isinstance(request, Whole) and request.gpus > 1 and (link := _least_link(request)):
         size = _group(request.gpus)
+        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
+        found.append(f"{of}.?{figure}.orValue(0) >= {link}")
+    return found
+
+
+def _least_link(request: Whole) -> int:
+    """Return the least line rate between the GPUs of a set that belonging to one group does not say; 0 for none.
+
+    A group has a ring. Of a larger one than the set the scheduler takes any GPUs, so each two of it must have a link.
+    """
+    size = _group(request.gpus)
+    if request.min_bandwidth_gbps:
         if size is None:
             raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
-        # Of a larger group the scheduler takes any.
-        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
-        found.append(f"{of}.?{figure}.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
-    return found
+        return math.ceil(request.min_bandwidth_gbps)
+    return int(Constraint.NVLINK in request.required and size not in (None, request.gpus))
 
 
 def _pattern(glob: str) -> str:
