@@ -1,9 +1,9 @@
 """Machines that are no server of one's own: what NVML and /sys do not tell in virtual machines, on Grace, under WSL.
 
 Each is a ``Server`` of which something was taken away. Sources: nvml.h (which functions may say "not supported", and of
-what), NVIDIA's own captures of ``nvidia-smi -q -x`` in NVIDIA/k8s-test-infra (tests/e2e/go/assertions/nvidiasmi/testdata/
-hardware: whole GPUs passed through to virtual machines of several clouds, GB200, GB300), and the issues that are named.
-None was seen by running the agent there.
+what); NVIDIA's own captures of ``nvidia-smi -q -x`` in NVIDIA/k8s-test-infra, folder tests/e2e/go/assertions/nvidiasmi/
+testdata/hardware (whole GPUs passed through to virtual machines of several clouds, GB200, GB300); and the issues that are
+named. None was seen by running the agent there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def passed_through(folder: Path, *, gpus: Collection[int] = range(8)) -> Server:
 
 
 def each_on_its_own_root(folder: Path) -> Server:
-    """The same where each GPU has a PCI domain below VMBus (Azure): the hypervisor says its NUMA node, and no bridge."""
+    """The same where each GPU has a PCI domain below VMBus (Azure): it has a NUMA node, and no bridge above it."""
     server = passed_through(folder)
     devices = server.sys.root / "sys/bus/pci/devices"
     for number, gpu in enumerate(server.machine.gpus):
