@@ -2,8 +2,8 @@
 
 Each is a ``Server`` of which something was taken away. Sources: nvml.h (which functions may say "not supported", and of
 what); NVIDIA's own captures of ``nvidia-smi -q -x`` in NVIDIA/k8s-test-infra, folder tests/e2e/go/assertions/nvidiasmi/
-testdata/hardware (whole GPUs passed through to virtual machines of several clouds, GB200, GB300); and the issues that are
-named. None was seen by running the agent there.
+testdata/hardware (whole GPUs passed through to virtual machines of several clouds, GB200, GB300); and the issues named
+below. None was seen by running the agent there.
 """
 
 from __future__ import annotations
