@@ -112,7 +112,7 @@ def _read(
         WordError: They are bad, or for no such pod.
     """
     found = resolved.resolve(words, asks, policies, product=product)
-    warnings = beside.check(found, ledger)
+    warnings = [*beside.check(found, ledger), *alone.advice(found)]
     if alone.is_static(found):
         raise WordError(_OTHER_PLACEMENT)
     if by_template:
