@@ -76,7 +76,10 @@ def mig_backed(folder: Path) -> Server:
     server.table |= {
         key: answer for key, answer in nvml.table(server.machine).items() if not key.startswith(_NOT_IN_MIG_BACKED)
     }
-    server.fail("nvmlDeviceSetMigMode 0 0", 4)  # NVML_ERROR_NO_PERMISSION
+    server.table |= nvml.instance_table("0/gi0", MIG_BACKED, 0, {1: 2})
+    server.table |= nvml.compute_table("0/gi0/ci0", 1, "0/0", device.uuid)
+    for refused in ("nvmlDeviceSetMigMode 0 0", "nvmlGpuInstanceDestroy 0/gi0"):
+        server.fail(refused, 4)  # NVML_ERROR_NO_PERMISSION
     return server
 
 

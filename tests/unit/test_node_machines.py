@@ -15,8 +15,14 @@ from dradriver.api import slices
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.errors import DriverError
+from dradriver.node.devices.capabilities import SimulatedCapabilities
+from dradriver.node.devices.made import Made
+from dradriver.node.devices.mig import Mig
+from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.discovery.hardware import READINGS, Hardware
+from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import SetupError
+from dradriver.node.mps.files import MpsFolder
 from dradriver.topology import codec
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import guests, nvml
@@ -77,6 +83,23 @@ def test_of_a_mig_backed_guest_the_instance_is_handed_out_as_it_is(tmp_path: Pat
     (device,) = devices(reading.machine)
     assert device["name"] == slices.part_name(server.machine.gpus[0].uuid, guests.MIG_BACKED.id, 0)
     assert device["attributes"]["profile"] == {"string": "2g.20gb"}
+
+
+def test_the_instance_of_a_mig_backed_guest_is_given_to_a_claim_and_left_as_it_was(tmp_path: Path) -> None:
+    """Also where the driver does not tell a guest what computes on it."""
+    server = guests.mig_backed(tmp_path)
+    (gpu,) = server.machine.gpus
+    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
+    control = NvmlControl(driver_root=nvml.compiled(), mps=MpsFolder(tmp_path / "mps", boot="b"))
+    asked = {"profile": guests.MIG_BACKED.id, "start": 0}
+    intent = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=gpu.uuid, wanted=asked)
+    with patch.dict(os.environ, server.environment()):
+        (wanted,) = kind.settle(control, [intent], [])
+        made = msgspec.structs.replace(intent, wanted=wanted)
+        assert gpu.mig is not None
+        assert kind.make(control, made) == {"instance": 0, "compute": 0, "mig": gpu.mig[0].uuid, "minor": gpu.minor}
+        kind.undo(control, made, [])
+    assert not server.file.with_name(f"{server.file.name}.calls").exists()
 
 
 def test_a_virtual_machine_without_a_pci_tree_still_has_its_switches(tmp_path: Path) -> None:
