@@ -405,12 +405,12 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
 /*
  * What a driver knows, by the nvml.h of its CUDA release (the packages nvidia-nvml-dev-cu12 12.2.140, 12.4.127 and
  * 12.8.90, nvidia-nvml-dev 13.0.87): how many fields (NVML_FI_MAX) and profiles of GPU instances
- * (NVML_GPU_INSTANCE_PROFILE_COUNT), and whether it has nvmlDeviceGetGpuFabricInfoV, which came with 545. All else that is
+ * (NVML_GPU_INSTANCE_PROFILE_COUNT), and whether it has nvmlDeviceGetGpuFabricInfoV. All else that is
  * asked here is in all of them. A number beyond is an invalid argument.
  */
 static const struct release {
     unsigned first, fields, profiles, fabric_v;
-} releases[] = {{580, 274, 0x11, 1}, {570, 269, 0xD, 1}, {545, 200, 0xA, 1}, {0, 197, 0xA, 0}};
+} releases[] = {{580, 274, 0x11, 1}, {570, 269, 0xD, 1}, {550, 200, 0xA, 1}, {0, 197, 0xA, 0}};
 
 static const struct release *release(void)
 {
