@@ -112,13 +112,14 @@ def _read(
         WordError: They are bad, or for no such pod.
     """
     found = resolved.resolve(words, asks, policies, product=product)
-    warnings = [*beside.check(found, ledger), *alone.advice(found)]
+    warnings = beside.check(found, ledger)
     if alone.is_static(found):
         raise WordError(_OTHER_PLACEMENT)
     if by_template:
         references.check(found)
     else:
         alone.check(found, policies)
+        warnings += alone.advice(found)
     return found, warnings
 
 

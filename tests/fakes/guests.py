@@ -33,9 +33,9 @@ _PHYSICAL = (
     "nvmlDeviceGetPowerManagement",
     "nvmlDeviceGetTopologyCommonAncestor",
 )
-MIG_BACKED = MigProfile(
-    id=0, name="2g.20gb", compute=2, memory_mib=20096, most=1, starts=(0,), size=8
-)  # all that the guest has, numbered from 0
+_NOR_IF_MIG_BACKED = tuple(one for one in _PHYSICAL if "Instance" not in one and "Mig" not in one)
+# All that a MIG-backed guest has, numbered from 0.
+MIG_BACKED = MigProfile(id=0, name="2g.20gb", compute=2, memory_mib=20096, most=1, starts=(0,), size=8)
 
 
 def vgpu(folder: Path, *, gpus: int = 2) -> Server:
@@ -73,17 +73,13 @@ def mig_backed(folder: Path) -> Server:
     device = MigDevice(0, "MIG-00000000-0000-0000-0000-000000000001", 0, 0, MIG_BACKED.name, 20096, 0, 0)
     gpu = msgspec.structs.replace(server.machine.gpus[0], mig=(device,), profiles=(MIG_BACKED,))
     server.machine = msgspec.structs.replace(server.machine, gpus=(gpu,))
-    server.table |= {
-        key: answer for key, answer in nvml.table(server.machine).items() if not key.startswith(_NOT_IN_MIG_BACKED)
-    }
+    server.table = nvml.table(server.machine)
+    _untold(server, _NOR_IF_MIG_BACKED)
     server.table |= nvml.instance_table("0/gi0", MIG_BACKED, 0, {1: 2})
     server.table |= nvml.compute_table("0/gi0/ci0", 1, "0/0", device.uuid)
     for refused in ("nvmlDeviceSetMigMode 0 0", "nvmlGpuInstanceDestroy 0/gi0"):
         server.fail(refused, 4)  # NVML_ERROR_NO_PERMISSION
     return server
-
-
-_NOT_IN_MIG_BACKED = tuple(one for one in _PHYSICAL if "Instance" not in one and "Mig" not in one)
 
 
 def passed_through(folder: Path, *, gpus: Collection[int] = range(8)) -> Server:

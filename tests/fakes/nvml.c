@@ -405,8 +405,8 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
 /*
  * What a driver knows, by the nvml.h of its CUDA release (the packages nvidia-nvml-dev-cu12 12.2.140, 12.4.127 and
  * 12.8.90, nvidia-nvml-dev 13.0.87): how many fields (NVML_FI_MAX) and profiles of GPU instances
- * (NVML_GPU_INSTANCE_PROFILE_COUNT), and whether it has nvmlDeviceGetGpuFabricInfoV. All else that is
- * asked here is in all of them. A number beyond is an invalid argument.
+ * (NVML_GPU_INSTANCE_PROFILE_COUNT), and whether it has nvmlDeviceGetGpuFabricInfoV. All else that is asked here is in
+ * all of them. A number beyond is an invalid argument.
  */
 static const struct release {
     unsigned first, fields, profiles, fabric_v;
@@ -414,12 +414,17 @@ static const struct release {
 
 static const struct release *release(void)
 {
-    const struct release *one = releases;
-    const char *version = look_up("nvmlSystemGetDriverVersion");
-    unsigned major = version ? (unsigned)atoi(version) : 0;
-    while (major && one->first > major) /* without a version it is the newest */
-        one++;
-    return one;
+    const struct release *found = releases;
+    unsigned major;
+    char **line;
+    pthread_mutex_lock(&one);
+    refresh();
+    line = bsearch("nvmlSystemGetDriverVersion", lines, count, sizeof *lines, order_key);
+    major = line ? (unsigned)atoi(*line + strlen(*line) + 1) : 0;
+    pthread_mutex_unlock(&one);
+    while (major && found->first > major) /* without a version it is the newest */
+        found++;
+    return found;
 }
 
 OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
