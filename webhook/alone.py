@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Share
+from dradriver.allocator.request import Share, Whole
 from dradriver.api import exclusive, ladder, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.pins import KEEP
@@ -45,6 +45,20 @@ def check(found: Resolved, policies: Policies) -> None:
                     f"shared has parts of one namespace at a time (exclusiveTo in the policies file): remove it, and "
                     f"the driver chooses the GPU"
                 )
+
+
+def advice(found: Resolved) -> list[str]:
+    """Return a warning of links that the scheduler finds on few machines, where it may place the pod."""
+    request = found.request
+    size = ladder.larger_group(request)
+    if not isinstance(request, Whole) or size is None:
+        return []
+    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
+    told = (
+        f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
+        f"each other, as by NVSwitch, and not on machines like the DGX-1"
+    )
+    return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
 
 
 def is_static(found: Resolved) -> bool:

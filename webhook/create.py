@@ -103,6 +103,7 @@ def create(
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
     warnings += beside.check(found, ledger)
+    warnings += alone.advice(found) if template is None else ()  # else the template says how many
     warnings += _without_effect(pod.words)
     warnings += queued.advice(pod, found, ledger)
     shared = None if found.shared is msgspec.UNSET else found.shared

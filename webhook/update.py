@@ -119,6 +119,7 @@ def _read(
         references.check(found)
     else:
         alone.check(found, policies)
+        warnings += alone.advice(found)
     return found, warnings
 
 

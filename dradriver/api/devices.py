@@ -20,11 +20,13 @@ Device = dict[str, Any]
 
 def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Device:
     """Return the device of a GPU that one claim gets whole."""
-    return {
+    device: Device = {
         "name": name,
         "attributes": _of_type("gpu") | identity(machine, position) | _links(groups, position),
-        "capacity": {names.CAPACITY_MEMORY: {"value": f"{machine.gpus[position].memory_mib}Mi"}},
     }
+    if memory_mib := machine.gpus[position].memory_mib:
+        device["capacity"] = {names.CAPACITY_MEMORY: {"value": f"{memory_mib}Mi"}}
+    return device
 
 
 def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:

@@ -27,7 +27,7 @@ from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
 
-VERSION: Final = 3
+VERSION: Final = 4
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -258,14 +258,35 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
         if least:
             name = f"{of}.{attribute}"
             found.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
-    if isinstance(request, Whole) and request.min_bandwidth_gbps and request.gpus > 1:
+    if isinstance(request, Whole) and (link := _least_link(request)):
         size = _group(request.gpus)
-        if size is None:
-            raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
-        # Of a larger group the scheduler takes any.
         figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
-        found.append(f"{of}.?{figure}.orValue(0) >= {math.ceil(request.min_bandwidth_gbps)}")
+        found.append(f"{of}.?{figure}.orValue(0) >= {link}")
     return found
+
+
+def larger_group(request: Request) -> int | None:
+    """Return the size of the group all of whose GPUs must be linked with each other for a set of some of them.
+
+    A group has a ring. Of a larger one than the set the scheduler takes any GPUs, so each two of it must have a link.
+    None for a set that is as large as a group, or larger than any, and where no links are demanded.
+    """
+    if not isinstance(request, Whole) or request.gpus < 2:
+        return None
+    demanded = Constraint.NVLINK in request.required or request.min_bandwidth_gbps
+    size = _group(request.gpus)
+    return size if demanded and size != request.gpus else None
+
+
+def _least_link(request: Whole) -> int:
+    """Return the least line rate between the GPUs of a set that belonging to one group does not say; 0 for none."""
+    if request.gpus == 1:
+        return 0
+    if request.min_bandwidth_gbps:
+        if _group(request.gpus) is None:
+            raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
+        return math.ceil(request.min_bandwidth_gbps)
+    return int(larger_group(request) is not None)
 
 
 def _pattern(glob: str) -> str:

@@ -85,6 +85,16 @@ def test_static_pods_are_the_schedulers_and_share_a_template(namespace: Namespac
     namespace.wait_running("placed")
 
 
+def test_links_that_a_static_pod_demands_are_between_all_its_gpus(namespace: Namespace) -> None:
+    """Of the eight of a DGX-1 no five that the scheduler may take are known to have a ring; all of an HGX's have."""
+    words = STATIC | NVLINK
+    sizes = {"three": (3, "node-a"), "five": (5, "node-a"), "switched": (5, "node-b")}
+    namespace.apply(*(pod(name, gpus=gpus, words=words, node=node) for name, (gpus, node) in sizes.items()))
+    namespace.wait_running("three", "switched")
+    assert any(seen(namespace, "three") < quad for quad in QUADS)
+    eventually("the scheduler finds no five", lambda: unschedulable(namespace, "five"))
+
+
 @pytest.fixture
 def shared_by_all(driver: Cluster) -> Iterator[None]:
     """Shares of one GPU may be of several namespaces: only such ones the scheduler may choose alone."""

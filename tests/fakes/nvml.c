@@ -7,7 +7,8 @@
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
  * "<gpu>/<slot>". An answer "!15" is that return value. "lost 3=20": GPU 3 is lost after 20 more queries.
  * "device=PATH": without that file there is no driver. What is not in the table is not supported. Compiled with -DOLD,
- * it lacks what old drivers lack. Answers with " then " between them are given one after the other; the last one stays.
+ * it lacks what drivers of long ago lack; what those of today lack follows from the driver's version in the table.
+ * Answers with " then " between them are given one after the other; the last one stays.
  *
  * Calls that change hardware are in nvml_calls.c.
  *
@@ -23,7 +24,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum {
+    OK = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    FUNCTION_NOT_FOUND = 13,
+    GPU_IS_LOST = 15
+};
 
 struct device {
     char name[16];
@@ -393,6 +402,31 @@ int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *out) /* t
 
 #ifndef OLD
 
+/*
+ * What a driver knows, by the nvml.h of its CUDA release (the packages nvidia-nvml-dev-cu12 12.2.140, 12.4.127 and
+ * 12.8.90, nvidia-nvml-dev 13.0.87): how many fields (NVML_FI_MAX) and profiles of GPU instances
+ * (NVML_GPU_INSTANCE_PROFILE_COUNT), and whether it has nvmlDeviceGetGpuFabricInfoV. All else that is asked here is in
+ * all of them. A number beyond is an invalid argument.
+ */
+static const struct release {
+    unsigned first, fields, profiles, fabric_v;
+} releases[] = {{580, 274, 0x11, 1}, {570, 269, 0xD, 1}, {550, 200, 0xA, 1}, {0, 197, 0xA, 0}};
+
+static const struct release *release(void)
+{
+    const struct release *found = releases;
+    unsigned major;
+    char **line;
+    pthread_mutex_lock(&one);
+    refresh();
+    line = bsearch("nvmlSystemGetDriverVersion", lines, count, sizeof *lines, order_key);
+    major = line ? (unsigned)atoi(*line + strlen(*line) + 1) : 0;
+    pthread_mutex_unlock(&one);
+    while (major && found->first > major) /* without a version it is the newest */
+        found++;
+    return found;
+}
+
 OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
 
 static int large(int code, const char *value, unsigned long long *out)
@@ -440,7 +474,8 @@ int nvmlDeviceGetFieldValues(struct device *device, int wanted, struct field *fi
         snprintf(rest, sizeof rest, " %u %u", fields[i].id, fields[i].scope);
         fields[i].type = 1; /* unsigned int */
         fields[i].value.whole = 0;
-        fields[i].code = (uint32_t)of(device, "nvmlDeviceGetFieldValues", rest, &value);
+        fields[i].code = fields[i].id < release()->fields ? (uint32_t)of(device, "nvmlDeviceGetFieldValues", rest, &value)
+                                                          : INVALID_ARGUMENT;
         number((int)fields[i].code, value, &fields[i].value.number);
     }
     return OK;
@@ -463,11 +498,14 @@ static int fabric_info(struct device *device, const char *function, struct fabri
 
 int nvmlDeviceGetGpuFabricInfo(struct device *device, struct fabric *out)
 {
-    return fabric_info(device, "nvmlDeviceGetGpuFabricInfo", out);
+    int code = fabric_info(device, "nvmlDeviceGetGpuFabricInfo", out);
+    return code == NOT_SUPPORTED ? fabric_info(device, "nvmlDeviceGetGpuFabricInfoV", out) : code;
 }
 
 int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v *out)
 {
+    if (!release()->fabric_v) /* as the binding says it of a library without it */
+        return FUNCTION_NOT_FOUND;
     if (out->version != (2u << 24 | sizeof *out))
         return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
     const char *value = NULL;

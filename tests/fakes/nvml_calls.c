@@ -32,7 +32,7 @@ struct compute_info {
     struct placement placement;
 };
 
-enum { GPU_INSTANCE_PROFILES = 0x12, COMPUTE_INSTANCE_PROFILES = 9, INSUFFICIENT_RESOURCES = 23 };
+enum { COMPUTE_INSTANCE_PROFILES = 9, INSUFFICIENT_RESOURCES = 23 };
 
 static void called(const char *function, struct device *device, const char *rest)
 {
@@ -153,7 +153,7 @@ int nvmlDeviceGetGpuInstanceProfileInfoV(struct device *device, unsigned profile
     int code;
     if (out->version != (2u << 24 | sizeof *out))
         return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
-    if (profile >= GPU_INSTANCE_PROFILES)
+    if (profile >= release()->profiles)
         return INVALID_ARGUMENT;
     code = of_link(device, "nvmlDeviceGetGpuInstanceProfileInfoV", profile, &value);
     if (code == OK && sscanf(value, "%u %u %u %llu %95[^\n]", &out->id, &out->slices, &out->instances, &out->memory,

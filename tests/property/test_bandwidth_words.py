@@ -1,4 +1,4 @@
-"""``min-bandwidth`` is one figure, whoever chooses: the driver, or the scheduler by the ladder of a claim."""
+"""``min-bandwidth`` and ``required: nvlink`` mean one thing, whoever chooses: the driver, or the scheduler alone."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ def wishes(machine: Machine) -> list[str]:
     return [f"{figure:g}GB/s" for figure in figures]
 
 
-def asked(gpus: int, least: str) -> resolved.Resolved:
-    return resolved.resolve({names.MIN_BANDWIDTH: least}, {"main": gpus})
+def asked(gpus: int, least: str | None) -> resolved.Resolved:
+    """A wish for a bandwidth; None is one for links, however fast."""
+    words = {names.REQUIRED: "nvlink"} if least is None else {names.MIN_BANDWIDTH: least}
+    return resolved.resolve(words, {"main": gpus})
 
 
-def placed(machine: Machine, free: list[int], gpus: int, least: str) -> bool:
+def placed(machine: Machine, free: list[int], gpus: int, least: str | None) -> bool:
     request = asked(gpus, least).request
     assert isinstance(request, Whole)
     try:
@@ -49,12 +51,13 @@ def placed(machine: Machine, free: list[int], gpus: int, least: str) -> bool:
     return True
 
 
-def taken(machine: Machine, gpus: int, least: str) -> Iterator[list[int]]:
+def taken(machine: Machine, gpus: int, least: str | None) -> Iterator[list[int]]:
     """Every set that the scheduler may allocate for the claim of a static or handed-over pod, all GPUs free."""
     devices = ladder.spec(asked(gpus, least))["devices"]
     (request,) = devices["requests"]
-    told = [found for one in request["exactly"]["selectors"] if (found := _LEAST.fullmatch(one["cel"]["expression"]))]
-    assert len(told) == len(request["exactly"]["selectors"])
+    selectors = request["exactly"].get("selectors", ())
+    told = [found for one in selectors if (found := _LEAST.fullmatch(one["cel"]["expression"]))]
+    assert len(told) == len(selectors)
     every = slices.attributes(machine)
     by_uuid = {gpu.uuid: gpu.index for gpu in machine.gpus}
     fit = [own for own in every.values() if all(_value(own, one[1]) >= int(one[2]) for one in told)]
@@ -77,18 +80,19 @@ def test_placed_and_alone_agree_on_every_profile(name: str) -> None:
     machine = profiles.load(name)
     everything = [gpu.index for gpu in machine.gpus]
     for gpus in SIZES:
-        for least in wishes(machine) if gpus <= len(everything) else ():
+        for least in (None, *wishes(machine)) if gpus <= len(everything) else ():
             sets = list(taken(machine, gpus, least))
             assert all(placed(machine, free, gpus, least) for free in sets), (gpus, least)
             if (name, gpus) not in UNSAID:
                 assert bool(sets) == placed(machine, everything, gpus, least), (gpus, least)
 
 
+@pytest.mark.parametrize("least", ["1", None])
 @pytest.mark.parametrize(("name", "gpus"), sorted(UNSAID))
-def test_what_only_a_choice_finds_is_that_and_no_more(name: str, gpus: int) -> None:
+def test_what_only_a_choice_finds_is_that_and_no_more(name: str, gpus: int, least: str | None) -> None:
     machine = profiles.load(name)
-    assert placed(machine, [gpu.index for gpu in machine.gpus], gpus, "1")
-    assert not list(taken(machine, gpus, "1"))
+    assert placed(machine, [gpu.index for gpu in machine.gpus], gpus, least)
+    assert not list(taken(machine, gpus, least))
 
 
 def test_the_line_rate_of_an_hgx_h100_is_what_it_is_called_everywhere() -> None:
@@ -104,19 +108,20 @@ def test_the_line_rate_of_an_hgx_h100_is_what_it_is_called_everywhere() -> None:
 @given(machines(max_gpus=8, min_gpus=2), st.data())
 def test_the_scheduler_takes_no_set_with_less_than_was_asked_for(machine: Machine, data: st.DataObject) -> None:
     gpus = data.draw(st.integers(2, len(machine.gpus)))
-    least = data.draw(st.sampled_from(wishes(machine)))
+    least = data.draw(st.sampled_from([None, *wishes(machine)]))
     assert all(placed(machine, free, gpus, least) for free in taken(machine, gpus, least))
 
 
+@pytest.mark.parametrize("least", ["37.5", None])
 @pytest.mark.parametrize("gpus", SIZES)
-def test_a_template_that_is_handed_over_demands_what_a_ladder_does(gpus: int) -> None:
-    found = asked(gpus, "37.5")
+def test_a_template_that_is_handed_over_demands_what_a_ladder_does(gpus: int, least: str | None) -> None:
+    found = asked(gpus, least)
     request = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": gpus}}
     assert isinstance(found.request, Whole)
     made = ladder.demanding({"devices": {"requests": [request]}}, found.request)["devices"]
     alone = ladder.spec(found)["devices"]
     assert made["constraints"] == alone["constraints"]
-    assert made["requests"][0]["exactly"]["selectors"] == alone["requests"][0]["exactly"]["selectors"]
+    assert made["requests"][0]["exactly"].get("selectors") == alone["requests"][0]["exactly"].get("selectors")
 
 
 def test_what_is_predicted_no_claim_can_say() -> None:

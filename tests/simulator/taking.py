@@ -46,14 +46,20 @@ Homes = Mapping[str, Home]
 """Devices by name."""
 
 _PLACEMENT: Final = re.compile(r'parentUUID\.orValue\(""\) == "(.+?)" .*profile\.orValue\(""\) == "(.+?)" .* == (\d+)$')
+_LINKED: Final = re.compile(r"\?nvlinkGroup\d+(Any)?GBps\.orValue")
 
 
 def selected(exactly: Object, devices: Homes) -> frozenset[str] | None:
-    """Return the names of the only devices that a request's selectors let through; None without selectors."""
+    """Return the names of the only devices that a request's selectors let through; None for any.
+
+    How devices are linked nobody knows here, so that links that are demanded keep no device away.
+    """
     selectors = exactly.get("selectors") or []
     if not selectors:
         return None
     text: str = selectors[0]["cel"]["expression"]
+    if _LINKED.search(text):
+        return None
     if (match := _PLACEMENT.search(text)) is None:
         return frozenset(uuid.lower() for uuid in json.loads(text[text.rindex("[") :]))
     wanted = match[1], match[2], int(match[3])

@@ -64,6 +64,12 @@ def test_a_hard_wish_is_a_constraint_of_one_exact_request(gpus: int, attribute: 
     assert devices["requests"][0]["exactly"]["count"] == gpus
 
 
+@pytest.mark.parametrize(("gpus", "group"), [(2, 0), (3, 4), (4, 0), (5, 8), (7, 8), (8, 0), (9, 0)])
+def test_of_a_larger_group_each_two_must_have_a_link(gpus: int, group: int) -> None:
+    told = [f'device.attributes["gpu.topology"].?nvlinkGroup{group}AnyGBps.orValue(0) >= 1'] if group else []
+    assert selectors(built({"policy": "nvlink"}, {"main": gpus})) == told
+
+
 def test_one_gpu_needs_no_company() -> None:
     assert hard(built({"policy": "nvlink", "preferred": "same-numa", "min-bandwidth": "50"}, {"main": 1})) == []
 
@@ -179,8 +185,9 @@ SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({names.REQUIRED: "nvlink"}, {"main": 9}),
     ({}, {"main": Amount(25, 10240)}),
     ({names.MIN_BANDWIDTH: "50"}, {"main": 3}),
+    (NVLINK, {"main": 5}),
 ]
-DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0", 3: "1bded027ae6bdc25"}
+DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0", 3: "1bded027ae6bdc25", 4: "99e00cb069c0520c"}
 
 
 def test_another_ladder_is_another_version() -> None:

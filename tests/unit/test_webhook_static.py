@@ -28,6 +28,18 @@ def test_a_static_pod_names_the_template_of_its_note_and_has_no_gate() -> None:
     assert resolved.read(made["metadata"]["annotations"]).placement == "static"
 
 
+@pytest.mark.parametrize("words", [{names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}])
+@pytest.mark.parametrize(("gpus", "group"), [(2, None), (3, 4), (4, None), (5, 8), (7, 8), (8, None), (9, None)])
+def test_links_that_the_scheduler_finds_on_few_machines_are_warned_of(
+    words: dict[str, str], gpus: int, group: int | None
+) -> None:
+    told = admit(defaulted(pod(gpus, annotations=NVLINK | words))).warnings
+    assert len(told) == (group is not None)
+    assert all(f"links among {gpus} GPUs" in one and f"all {group} GPUs of a group" in one for one in told)
+    assert admit(defaulted(pod(gpus, annotations=words))).warnings == []
+    assert admit(defaulted(pod(gpus, annotations=NVLINK))).warnings == []
+
+
 def test_alike_pods_share_a_template_and_others_do_not() -> None:
     def name(*gpus: object, **more: Any) -> str:
         return str(

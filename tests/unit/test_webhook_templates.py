@@ -66,6 +66,14 @@ def test_the_only_template_is_meant_without_a_word() -> None:
     assert admit(wanting()).admitted["metadata"]["annotations"][names.TEMPLATE] == "gpus/quad"
 
 
+def test_how_many_gpus_a_template_has_is_nothing_to_warn_of() -> None:
+    sent = wanting(words=NVLINK | {names.WHEN_FULL: "hand-over"})
+    sent["spec"]["containers"] += [sent["spec"]["containers"][0] | {"name": name} for name in ("c1", "c2")]
+    verdict = admit(sent)
+    assert verdict.allowed
+    assert verdict.warnings == []
+
+
 def test_without_words_a_template_is_the_schedulers() -> None:
     assert admit(wanting(words={})).patch == []
 

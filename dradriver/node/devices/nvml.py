@@ -17,6 +17,7 @@ from typing import Final
 from dradriver.node.devices.control import (
     IN_USE,
     NOT_FOUND,
+    NOT_SUPPORTED,
     RESET_REQUIRED,
     TIMEOUT,
     Placed,
@@ -152,9 +153,14 @@ class NvmlControl:
             nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
 
     def processes(self, device: str) -> int:
-        """Return how many processes compute on a GPU or a MIG device."""
+        """Return how many processes compute on a GPU or a MIG device; 0 where the driver does not tell a guest."""
         with self._session() as nvml:
-            return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", nvml.device(device)))
+            try:
+                return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", nvml.device(device)))
+            except NvmlError as error:
+                if error.code != NOT_SUPPORTED:
+                    raise
+                return 0
 
     def compute_mode(self, gpu: str) -> int:
         """Return who may use the GPU."""

@@ -255,7 +255,7 @@ class _Binding:
         except NvmlError as error:
             if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                 raise
-            info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 545
+            info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 550 (nvml.h)
             self.ask("nvmlDeviceGetGpuFabricInfo", gpu, ctypes.byref(info))
         return info
 

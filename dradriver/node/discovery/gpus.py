@@ -134,8 +134,10 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
         asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
         return None
     asked.who = uuid
-    minor = asked.ask(nvml.minor, handle, default=None, quiet=frozenset())
+    minor = asked.ask(nvml.minor, handle, default=None)
     if minor is None:
+        if not asked.failed:
+            asked.note("nvmlDeviceGetMinorNumber", "it has no /dev/nvidiaN, as under WSL, which is not supported")
         return None
     pci = asked.ask(nvml.bus_id, handle, default="", quiet=frozenset())
     if pci and not is_bus_id(pci):
@@ -145,6 +147,9 @@ def _read(nvml: Nvml, index: int, asked: Questions) -> GpuFacts | None:
     memory_mib = asked.ask(nvml.memory_mib, handle, default=None)
     if capability is None and memory_mib is None and asked.failed:
         return None  # it knows its name and nothing else: work would fail on it
+    if memory_mib is None and not asked.failed:
+        said = "as where it has the CPU's; it is not shared, and no pod gets it that asks for memory"
+        asked.note("nvmlDeviceGetMemoryInfo", f"it tells no memory of its own, {said}")
     links = _links(nvml, handle, asked)
     sliced = mig.read(nvml, handle, asked)
     facts = GpuFacts(

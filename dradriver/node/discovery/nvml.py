@@ -20,6 +20,7 @@ GPU_IS_LOST: Final = 15
 RESET_REQUIRED: Final = 16
 DRIVER_MISMATCH: Final = 18  # the library is not the loaded driver's
 VERSION_MISMATCH: Final = 25
+DEPRECATED: Final = 26
 UNKNOWN: Final = 999
 
 # What ends a link (nvmlIntNvLinkDeviceType_t).

@@ -8,6 +8,7 @@ from typing import Final, TypeVar, TypeVarTuple, cast
 import msgspec
 
 from dradriver.node.discovery.nvml import (
+    DEPRECATED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -19,8 +20,9 @@ from dradriver.node.discovery.nvml import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-UNSUPPORTED: Final = frozenset({NOT_SUPPORTED})  # the product has no such thing, which is no problem
-NEWER: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH})  # the same of a thing of newer drivers
+# The product has no such thing, or the driver does not tell it any more, which is no problem.
+UNSUPPORTED: Final = frozenset({NOT_SUPPORTED, DEPRECATED})
+NEWER: Final = UNSUPPORTED | {FUNCTION_NOT_FOUND, VERSION_MISMATCH}  # the same of a thing of newer drivers
 
 
 class Problem(msgspec.Struct, frozen=True):
