@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -24,26 +24,29 @@ What `gputopo COMMAND --help` says. Written by `make reference` from the code. `
 """
 
 
-def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with its whole name, in alphabetical order."""
-    context = click.Context(group, info_name=name)
+def commands() -> Iterator[tuple[click.Command, click.Context]]:
+    """Yield every command with the context that it is called in, in alphabetical order."""
+    width: dict[str, Any] = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
+    yield from _below(gputopo, click.Context(gputopo, info_name="gputopo", **gputopo.context_settings, **width))
+
+
+def _below(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
     for word in group.list_commands(context):
         found = group.get_command(context, word)
         if found is None or found.hidden:
             continue
-        whole = f"{name} {word}"
+        inside = click.Context(found, parent=context, info_name=word)
         if isinstance(found, click.Group):
-            yield from commands(found, whole)
+            yield from _below(found, inside)
         else:
-            yield whole, found
+            yield found, inside
 
 
 def page() -> str:
     """Return the whole of docs/commands.md."""
     parts = [_HEAD]
-    for name, command in commands(gputopo, "gputopo"):
-        context = click.Context(command, info_name=name, terminal_width=_WIDTH, max_content_width=_WIDTH)
-        parts.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    for command, context in commands():
+        parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 
 

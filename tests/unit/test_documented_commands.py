@@ -13,5 +13,5 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_command_is_told() -> None:
-    told = {name.split()[1] for name, _ in commands.commands(main, "gputopo")}
+    told = {context.command_path.split()[1] for _, context in commands.commands()}
     assert told == set(main.list_commands(click.Context(main)))
