@@ -10,9 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
+from dradriver.errors import DriverError
 from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.discovery import binding, kept
-from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.discovery.nvml import GPU_IS_LOST, NOT_FOUND, NvmlError
 from dradriver.node.discovery.questions import STANDS
 from dradriver.node.errors import HardwareError
@@ -164,6 +165,20 @@ def test_profiles_are_asked_for_anew_in_another_mig_mode(h100: Server, found: Ha
     h100.environment()
     assert control(h100).profiles(gpu.uuid) == ()
     assert found.read().gpus[0].profiles == ()
+
+
+def test_a_gpu_that_was_away_is_asked_anew(h100: Server, found: Hardware) -> None:
+    before = found.read()
+    h100.fail("nvmlDeviceGetUUID 3", 999)
+    h100.table["nvmlDeviceGetMemoryInfo 3"] = str(40 << 30)
+    h100.environment()
+    for _ in range(READINGS - 1):
+        with pytest.raises(DriverError):
+            found.read()
+    assert before.gpus[3] not in found.read().gpus
+    h100.table["nvmlDeviceGetUUID 3"] = before.gpus[3].uuid
+    h100.environment()
+    assert found.read().gpus[3].memory_mib == 40 << 10
 
 
 def test_threads_that_begin_and_end_sessions_leave_no_handle_behind(h100: Server) -> None:

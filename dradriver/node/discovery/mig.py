@@ -29,7 +29,7 @@ class Mig(NamedTuple):
 def mode(nvml: Nvml, gpu: Handle, asked: Questions) -> bool:
     """Return whether MIG mode is on. What else is known of the GPU holds while that stays so."""
     now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
-    asked.hold_while((now, wanted))
+    asked.hold_while(now)
     if now != wanted:
         asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
     return now
