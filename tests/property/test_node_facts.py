@@ -61,18 +61,16 @@ class World:
     # What happens while nothing else does: the next reading shows it.
 
     def link(self) -> None:
-        """A link goes down, or comes back, to another end for all that is known."""
-        down = [state for state in self.links if self.table[state] == "0"]
-        state = self.chance.choice(down if down and self.chance.random() < 0.7 else self.links)
-        gpu, number = state.split()[1:]
-        if self.table[state] == "1":
-            self.table[state] = "0"
+        """A link goes down or comes back, or is down for a reading and has another end then."""
+        state = self.chance.choice(self.links)
+        if self.chance.random() < 0.3:
+            self.table[state] = str(1 - int(self.table[state]))
             return
-        self.seen()  # a link does not change ends within seconds
-        self.table[state] = "1"
-        if self.chance.random() < 0.5:
-            ends = [self.table[f"nvmlDeviceGetPciInfo_v3 {n}"] for n in range(GPUS)] + [nvml.UNSEEN_SWITCH]
-            nvml.add_link(self.table, int(gpu), int(number), self.chance.choice(ends))
+        self.table[state] = "0"
+        self.seen()
+        gpu, number = state.split()[1:]
+        ends = [self.table[f"nvmlDeviceGetPciInfo_v3 {n}"] for n in range(GPUS)] + [nvml.UNSEEN_SWITCH]
+        nvml.add_link(self.table, int(gpu), int(number), self.chance.choice(ends))
 
     def peers(self) -> None:
         a, b = self.chance.sample(range(GPUS), 2)
