@@ -144,6 +144,16 @@ def test_a_lost_gpus_session_goes_on_until_the_next_begins(h100: Server, found: 
     assert calls["nvmlDeviceGetHandleByIndex_v2"] == 0  # and the others do not fall asleep meanwhile
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_a_gpu_that_is_lost_keeps_no_other_from_being_changed(read: bool, h100: Server, found: Hardware) -> None:
+    h100.table |= {"lost 2": "0", "nvmlDeviceGetComputeMode 5": "3"}
+    h100.environment()
+    if read:
+        found.read()
+    uuid = h100.machine.gpus[5].uuid
+    assert (control(h100).minor(uuid), control(h100).compute_mode(uuid)) == (5, 3)
+
+
 def test_a_lost_gpu_is_lost_by_its_kept_handle_too(h100: Server, found: Hardware) -> None:
     uuid = found.read().gpus[2].uuid
     h100.table["lost 2"] = "0"
