@@ -46,7 +46,8 @@ def control(server: Server) -> NvmlControl:
 
 
 @pytest.mark.parametrize(
-    ("machine", "first", "steady"), [("dgx-h100", 600, 120), ("dgx-a100", 650, 220), ("dgx1-v100", 530, 160)]
+    ("machine", "first", "steady"),
+    [("dgx-h100", 600, 120), ("dgx-a100", 650, 220), ("dgx1-v100", 530, 160), ("l40s-x8", 820, 120)],
 )
 def test_a_steady_reading_asks_only_what_can_have_changed(
     machine: str, first: int, steady: int, tmp_path: Path
@@ -189,6 +190,24 @@ def test_a_gpu_that_was_away_is_asked_anew(h100: Server, found: Hardware) -> Non
     h100.table["nvmlDeviceGetUUID 3"] = before.gpus[3].uuid
     h100.environment()
     assert found.read().gpus[3].memory_mib == 40 << 10
+
+
+def test_a_gpu_whose_bad_row_waits_no_more_is_asked_anew(h100: Server, found: Hardware) -> None:
+    h100.table["nvmlDeviceGetRemappedRows 3"] = "0 1 1 0"
+    h100.environment()
+    found.read()
+    h100.table |= {"nvmlDeviceGetRemappedRows 3": "0 1 0 0", "nvmlDeviceGetMemoryInfo 3": str(40 << 30)}
+    h100.environment()
+    assert [found.read().gpus[3].memory_mib for _ in range(5)][-1] == 40 << 10
+
+
+def test_links_stand_as_they_were_while_their_states_are_not_told(h100: Server, found: Hardware) -> None:
+    h100.fail("nvmlDeviceGetFieldValues 3 165 5", 999)
+    h100.environment()
+    whole = found.read()
+    h100.fail("nvmlDeviceGetFieldValues 3", 999)
+    h100.environment()
+    assert found.read().gpus[3].switch_links == whole.gpus[3].switch_links == 17
 
 
 def test_threads_that_begin_and_end_sessions_leave_no_handle_behind(h100: Server) -> None:

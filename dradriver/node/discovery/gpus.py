@@ -194,15 +194,21 @@ def _links(nvml: Nvml, gpu: Handle, asked: Questions, *, at_once: bool) -> list[
     states = asked.ask(nvml.links_active, gpu, count, default=None, quiet=NEWER) if count and at_once else None
 
     def link_active(gpu: Handle, number: int) -> bool:
-        if states is None:
+        if states is None or number >= len(states):  # an earlier answer stands, of fewer links
             return nvml.link_active(gpu, number)
         if isinstance(state := states[number], NvmlError):
-            raise state
+            raise NvmlError(state.query, state.code, state.said)  # a new one: raised again and again, it would grow
         return state
 
     found = []
     for number in range(_MOST_LINKS if count is None else count):
         at = f"link {number}"
+        if count is None:
+            there = asked.ask_once(
+                nvml.link_active, gpu, number, default=None, quiet=quiet, at=f"as to whether it has {at}"
+            )
+            if there is None:
+                continue
         if not asked.ask(link_active, gpu, number, default=False, quiet=quiet, at=at):
             asked.unsettle(at)
             continue
