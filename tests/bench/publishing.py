@@ -23,6 +23,7 @@ import yaml
 
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.discovery.hardware import Hardware
+from tests.bench import compiled
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
 from tests.fakes.node import NODE, NodeUnderTest, a_node, eventually
@@ -70,9 +71,10 @@ async def _start(node: NodeUnderTest, options: list[str]) -> float:
     file.write_text(yaml.safe_dump(config))
     words = [sys.executable, "-m", "dradriver", "node", f"--node-name={NODE}", "--health-port=0", *options]
     words += [f"--kubelet-root={node.root}", f"--cdi-root={node.cdi}", f"--kubeconfig={file}"]
+    environment = compiled.environment()
     start = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=REPO, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        *words, cwd=REPO, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         await eventually(lambda: node.api.objects(RESOURCE_SLICES), within_s=60)

@@ -60,6 +60,15 @@ def _whole(_: str) -> list[Object]:
     return [one for name in profiles.names("nvidia") for one in _slices(profiles.load(name, seed="n"))]
 
 
+def _without_memory(_: str) -> list[Object]:
+    """GPUs that do not tell their memory, and rules that would share them."""
+    whole = profiles.load("hgx-h100", seed="n")
+    machine = msgspec.structs.replace(
+        whole, gpus=tuple(msgspec.structs.replace(gpu, memory_mib=0, profiles=()) for gpu in whole.gpus)
+    )
+    return _slices(machine, modes={machine.gpus[0].uuid: Mode(shared="mps")})
+
+
 def _tainted(_: str) -> list[Object]:
     machine = profiles.load("hgx-h100", seed="n")
     taint = {"key": f"{names.PREFIX}xid", "value": "79", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
@@ -179,6 +188,7 @@ def _extended(version: str) -> list[Object]:
 
 BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     "slices of whole GPUs": _whole,
+    "slices of GPUs that do not tell their memory": _without_memory,
     "slices with taints": _tainted,
     "slices of instances": _instances,
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]

@@ -1,7 +1,8 @@
 /*
  * A libnvidia-ml.so.1 for tests: every function answers from a table, read from the file named by NVML_TABLE, or
  * without that variable from "table" beside the library, whenever the file changed. As in the original a session knows
- * the GPUs that were there when it began, no more and no fewer, and one that is lost stays lost for it.
+ * the GPUs that were there when it began, no more and no fewer, and one that is lost stays lost for it; one that begins
+ * while others are open knows what they know.
  * Each beginning adds a line to the file of the table's name and ".sessions".
  *
  * A line is "<function> <arguments>=<answer>": "nvmlDeviceGetUUID 0=GPU-...". GPUs are named by index, MIG devices
@@ -281,7 +282,8 @@ static int begin(void)
     char log[4112];
     FILE *sessions;
     size_t i;
-    if (!table() || (changed() && !load()))
+    int anew;
+    if (!table() || ((anew = changed()) && !load()))
         return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
     snprintf(log, sizeof log, "%s.sessions", at);
     if ((sessions = fopen(log, "a"))) {
@@ -289,16 +291,18 @@ static int begin(void)
         fclose(sessions);
     }
     for (i = 0; i < known; i++) /* handles are good for every session */
-        devices[i].left = left_of(devices[i].name);
+        if (!users || (anew && devices[i].left))
+            devices[i].left = left_of(devices[i].name);
     value = look_up("nvmlInitWithFlags");
     if (value)
         return atoi(value + 1);
     value = look_up("device");
     if (value && access(value, R_OK))
         return 9;
+    if (users++) /* it is only counted, and sees what the others see */
+        return OK;
     value = look_up("nvmlDeviceGetCount_v2");
     gpus = value ? (unsigned)strtoul(value, NULL, 0) : 0;
-    users++;
     return OK;
 }
 
@@ -463,6 +467,8 @@ int nvmlDeviceGetP2PStatus(struct device *a, struct device *b, unsigned index, u
     return number(code, value, out);
 }
 
+enum { LINK_STATE = 165 }; /* NVML_FI_DEV_NVLINK_GET_STATE */
+
 int nvmlDeviceGetFieldValues(struct device *device, int wanted, struct field *fields)
 {
     const char *value = NULL;
@@ -476,6 +482,8 @@ int nvmlDeviceGetFieldValues(struct device *device, int wanted, struct field *fi
         fields[i].value.whole = 0;
         fields[i].code = fields[i].id < release()->fields ? (uint32_t)of(device, "nvmlDeviceGetFieldValues", rest, &value)
                                                           : INVALID_ARGUMENT;
+        if (fields[i].code == NOT_SUPPORTED && fields[i].id == LINK_STATE) /* what its own function says, too */
+            fields[i].code = (uint32_t)of_link(device, "nvmlDeviceGetNvLinkState", fields[i].scope, &value);
         number((int)fields[i].code, value, &fields[i].value.number);
     }
     return OK;

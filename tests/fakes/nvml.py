@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import shutil
@@ -10,10 +9,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
-import pynvml
-
+from dradriver.node.discovery import binding, kept
+from dradriver.node.discovery.nvml import Nvml
 from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl import facts
 from tests import needs
@@ -63,9 +62,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def end_sessions() -> None:
     """End every session that is open in this process: an agent that was not told to close keeps its own."""
-    with contextlib.suppress(pynvml.NVMLError):
-        while True:
-            pynvml.nvmlShutdown()
+    for session in kept.sessions():
+        binding.end(cast("Nvml", session))
 
 
 def write(table: Mapping[str, str], path: Path) -> Path:

@@ -129,6 +129,10 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, struct device **out)
     const char *value = NULL;
     char key[160];
     int code;
+    size_t i;
+    for (i = 0; i < known; i++) /* "if any GPU has fallen off the bus", says nvml.h */
+        if (!devices[i].left)
+            return GPU_IS_LOST;
     snprintf(key, sizeof key, "nvmlDeviceGetHandleByUUID %s", uuid);
     code = answer(key, &value);
     if (code == NOT_SUPPORTED)

@@ -50,7 +50,6 @@ class Driver:
             "nvmlDeviceGetCudaComputeCapability 0": "9 0",
             "nvmlDeviceGetComputeRunningProcesses_v3 0": "",
             "nvmlDeviceGetComputeMode 0": "0",
-            f"nvmlDeviceGetHandleByUUID {GPU}": "0",
             "nvmlDeviceGetMigMode 0": "1 1",
             **nvml.mig_table(0, [*H100.values()]),
         }
@@ -173,11 +172,12 @@ def test_what_is_not_there_is_not_found(driver: Driver) -> None:
 
 
 def test_processes_are_those_of_the_device_that_is_asked_for(driver: Driver) -> None:
+    driver.instance(5, "2g.20gb", 4, {1: 2})
     driver.table |= nvml.compute_table("0/gi5/ci0", 1, "0/0", MIG)
     driver.table |= {
         f"nvmlDeviceGetComputeRunningProcesses_v3 {at}": pids for at, pids in (("0", "1 2 3"), ("0/0", "7"))
     }
-    assert (driver.control.processes(GPU), driver.control.processes(MIG)) == (3, 1)
+    assert driver.control.processes(GPU, 5, 0) == 1
 
 
 def test_mig_mode_is_turned_on_where_it_needs_no_reset(driver: Driver) -> None:

@@ -227,7 +227,7 @@ def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answ
         ("nvmlDeviceGetCudaComputeCapability 1", "9 100", "100"),
         ("nvmlDeviceGetMaxPcieLinkGeneration 1", "4294967295", "4294967295"),
         ("nvmlDeviceGetMaxPcieLinkWidth 1", "4294967295", "4294967295"),
-        ("nvmlDeviceGetNvLinkState 1 0", "4294967295", "4294967295"),
+        ("nvmlDeviceGetFieldValues 1 165 0", "4294967295", "4294967295"),
         ("nvmlDeviceGetNvLinkRemoteDeviceType 1 0", "4294967295", "4294967295"),
         ("nvmlDeviceGetFieldValues 1 91 0", "4294967295", "4294967295"),
         ("nvmlDeviceGetFieldValues 1 170 0", "4294967295", "4294967295"),

@@ -163,7 +163,7 @@ def test_instances_go_from_the_inside_out_and_not_under_a_process(sliced: Simula
         sliced.destroy_gpu_instance(GPU, number)
     with sliced.state(GPU) as state:
         state.users = {4711: device}
-    assert (sliced.processes(device), sliced.processes(GPU)) == (1, 0)
+    assert sliced.processes(GPU, number, compute) == 1
     with refused(IN_USE):
         sliced.destroy_compute_instance(GPU, number, compute)
     with sliced.state(GPU) as state:
@@ -236,8 +236,7 @@ def test_instances_of_the_machines_description_are_there_from_each_boot_on(tmp_p
     for boot in ("one", "two"):
         gpu = SimulatedGpu(tmp_path / "hardware.json", lambda _: described, boot=boot)
         assert (gpu.mig_mode(GPU), gpu.gpu_instances(GPU)) == (True, {1: (9, 0), 2: (19, 6)})
-        (uuid,) = gpu.compute_instances(GPU, 2).values()
-        assert gpu.processes(uuid) == 0
+        assert gpu.processes(GPU, 2, 0) == 0
         gpu.destroy_compute_instance(GPU, 2, 0)
         gpu.destroy_gpu_instance(GPU, 2)
         assert gpu.gpu_instances(GPU) == {1: (9, 0)}

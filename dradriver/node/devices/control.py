@@ -65,8 +65,8 @@ class Control(Protocol):
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
         """Take it away; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
 
-    def processes(self, device: str) -> int:
-        """Return how many processes compute on a GPU or a MIG device."""
+    def processes(self, gpu: str, instance: int, compute: int) -> int:
+        """Return how many processes compute on a compute instance's MIG device."""
 
     def compute_mode(self, gpu: str) -> int:
         """Return who may use the GPU: one of the compute modes above."""

@@ -202,7 +202,7 @@ class Mig:
         for instance, at in control.gpu_instances(made.uuid).items():
             computes = control.compute_instances(made.uuid, instance) if at == placed else {}
             for compute, uuid in computes.items() if len(computes) == 1 else ():
-                if control.processes(uuid):
+                if control.processes(made.uuid, instance, compute):
                     raise DeviceBusyError(f"device {made.device}: a process that no claim explains is on {uuid}")
                 return self._done(control, made, instance, compute)
         raise NotYetError(f"device {made.device}: the instance there has not one compute instance; make it anew")

@@ -129,17 +129,22 @@ class NvmlControl:
         """Return the MIG device's uuid of each compute instance, by its number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
-            infos = [info for profile in nvml.compute_infos(within) for info in nvml.compute_instances(within, profile)]
+            own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
+            profiles = nvml.compute_infos(nvml.device(gpu), within, own)
+            infos = [info for profile in profiles for info in nvml.compute_instances(within, profile)]
             return {int(info.id): nvml.uuid(info.device) for info in infos}
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
         """Make the compute instance that takes all of a GPU instance and return its number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
-            own = nvml.ask("nvmlGpuInstanceGetInfo", within).profileId
-            slices = next((i.sliceCount for i in nvml.profile_infos(nvml.device(gpu)) if i.id == own), 0)
+            own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
+            device = nvml.device(gpu)
+            slices = next((info.sliceCount for info in nvml.profile_infos(device) if info.id == own), 0)
             # Of two profiles of all slices the first is the plain one (the later ones: more media engines, NVLink).
-            profile = next((info for info in nvml.compute_infos(within) if info.sliceCount == slices), None)
+            profile = next(
+                (info for info in nvml.compute_infos(device, within, own) if info.sliceCount == slices), None
+            )
             if profile is None:
                 said = f"GPU instance {instance} of GPU {gpu} has no compute profile of {slices} slices"
                 raise HardwareError("nvmlGpuInstanceGetComputeInstanceProfileInfo", NOT_FOUND, said)
@@ -152,11 +157,13 @@ class NvmlControl:
             within = nvml.gpu_instance(gpu, instance)
             nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
 
-    def processes(self, device: str) -> int:
-        """Return how many processes compute on a GPU or a MIG device; 0 where the driver does not tell a guest."""
+    def processes(self, gpu: str, instance: int, compute: int) -> int:
+        """Return how many processes compute on a compute instance's MIG device; 0 where a guest is not told."""
         with self._session() as nvml:
+            one = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
+            device = nvml.ask("nvmlComputeInstanceGetInfo_v2", one).device
             try:
-                return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", nvml.device(device)))
+                return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", device))
             except NvmlError as error:
                 if error.code != NOT_SUPPORTED:
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.node.discovery import mig_profiles
+from dradriver.node.discovery import kept, mig_profiles
 from dradriver.node.discovery.binding import Library
 from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
 from dradriver.topology.machine import MigProfile
@@ -23,9 +23,9 @@ class Session:
         self.module = nvml.module
         self.ask = nvml.ask
 
-    def device(self, uuid: str) -> Any:
-        """Return the handle of a GPU or a MIG device."""
-        return self.ask("nvmlDeviceGetHandleByUUID", uuid)
+    def device(self, gpu: str) -> Any:
+        """Return the handle of a GPU, by its uuid."""
+        return self._nvml.device(gpu)
 
     def uuid(self, device: Any) -> str:
         """Return the identity of a GPU or a MIG device."""
@@ -50,18 +50,22 @@ class Session:
 
     def profiles(self, device: Any) -> tuple[MigProfile, ...]:
         """Return the profiles that instances can have."""
-        return self._nvml.mig_profiles(device)
+        return self._nvml.mig_profiles(device, self.mig_mode(device))
 
     def profile_infos(self, device: Any) -> list[Any]:
-        """Return NVML's own profiles of GPU instances, also those that have no place."""
-        return mig_profiles.infos(self.ask, self.module, device)
+        """Return NVML's own profiles of GPU instances in MIG mode, also those that have no place."""
+        return self._nvml.mig_infos(device, True)
 
-    def compute_infos(self, instance: Any) -> list[Any]:
-        """Return those of compute instances within a GPU instance."""
+    def compute_infos(self, device: Any, instance: Any, profile: int) -> list[Any]:
+        """Return those of compute instances within a GPU instance of a profile, by its id."""
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
-        return mig_profiles.enumerated(self.ask, query, known, instance, shared)
+
+        def ask() -> list[Any]:
+            return mig_profiles.enumerated(self.ask, query, known, instance, shared)
+
+        return kept.answer(f"infos within profile {profile}", device, True, ask)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
         """Return the handles of the GPU instances of a profile."""

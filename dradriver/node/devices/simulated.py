@@ -217,9 +217,10 @@ class SimulatedGpu:
                 raise _refused(call, IN_USE)
             del one.devices[compute]
 
-    def processes(self, device: str) -> int:
-        """Return how many processes are on a GPU or a MIG device."""
-        return sum(on == device for one in self._read().values() for on in one.users.values())
+    def processes(self, gpu: str, instance: int, compute: int) -> int:
+        """Return how many processes are on a compute instance's MIG device."""
+        device = self.compute_instances(gpu, instance).get(compute)
+        return sum(on == device for on in self._of(gpu).users.values())
 
     def compute_mode(self, gpu: str) -> int:
         """Return who may use the GPU."""

@@ -8,6 +8,7 @@ failures   what is broken on a simulated machine
 questions  asking what may fail
 nvml       what may be asked of NVML, with types
 binding    its answers, by nvidia-ml-py
+kept       what holds of it while any session is open
 library    which library that is, and whether it was replaced
 session    keeping it open while the driver lives
 release    when it must be closed, so that the driver can be replaced

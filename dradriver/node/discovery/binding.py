@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dradriver.node.discovery import library, mig_profiles
+from dradriver.node.discovery import kept, library, mig_profiles
 from dradriver.node.discovery.nvml import (
     FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
     LIBRARY,
     LIBRARY_NOT_FOUND,
+    NOT_FOUND,
     UNKNOWN,
     VERSION_MISMATCH,
+    Fabric,
     Handle,
     Nvml,
     NvmlError,
@@ -63,6 +66,9 @@ class Library(Nvml, Protocol):
 
     module: Any
 
+    def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
+        """Return NVML's own words for the profiles of instances, also without a place; kept as ``mig_profiles`` is."""
+
     def ask(self, query: str, *arguments: object) -> Any:
         """Return what a function of ``pynvml`` returns.
 
@@ -100,14 +106,16 @@ def begin(*, driver_root: Path | None = None) -> Library:
     library.load(driver_root)
     nvml = _Binding(pynvml)
     nvml.ask("nvmlInit")
+    kept.begun(nvml)
     return nvml
 
 
 def end(nvml: Nvml) -> None:
     """End a session that ``begin`` gave: no GPU is held any more."""
     assert isinstance(nvml, _Binding)
-    with contextlib.suppress(NvmlError):
-        nvml.ask("nvmlShutdown")
+    if kept.ended(nvml):
+        with contextlib.suppress(NvmlError):
+            nvml.ask("nvmlShutdown")
 
 
 class _Binding:
@@ -136,11 +144,26 @@ class _Binding:
             raise NvmlError(query, UNKNOWN, f"{text!r} is no printable text")
         return text
 
+    def _fields(self, gpu: Handle, field: int, scopes: Iterable[int], *, most: int) -> list[int | NvmlError]:
+        """Return a field's value in each scope, or why there is none, by one call.
+
+        Raises:
+            NvmlError: The call failed.
+        """
+        query, found = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
+        for answer in self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope) for scope in scopes]):
+            value = int(answer.value.uiVal)
+            if answer.nvmlReturn:
+                found.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
+            elif not 0 <= value <= most:
+                found.append(_nonsense(query, value, most))
+            else:
+                found.append(value)
+        return found
+
     def _field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
-        (answer,) = self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope)])
-        if answer.nvmlReturn:
-            raise NvmlError(f"nvmlDeviceGetFieldValues({field})", int(answer.nvmlReturn), "no value")
-        return _bounded(f"nvmlDeviceGetFieldValues({field})", int(answer.value.uiVal), most)
+        (answer,) = self._fields(gpu, field, (scope,), most=most)
+        return _sure(answer)
 
     def driver_version(self) -> str:
         return self._text("nvmlSystemGetDriverVersion")
@@ -155,9 +178,29 @@ class _Binding:
     def gpu(self, index: int) -> Handle:
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
+    def device(self, uuid: str) -> Handle:
+        found = kept.handle(uuid)
+        return self._look_for(uuid) if found is None else found
+
+    def _look_for(self, uuid: str) -> Handle:
+        """Ask each GPU who it is: ``nvmlDeviceGetHandleByUUID`` fails for all of them where one is lost (nvml.h)."""
+        others: list[NvmlError] = []
+        for index in range(self.count()):
+            try:
+                gpu = self.gpu(index)
+                if self.uuid(gpu) == uuid:
+                    return gpu
+            except NvmlError as error:  # it may be the one
+                others.append(error)
+        none = NvmlError("nvmlDeviceGetUUID", NOT_FOUND, f"no GPU is {uuid}")
+        raise next((one for one in others if one.code != GPU_IS_LOST), others[0] if others else none)
+
     def uuid(self, gpu: Handle) -> str:
         kind, dash, number = self._text("nvmlDeviceGetUUID", gpu).partition("-")
-        return kind.upper() + dash + number.lower()
+        uuid = kind.upper() + dash + number.lower()
+        if kind.upper() == "GPU":
+            kept.keep(uuid, gpu)
+        return uuid
 
     def minor(self, gpu: Handle) -> int:
         return self._number("nvmlDeviceGetMinorNumber", gpu, most=_MOST_MINOR)
@@ -193,6 +236,10 @@ class _Binding:
     def link_active(self, gpu: Handle, link: int) -> bool:
         return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
 
+    def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
+        found = self._fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
+        return tuple(one if isinstance(one, NvmlError) else bool(one) for one in found)
+
     def link_remote_type(self, gpu: Handle, link: int) -> int:
         return self._number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
 
@@ -205,12 +252,13 @@ class _Binding:
         except NvmlError:  # before driver 515 there is one speed for all links
             return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
 
-    def c2c_gbps(self, gpu: Handle) -> float:
-        binding = self.module
-        lanes = range(self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS))
-        active = [n for n in lanes if self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_STATUS, n, most=1)]
-        rates = [self._field(gpu, binding.NVML_FI_DEV_C2C_LINK_GET_MAX_BW, n, most=_MOST_MBPS) for n in active]
-        return sum(rates) / 1000
+    def c2c_lanes(self, gpu: Handle) -> int:
+        return self._field(gpu, self.module.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS)
+
+    def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
+        status, rate = self.module.NVML_FI_DEV_C2C_LINK_GET_STATUS, self.module.NVML_FI_DEV_C2C_LINK_GET_MAX_BW
+        up = [n for n, one in enumerate(self._fields(gpu, status, range(lanes), most=1)) if _sure(one)]
+        return sum(map(_sure, self._fields(gpu, rate, up, most=_MOST_MBPS) if up else ())) / 1000
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
@@ -234,12 +282,6 @@ class _Binding:
     def recovery_action(self, gpu: Handle) -> int:
         return self._field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
 
-    def fabric_state(self, gpu: Handle) -> tuple[int, int, int]:
-        info = self._fabric(gpu)
-        if info.state != FABRIC_COMPLETED:  # before, NVML says nothing else (nvml.h, nvmlGpuFabricInfo_t)
-            return int(info.state), 0, 0
-        return int(info.state), int(info.status), int(getattr(info, "healthMask", 0))
-
     def slow_reasons(self, gpu: Handle) -> int:
         try:
             return self._number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
@@ -248,7 +290,7 @@ class _Binding:
                 raise
             return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
-    def _fabric(self, gpu: Handle) -> Any:
+    def fabric(self, gpu: Handle) -> Fabric:
         info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
         try:
             self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
@@ -257,16 +299,13 @@ class _Binding:
                 raise
             info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 550 (nvml.h)
             self.ask("nvmlDeviceGetGpuFabricInfo", gpu, ctypes.byref(info))
-        return info
-
-    def fabric(self, gpu: Handle) -> str:
-        info = self._fabric(gpu)
-        cluster = bytes(info.clusterUuid)
-        if info.state != FABRIC_COMPLETED or info.status or not any(cluster):
-            return ""
-        text = cluster.hex()
-        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-        return f"{'-'.join(parts)}.{info.cliqueId}"
+        if info.state != FABRIC_COMPLETED:  # before, NVML says nothing else (nvml.h, nvmlGpuFabricInfo_t)
+            return Fabric(int(info.state))
+        cluster, clique = bytes(info.clusterUuid), ""
+        if not info.status and any(cluster):
+            text = cluster.hex()
+            clique = f"{'-'.join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))}.{info.cliqueId}"
+        return Fabric(int(info.state), int(info.status), int(getattr(info, "healthMask", 0)), clique)
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         query = "nvmlDeviceGetMigMode"
@@ -283,8 +322,14 @@ class _Binding:
         instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
         return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
 
-    def mig_profiles(self, gpu: Handle) -> tuple[MigProfile, ...]:
-        return mig_profiles.read(self.ask, self.module, gpu)
+    def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
+        return kept.answer("infos", gpu, on, lambda: mig_profiles.infos(self.ask, self.module, gpu))
+
+    def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
+        def read() -> tuple[MigProfile, ...]:
+            return mig_profiles.read(self.ask, self.module, gpu, self.mig_infos(gpu, on))
+
+        return kept.answer("profiles", gpu, on, read)
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
         info = self.ask("nvmlGpuInstanceGetInfo", self.ask("nvmlDeviceGetGpuInstanceById", gpu, instance))
@@ -302,8 +347,23 @@ def _bounded(query: str, value: int, most: int) -> int:
         NvmlError: It cannot.
     """
     if not 0 <= value <= most:
-        raise NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
+        raise _nonsense(query, value, most)
     return value
+
+
+def _nonsense(query: str, value: int, most: int) -> NvmlError:
+    return NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
+
+
+def _sure(answer: int | NvmlError) -> int:
+    """Return an answer.
+
+    Raises:
+        NvmlError: It is none.
+    """
+    if isinstance(answer, NvmlError):
+        raise answer
+    return answer
 
 
 def _bus_id(info: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Handle, Nvml
+from dradriver.node.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Fabric, Handle, Nvml
 from dradriver.node.discovery.questions import NEWER, Questions
 from dradriver.node.health.faults import Fault
 
@@ -66,7 +66,7 @@ class Condition(msgspec.Struct, frozen=True):
     row: bool | None = None
 
 
-def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
+def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: Questions) -> Condition:
     """Return a GPU's condition; what a product or driver does not know is no fault."""
     faults = []
     if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
@@ -79,22 +79,22 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Condition:
     action = asked.ask(nvml.recovery_action, gpu, default=None, quiet=_QUIET)
     if action is not None and action in _RECOVERY:
         faults.append(Fault("recovery", *_RECOVERY[action]))
-    faults += _fabric(*asked.ask(nvml.fabric_state, gpu, default=(0, 0, 0), quiet=_QUIET))
+    faults += _fabric(fabric)
     faults += _slow(asked.ask(nvml.slow_reasons, gpu, default=0, quiet=_QUIET))
     return Condition(tuple(faults), action == 0, pending)
 
 
-def _fabric(state: int, status: int, mask: int) -> list[Fault]:
+def _fabric(fabric: Fabric) -> list[Fault]:
     """Return what keeps CUDA from starting (error 802, system not yet initialized), or the fabric slow.
 
     The driver tells "in progress" from its first request to the fabric manager until the answer, a GPU without switches
     that it is not supported (open-gpu-kernel-modules, subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL).
     """
-    if state == FABRIC_IN_PROGRESS:
+    if fabric.state == FABRIC_IN_PROGRESS:
         return [Fault("fabric", "in-progress", "it has not joined its NVLink fabric: does the fabric manager run?")]
-    if status:
-        return [Fault("fabric", "failed", f"to join its NVLink fabric was refused: NVML's status {status}")]
-    said = [words[value] for shift, width, words in _FABRIC if (value := mask >> shift & width) in words]
+    if fabric.status:
+        return [Fault("fabric", "failed", f"to join its NVLink fabric was refused: NVML's status {fabric.status}")]
+    said = [words[value] for shift, width, words in _FABRIC if (value := fabric.health >> shift & width) in words]
     return [Fault("fabric", "", f"NVLink fabric: {', '.join(said)}")] if said else []
 
 

@@ -118,6 +118,7 @@ class Hardware:
         self._answers.forget({gpu.uuid for gpu in found})
         self.faults, self.sound = read.faults, read.sound
         self.reset = self._were_reset(read)
+        self._answers.unsettle(self.reset)
         machine, unnamed = self._usable(read.machine)
         self._tell((*read.problems, *unnamed))
         return self._steady.machine(machine)

@@ -26,19 +26,29 @@ class Mig(NamedTuple):
     profiles: tuple[MigProfile, ...]
 
 
-def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Mig:
-    """Return what NVML says of it; instances that nobody can be given are noted.
-
-    Profiles are asked for once in each mode: NVML's answer holds for as long as the mode lasts. A GPU that does not
-    tell them is as good a whole one as any.
-    """
+def mode(nvml: Nvml, gpu: Handle, asked: Questions) -> bool:
+    """Return whether MIG mode is on. What else is known of the GPU holds while that stays so."""
     now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
+    asked.hold_while(now)
     if now != wanted:
         asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
-    profiles = asked.ask_once(
-        nvml.mig_profiles, gpu, default=_NO_PROFILES, quiet=NEWER, at="in MIG mode" if now else ""
-    )
-    if not now:
+    return now
+
+
+def read(nvml: Nvml, gpu: Handle, asked: Questions, *, on: bool) -> Mig:
+    """Return what NVML says of it; instances that nobody can be given are noted.
+
+    Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
+    whole one as any.
+
+    Args:
+        nvml: The open library.
+        gpu: Whom to ask.
+        asked: The questions about it.
+        on: Whether MIG mode is on.
+    """
+    profiles = asked.ask_once(nvml.mig_profiles, gpu, on, default=_NO_PROFILES, quiet=NEWER, needed=False)
+    if not on:
         return Mig(None, profiles)
     devices = _devices(nvml, gpu, asked)
     handed_out = {device.slot for device, _ in mig_devices.existing(devices, profiles)}
@@ -52,7 +62,7 @@ def read(nvml: Nvml, gpu: Handle, asked: Questions) -> Mig:
 def _devices(nvml: Nvml, gpu: Handle, asked: Questions) -> tuple[MigDevice, ...]:
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     found = []
-    for slot in range(asked.ask(nvml.mig_slots, gpu, default=0)):
+    for slot in range(asked.ask_once(nvml.mig_slots, gpu, default=0)):
         at = f"MIG {slot}"
         device = asked.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
         if device is None:

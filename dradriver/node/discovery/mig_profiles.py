@@ -27,7 +27,7 @@ Ask = Callable[..., Any]
 """Returns what a function of the binding returns, by its name and arguments; raises ``NvmlError``."""
 
 
-def read(ask: Ask, module: Any, gpu: object) -> tuple[MigProfile, ...]:
+def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
     """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
 
     One whose name is of a form that is not known is left out, and said: a newer driver's, which asks for more than a
@@ -37,11 +37,12 @@ def read(ask: Ask, module: Any, gpu: object) -> tuple[MigProfile, ...]:
         ask: Asks the library.
         module: ``pynvml``, for its structures.
         gpu: The GPU's handle.
+        infos: What ``infos`` returned for it.
 
     Raises:
         NvmlError: A question failed, or was answered by nonsense.
     """
-    found = [_profile(ask, module, gpu, info) for info in infos(ask, module, gpu)]
+    found = [_profile(ask, module, gpu, info) for info in infos]
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.compute, one.size, one.name)))
 
 

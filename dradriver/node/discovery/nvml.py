@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from dradriver.errors import DriverError
 from dradriver.topology.machine import MigProfile, PathType
@@ -35,6 +35,22 @@ FABRIC_COMPLETED: Final = 3
 
 
 Handle = NewType("Handle", object)
+
+
+class Fabric(NamedTuple):
+    """How a GPU is in its NVLink fabric.
+
+    Attributes:
+        state: How far it has joined (``nvmlGpuFabricState_t``): ``FABRIC_COMPLETED``, …
+        status: Why it was refused (``nvmlReturn_t``); 0 before that is completed.
+        health: What is wrong with it, as a mask; 0 before, and where the driver does not tell.
+        clique: ``clusterUUID.cliqueID`` of the multi-node fabric that it has joined; empty for none.
+    """
+
+    state: int = 0
+    status: int = 0
+    health: int = 0
+    clique: str = ""
 
 
 class NvmlError(DriverError):
@@ -70,6 +86,9 @@ class Nvml(Protocol):
     def gpu(self, index: int) -> Handle:
         """Return the handle of a GPU."""
 
+    def device(self, uuid: str) -> Handle:
+        """Return the handle of the GPU with this identity; it is looked for only where none is kept."""
+
     def uuid(self, gpu: Handle) -> str:
         """Return the identity of a GPU or MIG device: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
 
@@ -103,6 +122,9 @@ class Nvml(Protocol):
     def link_active(self, gpu: Handle, link: int) -> bool:
         """Return whether the link is up."""
 
+    def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
+        """Return of each of so many links whether it is up, or why that is not known; asked at once, from Hopper on."""
+
     def link_remote_type(self, gpu: Handle, link: int) -> int:
         """Return what the link ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
 
@@ -112,8 +134,11 @@ class Nvml(Protocol):
     def link_mbps(self, gpu: Handle, link: int) -> int:
         """Return the link's signalling rate in MB/s, one direction."""
 
-    def c2c_gbps(self, gpu: Handle) -> float:
-        """Return GB/s in one direction of all active lanes to the GPU's own CPU (Grace)."""
+    def c2c_lanes(self, gpu: Handle) -> int:
+        """Return the number of lanes to the GPU's own CPU (Grace), up or down."""
+
+    def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
+        """Return GB/s in one direction of those of so many lanes that are active."""
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         """Return the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
@@ -121,8 +146,8 @@ class Nvml(Protocol):
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
         """Return whether the two can reach each other's memory over NVLink."""
 
-    def fabric(self, gpu: Handle) -> str:
-        """Return ``clusterUUID.cliqueID`` of the multi-node NVLink fabric that the GPU has joined; empty for none."""
+    def fabric(self, gpu: Handle) -> Fabric:
+        """Return how the GPU is in its NVLink fabric."""
 
     def uncorrected_errors(self, gpu: Handle) -> int:
         """Return the number of uncorrected memory errors since the driver was loaded."""
@@ -132,9 +157,6 @@ class Nvml(Protocol):
 
     def recovery_action(self, gpu: Handle) -> int:
         """Return what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
-
-    def fabric_state(self, gpu: Handle) -> tuple[int, int, int]:
-        """Return how far it has joined its NVLink fabric: state, and status and health mask once that is completed."""
 
     def slow_reasons(self, gpu: Handle) -> int:
         """Return why its clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
@@ -151,8 +173,11 @@ class Nvml(Protocol):
     def mig_ids(self, device: Handle) -> tuple[int, int]:
         """Return the numbers of a MIG device's GPU instance and compute instance."""
 
-    def mig_profiles(self, gpu: Handle) -> tuple[MigProfile, ...]:
-        """Return the profiles that its MIG instances can have, the smallest first; none where it has no MIG."""
+    def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
+        """Return the profiles that its MIG instances can have, the smallest first; none where it has no MIG.
+
+        ``on`` is its MIG mode: the answer is kept for as long as that lasts.
+        """
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
         """Return the profile's id and the first memory slice of a GPU instance, by its number."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_SUPPORTED, Nvml, NvmlError
+from dradriver.node.discovery.nvml import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, Nvml, NvmlError
 
-_NONE: Final = frozenset({GPU_IS_LOST, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
+_NONE: Final = frozenset({GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
 
 
 def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -20,15 +20,12 @@ def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
     """
     found: dict[str, tuple[int, ...]] = {}
     trouble: NvmlError | None = None
-    for index in range(nvml.count()):
+    for uuid in uuids:
         try:
-            gpu = nvml.gpu(index)
-            uuid = nvml.uuid(gpu)
-            if uuid in uuids:
-                found[uuid] = nvml.processes(gpu)
+            found[uuid] = nvml.processes(nvml.device(uuid))
         except NvmlError as error:
             if error.code not in _NONE:
                 trouble = error
-    if trouble is not None and not found.keys() >= set(uuids):  # it may be of one that is asked for
+    if trouble is not None:
         raise trouble
     return found

@@ -18,11 +18,15 @@ from dradriver.node.discovery.nvml import (
 )
 
 T = TypeVar("T")
+_Key = tuple[str, str, str]
 Ts = TypeVarTuple("Ts")
 
 # The product has no such thing, or the driver does not tell it any more, which is no problem.
 UNSUPPORTED: Final = frozenset({NOT_SUPPORTED, DEPRECATED})
 NEWER: Final = UNSUPPORTED | {FUNCTION_NOT_FOUND, VERSION_MISMATCH}  # the same of a thing of newer drivers
+
+
+STANDS: Final = 60  # readings after which facts are asked for anew: ten minutes
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -43,18 +47,59 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Answers:
-    """The last good answers, so that one question that fails once changes nothing: see ``Questions.ask``."""
+    """What earlier readings were told.
+
+    Of every question the last good answer, so that one that fails once changes nothing (``Questions.ask``). And the
+    *facts*: answers that cannot change while a session is open, and of a GPU while it answers and stays in its MIG mode
+    (``Questions.ask_once``). A driver cannot be replaced below an open session, nor a GPU be reset or leave its bus
+    without a new session, or without being called lost. Should that be wrong of a driver to come, ``STANDS`` heals it.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], object] = {}
+        self._known: dict[_Key, object] = {}
+        self._facts: dict[_Key, object] = {}
+        self._while: dict[str, object] = {}
+        self._session: object = None
+        self._readings = 0
+
+    def begin(self, session: object) -> None:
+        """Begin a reading in a session: facts that another one was told do not hold, nor those that stood for long."""
+        self._readings += 1
+        if session is not self._session or self._readings > STANDS:
+            self._facts.clear()
+            self._session, self._readings = session, 0
+
+    def settle(self, who: str, what: str, at: str, fact: object) -> None:
+        """Remember a fact by who was asked what, and about which part."""
+        self._facts[who, what, at] = fact
+
+    def settled(self, who: str, what: str, at: str) -> bool:
+        """Return whether the fact is known."""
+        return (who, what, at) in self._facts
+
+    def fact(self, who: str, what: str, at: str, default: T) -> T:
+        """Return a fact; ``default`` where it is not known."""
+        return cast("T", self._facts.get((who, what, at), default))
+
+    def hold_while(self, who: str, state: object) -> None:
+        """Forget the facts of a GPU, and of its pairs, that it told in another state."""
+        if self._while.get(who, state) != state:
+            self.unsettle({who})
+        self._while[who] = state
+
+    def unsettle(self, whose: Collection[str]) -> None:
+        """Forget the facts of these GPUs, and of their pairs."""
+        for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
+            del self._facts[key]
+
+    def unsettle_part(self, who: str, at: str) -> None:
+        """Forget the facts about one part of a GPU."""
+        for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
+            del self._facts[key]
 
     def keep(self, who: str, what: str, at: str, answer: object) -> None:
         """Remember an answer by who was asked what, and about which part."""
         self._known[who, what, at] = answer
-
-    def known(self, who: str, what: str, at: str) -> bool:
-        """Return whether there ever was a good answer."""
-        return (who, what, at) in self._known
 
     def last(self, who: str, what: str, at: str, default: T) -> T:
         """Return the last good answer, or ``default`` where there never was one."""
@@ -62,9 +107,10 @@ class Answers:
 
     def forget(self, whose: Collection[str]) -> None:
         """Forget the GPUs, and pairs of GPUs, that are not among these."""
-        gone = [key for key in self._known if "-" in key[0] and not set(key[0].split()) <= set(whose)]
-        for key in gone:
-            del self._known[key]
+        for kept in (self._known, self._facts):
+            for key in [key for key in kept if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
+                del kept[key]
+        self._while = {who: state for who, state in self._while.items() if who in whose}
 
 
 class Questions:
@@ -116,18 +162,35 @@ class Questions:
         return answer
 
     def ask_once(
-        self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
+        self,
+        query: Callable[[*Ts], T],
+        *arguments: *Ts,
+        default: T,
+        quiet: frozenset[int] = UNSUPPORTED,
+        at: str = "",
+        needed: bool = True,
     ) -> T:
-        """Return the answer as ``ask`` does, of a question whose answer never changes: the first good one stands.
+        """Return the answer as ``ask`` does, of a question about a fact (``Answers``): that there is none is one, too.
 
-        It is of something that nobody needs who has the rest: its failure is noted, and does not count as ``failed``.
+        ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
+        ``failed``.
         """
-        if self.who and self._answers.known(self.who, query.__name__, at):
-            return self._answers.last(self.who, query.__name__, at, default)
-        before = self.failed
+        if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):
+            return self._answers.fact(self.who, query.__name__, at, default)
+        before, self.failed = self.failed, False
         answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
-        self.failed = before or self.lost
+        if self.who and not (self.failed or self.lost):
+            self._answers.settle(self.who, query.__name__, at, answer)
+        self.failed = before or self.lost or (self.failed and needed)
         return answer
+
+    def hold_while(self, state: object) -> None:
+        """Forget the facts that were told in another state of who is asked."""
+        self._answers.hold_while(self.who, state)
+
+    def unsettle(self, at: str) -> None:
+        """Forget the facts about one part of who is asked."""
+        self._answers.unsettle_part(self.who, at)
 
     def note(self, what: str, said: str, *, at: str = "") -> None:
         """Remember a problem."""

@@ -85,6 +85,7 @@ def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None, answers: 
         OSError: /sys cannot be looked at.
     """
     answers = Answers() if answers is None else answers
+    answers.begin(nvml)
     for _ in range(_TRIES):
         problems: list[Problem] = []
         gpus = read_gpus(nvml, problems, answers)
@@ -135,8 +136,8 @@ def _describe(
         numa=sysfs.numa_nodes(root),
         link_gbps=_link_gbps(gpus),
         socket_gbps=facts.socket_gbps(cpu),
-        cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER),
-        driver_version=asked.ask(nvml.driver_version, default=""),
+        cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER, needed=False),
+        driver_version=asked.ask_once(nvml.driver_version, default=""),
         cpu=cpu,
         pci=tree.listed([gpu.pci for gpu in gpus] + [one.nic.pci for one in found]),
         virtual=virtual,
@@ -147,7 +148,8 @@ def _describe(
         if not gpu.persistent
     ]
     conditions = {
-        gpu.uuid: condition.read(nvml, gpu.handle, Questions(f"GPU {gpu.index} condition", problems)) for gpu in gpus
+        gpu.uuid: condition.read(nvml, gpu.handle, gpu.fabric, Questions(f"GPU {gpu.index} condition", problems))
+        for gpu in gpus
     }
     linked = [
         Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count))
@@ -190,7 +192,7 @@ def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
         pcie_gbps=_pcie_gbps(gpu, tree),
         switch_links=switch_links,
         c2c_gbps=gpu.c2c_gbps,
-        fabric=gpu.fabric,
+        fabric=gpu.fabric.clique,
         mig=gpu.mig,
         profiles=gpu.profiles,
     )
@@ -212,7 +214,7 @@ def _paths(
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
             asked = links.of_two(b, a, problems, answers)
-            path = asked.ask(nvml.ancestor, b.handle, a.handle, default=None, quiet=NEWER)
+            path = asked.ask_once(nvml.ancestor, b.handle, a.handle, default=None, quiet=NEWER)
             matrix[i][j] = matrix[j][i] = pcie_path(places[i], places[j]) if path is None else path
     return tuple(tuple(row) for row in matrix)
 
@@ -226,11 +228,11 @@ def _link_gbps(gpus: tuple[GpuFacts, ...]) -> float:
 
 
 def _note_fabrics(gpus: tuple[GpuFacts, ...], problems: list[Problem]) -> None:
-    joined = sorted({gpu.fabric for gpu in gpus if gpu.fabric})
+    joined = sorted({gpu.fabric.clique for gpu in gpus if gpu.fabric.clique})
     if len(joined) > 1:
         problems.append(Problem("machine", "NVLink fabric", f"its GPUs belong to several: {', '.join(joined)}"))
     problems += [
         Problem(f"GPU {gpu.index}", "NVLink fabric", f"not joined, others are in {joined[0]}")
         for gpu in gpus
-        if joined and not gpu.fabric
+        if joined and not gpu.fabric.clique
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dradriver.node.discovery import binding, sysfs
+from dradriver.node.discovery import binding, kept, sysfs
 from dradriver.node.discovery.nvml import Nvml
 from dradriver.topology.check import is_bus_id
 
@@ -27,6 +27,7 @@ class Session:
         self._host_root = host_root
         self._nvml: Nvml | None = None
         self._seen: tuple[str, ...] = ()
+        self._stale = False
         self._wait = 1
         self._waited = 0
 
@@ -42,17 +43,18 @@ class Session:
             NvmlError: There is no library, no driver behind it, or no permission.
         """
         there = self._gpus()
-        if there != self._seen:
+        if there != self._seen or self._stale:
             self.end()
         if self._nvml is None:
+            shared = bool(kept.sessions())  # somebody's question: then this one sees what that one saw
             self._nvml = binding.begin(driver_root=self._driver_root)
-            self._seen = there
+            self._seen, self._stale = there, shared
         return self._nvml
 
     def lost(self, count: int) -> None:
         """Take note of how many GPUs the last reading found lost: they stay so for a session even once they are back.
 
-        So it ends after that reading, after two more, four more, …
+        So another begins after that reading, after two more, four more, …
         """
         if not count:
             self._wait = 1
@@ -61,7 +63,7 @@ class Session:
         self._waited += 1
         if self._waited >= self._wait:
             self._wait, self._waited = min(2 * self._wait, _LATEST), 0
-            self.end()
+            self._stale = True  # till then it keeps the others from falling asleep
 
     def end(self) -> None:
         """Let go of the driver; the next ``nvml`` begins anew."""
