@@ -96,10 +96,6 @@ def test_the_runtime_runs_the_real_hooks_in_a_container(equipped: Cluster, names
         return str(namespace.kubectl("exec", "trainer", "--", *words).stdout).strip()
 
     assert inside("readlink", f"{SEEN}/libcuda.so") == "libcuda.so.1"  # which only a hook makes
-    cache = (
-        inside("strings", "/etc/ld.so.cache")
-        if "strings" in inside("ls", "/bin")
-        else inside("cat", "/etc/ld.so.cache")
-    )
-    assert "libcuda.so.1" in cache
+    # So that programs find it by its name.
+    assert inside("grep", "-c", "libcuda.so.1", "/etc/ld.so.cache") != "0"
     assert inside("sh", "-c", f"head -c 4 {SEEN}/libcuda.so.{here.driver_version} | tail -c 3") == "ELF"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,8 @@ class Supervisor:
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
         self._said: dict[str, str] = {}
+        self._hang: set[str] = set()  # of whom the agent was told so
+        self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
         """Return what is wanted of each GPU that has a folder, by the folder's name.
@@ -78,9 +81,14 @@ class Supervisor:
         """Say that a look at a GPU does not come back, in the log and to the agent."""
         said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
         self._say(name, said)
-        if wanted is not None:
+        if wanted is not None and name not in self._hang:
             with contextlib.suppress(OSError):
-                self._folder.answer(msgspec.structs.replace(wanted, trouble=said))
+                self._answer(msgspec.structs.replace(wanted, trouble=said))
+            self._hang.add(name)  # a look that comes back after all takes it back
+
+    def _answer(self, wanted: Wanted) -> None:
+        with self._answering:  # a look that hung may come back while that is said of it
+            self._folder.answer(wanted)
 
     def _say(self, name: str, error: str) -> None:
         if self._said.get(name) != error:
@@ -103,6 +111,9 @@ class Supervisor:
             kept = self._kept[name] = _Kept(wanted, daemon)
         now = self._clock()
         if kept.serves and kept.daemon.alive():
+            if name in self._hang:
+                self._answer(wanted)
+                self._hang.discard(name)
             if now - kept.said_s >= KEEP_S:
                 self._folder.keep_answer(name)
                 kept.said_s = now
@@ -121,10 +132,11 @@ class Supervisor:
             kept.daemon.start(wanted.server)
         except (SetupError, OSError) as error:
             kept.again_s, kept.wait_s = now + kept.wait_s, min(2 * kept.wait_s, _LATEST_S)
-            self._folder.answer(msgspec.structs.replace(wanted, trouble=str(error)))
+            self._answer(msgspec.structs.replace(wanted, trouble=str(error)))
+            self._hang.discard(name)
             raise
         kept.serves, kept.said_s, kept.checked_s, kept.wait_s = True, now, now, 1.0
-        self._folder.answer(wanted)
+        self._answer(wanted)
         self._said.pop(name, None)
         logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
 
