@@ -18,6 +18,7 @@ from dradriver.node.devices.control import (
     NOT_FOUND,
     RESET_REQUIRED,
     TIMEOUT,
+    UNINITIALIZED,
 )
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.mig import Mig
@@ -248,7 +249,7 @@ def test_the_compute_mode_is_read_and_set(driver: Driver) -> None:
 
 def test_a_driver_that_is_to_be_replaced_is_not_touched(driver: Driver) -> None:
     driver.reason = "node label x=y"
-    with refused(IN_USE, "the driver is let go: node label x=y"):
+    with refused(UNINITIALIZED, "the driver is let go: node label x=y"):
         driver.control.gpu_instances(GPU)
     assert not driver.file.with_name("table.sessions").exists()
 

@@ -95,7 +95,7 @@ class Preparer:
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
         self._calls = state_dir / "calls.lock"
-        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, exclusive=exclusive)
+        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, driver=workshop.driver, exclusive=exclusive)
         self._workshop = workshop
         self._processes = processes
         self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
@@ -163,6 +163,21 @@ class Preparer:
                 async with asyncio.timeout(min(RETRY_S, left)):
                     await changed.wait()
 
+    async def again(self, prepared: PreparedClaim) -> bool:
+        """Make anew what was made for a prepared claim and went with the driver's module; return whether it had.
+
+        Raises:
+            DriverError: It cannot be made now.
+        """
+        try:
+            async with locked(self._lock):
+                outlived = self._ledgers.outlived(prepared)
+        except OSError as error:
+            raise NotYetError(f"the node cannot read what was made: {error}") from error
+        if outlived:
+            await self.prepare(prepared.namespace, prepared.name, prepared.uid)
+        return outlived
+
     async def unprepare(self, uid: str) -> None:
         """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
 
@@ -202,9 +217,9 @@ class Preparer:
             return await self._given_back(uid, stamp, patience_s=0)
         return False
 
-    async def clean(self) -> None:
-        """Undo what a killed agent left on the hardware for claims that are not prepared."""
-        await self._making.clean()
+    async def clean(self) -> dict[str, str]:
+        """Undo what is left on the hardware of claims that are not prepared. Returns why that cannot be, by uuid."""
+        return await self._making.clean()
 
     async def rest(self) -> dict[str, str]:
         """End MIG mode on GPUs that are published whole and have no instance. Returns why it goes on, by uuid.

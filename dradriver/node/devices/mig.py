@@ -93,10 +93,11 @@ class Mig:
         """Return profile and placement of each: the pinned ones, and for the others those that leave the most."""
         gpu = intents[0].uuid
         every = control.profiles(gpu)
-        there = _instances(control, gpu)
-        owned = [placed for one in beside if (placed := _placed(one.wanted)) is not None]
+        there, driver = _instances(control, gpu), control.driver()
+        noted = [(placed, one) for one in beside if (placed := _placed(one.wanted)) is not None]
+        owned = [placed for placed, one in noted if one.in_load(driver)]
         self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
-        room = packing.taken(every, {*there.values(), *owned})
+        room = packing.taken(every, {*there.values(), *(placed for placed, _ in noted)})
         settled: list[dict[str, Any] | None] = [None] * len(intents)
         open_: list[tuple[int, MigProfile]] = []
         for n, intent in enumerate(intents):
@@ -146,13 +147,21 @@ class Mig:
         return self._done(control, made, instance, compute)
 
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
-        """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset."""
+        """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset.
+
+        An instance at its place that has another number or uuid is somebody else's. Without these, of what an agent
+        was killed at, the place tells it, which was free when the intent was written.
+        """
         placed = _placed(made.wanted)
-        if placed is None or made.wanted.get("found"):
+        if placed is None or made.wanted.get("found") or not made.in_load(control.driver()):
             return
         for instance, at in _instances(control, made.uuid).items():
-            if at == placed:
+            if at != placed:
+                continue
+            if _is_own(control, made, instance):
                 _destroy(control, made.uuid, instance)
+            else:
+                logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
         if beside:
             return
         try:
@@ -287,11 +296,34 @@ def _instances(control: Control, gpu: str) -> dict[int, Placed]:
         return {}
 
 
-def _destroy(control: Control, gpu: str, instance: int) -> None:
+def _is_own(control: Control, made: Made, instance: int) -> bool:
+    """Return whether the instance at its place is what was made, as far as that was noted."""
+    noted = made.noted
+    if not noted:
+        return True
+    uuids = _compute_instances(control, made.uuid, instance).values()
+    return bool(noted["instance"] == instance and (not uuids or noted["mig"] in uuids))
+
+
+def _compute_instances(control: Control, gpu: str, instance: int) -> dict[int, str]:
+    """Return the compute instances; none where the GPU instance has gone meanwhile."""
     try:
-        for compute in control.compute_instances(gpu, instance):
-            control.destroy_compute_instance(gpu, instance, compute)
-        control.destroy_gpu_instance(gpu, instance)
+        return control.compute_instances(gpu, instance)
+    except HardwareError as error:
+        if error.code != NOT_FOUND:
+            raise
+        return {}
+
+
+def _destroy(control: Control, gpu: str, instance: int) -> None:
+    for compute in _compute_instances(control, gpu, instance):
+        _unless_gone(lambda: control.destroy_compute_instance(gpu, instance, compute))  # noqa: B023
+    _unless_gone(lambda: control.destroy_gpu_instance(gpu, instance))
+
+
+def _unless_gone(call: Callable[[], None]) -> None:
+    try:
+        call()
     except HardwareError as error:
         if error.code != NOT_FOUND:
             raise
