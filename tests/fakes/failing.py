@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ class FailingGpus(SimulatedGpu):
         with self.state(gpu) as state:
             state.mig, state.instances, state.users = False, {}, {}
         self.failing[gpu] = ("", GPU_IS_LOST, "GPU is lost")
+
+    def heal(self) -> None:
+        """Let every GPU do as it is told."""
+        self.failing.clear()
+        self.pending.clear()
+
+    @contextlib.contextmanager
+    def healthy(self) -> Iterator[None]:
+        """Look at GPUs as if they answered."""
+        failing, self.failing = self.failing, {}
+        try:
+            yield
+        finally:
+            self.failing = failing
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
         _refuse(self, gpu, "set_mig_mode")

@@ -152,8 +152,8 @@ class Mig:
         An instance at its place that has another number or uuid is somebody else's. Without these, of what an agent
         was killed at, the place tells it, which was free when the intent was written.
         """
-        placed = _placed(made.wanted)
-        if placed is None or made.wanted.get("found") or not made.in_load(control.driver()):
+        placed, driver = _placed(made.wanted), control.driver()
+        if placed is None or made.wanted.get("found") or not made.in_load(driver):
             return
         for instance, at in _instances(control, made.uuid).items():
             if at != placed:
@@ -162,7 +162,7 @@ class Mig:
                 _destroy(control, made.uuid, instance)
             else:
                 logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
-        if beside:
+        if any(one.in_load(driver) for one in beside):
             return
         try:
             self._end_mode(control, made.uuid)
