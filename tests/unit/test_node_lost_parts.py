@@ -189,6 +189,49 @@ async def test_after_the_driver_was_loaded_anew_no_container_starts_with_another
     assert (world.placed(0), world.made) == ([], {})
 
 
+async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, caplog: pytest.LogCaptureFixture) -> None:
+    await world.prepare("c", some(0, 4, 4, "s"), at(1, "3g.40gb", 4))
+    one = reconciler(world)
+    read(world)
+    await one.once()
+    assert "made anew" not in caplog.text
+    with world.gpus.state(uuid(0)) as state:
+        state.mig, state.instances = False, {}
+    await one.once()  # as it was read before: nobody looks
+    assert world.placed(0) == []
+    read(world)
+    await one.once()
+    assert (world.placed(0), world.placed(1)) == ([("4g.40gb", 0)], [("3g.40gb", 4)])
+    assert caplog.text.count("was made anew") == 1
+    await world.preparer().unprepare("uid-c")
+    assert (world.placed(0), world.made) == ([], {})
+
+
+async def test_a_reading_from_before_an_instance_was_made_takes_it_from_nobody(world: Failing) -> None:
+    before = world.machine
+    await world.prepare("c", HALF)
+    made = world.made
+    world.machine = before
+    await reconciler(world).once()
+    assert (world.made, world.placed(0), len(specs(world))) == (made, [("3g.40gb", 4)], 1)
+
+
+async def test_instances_that_somebody_made_are_made_by_nobody_else(world: Failing) -> None:
+    stranger(world, 0)
+    read(world)
+    await world.prepare("c", HALF)
+    with world.gpus.state(uuid(0)) as state:
+        state.instances = {}
+    read(world)
+    await reconciler(world).once()
+    assert (world.placed(0), world.checkpoint) == ([], ["uid-c.json"])
+
+
+def read(world: Failing) -> None:
+    """Read the machine as it is."""
+    world.machine = msgspec.structs.replace(world.machine, gpus=tuple(map(world.gpus.seen, world.machine.gpus)))
+
+
 async def test_what_is_given_back_after_it_is_nobodys(world: Failing) -> None:
     await world.prepare("c", HALF)
     world.gpus.reload()

@@ -101,6 +101,15 @@ class Making:
         self._said = set(refused.values())
         return refused
 
+    async def look(self, uid: str) -> bool:
+        """Look whether what was made for a claim is there still; return whether something is not, and is noted as such.
+
+        Raises:
+            DriverError: The hardware does not say.
+            OSError: The ledger cannot be read or written.
+        """
+        return await self._shielded(uid, lambda: self._look(uid))
+
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
         """End what is left of devices on GPUs of which nobody has anything. Returns why that cannot be, by uuid.
 
@@ -193,6 +202,18 @@ class Making:
                 left = self._ledgers.left()
             refused = await self._undo(left)
             return {one.uuid: str(refused[one.key]) for one in left if one.key in refused}
+
+    async def _look(self, uid: str) -> bool:
+        async with self._alone():
+            async with locked(self._lock):
+                made = [one for one in self._ledgers.made.of(uid) if one.done is not None]
+            gone = [one for one in made if not await self._workshop.there(one)]
+            async with locked(self._lock):
+                noted = self._ledgers.made.of(uid)
+                for one in gone:
+                    if one in noted:  # not given back meanwhile
+                        self._ledgers.made.write(one.to_undo())
+            return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
         refused: dict[str, str] = {}

@@ -164,19 +164,31 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make anew what was made for a prepared claim and went with the driver's module; return whether it had.
+        """Make anew what was made for a prepared claim and is gone, as with the driver; return whether something was.
 
         Raises:
-            DriverError: It cannot be made now.
+            DriverError: It cannot be made now, or the hardware does not say whether it is there.
         """
         try:
             async with locked(self._lock):
-                outlived = self._ledgers.outlived(prepared)
+                gone = self._ledgers.outlived(prepared)
+            if not gone and self._missed(prepared):  # by a reading, which may have been made before
+                gone = await self._making.look(prepared.uid)
         except OSError as error:
             raise NotYetError(f"the node cannot read what was made: {error}") from error
-        if outlived:
+        if gone:
             await self.prepare(prepared.namespace, prepared.name, prepared.uid)
-        return outlived
+        return gone
+
+    def _missed(self, prepared: PreparedClaim) -> bool:
+        """Return whether the machine, as it was read last, lacks a MIG instance that was made for the claim."""
+        machine = self._machine()
+        there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
+        return any(
+            device.uuid in there and device.done is not None and device.told["uuid"] not in there[device.uuid]
+            for device in prepared.devices
+            if device.told.get("type") == "mig" and "uuid" in device.told and not device.wanted.get("found")
+        )
 
     async def unprepare(self, uid: str) -> None:
         """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.

@@ -115,7 +115,6 @@ class Reconciler:
         reasons = await asyncio.gather(*(self._unused(entry.value) for entry in entries.values()))
         for (uid, entry), reason in zip(entries.items(), reasons, strict=True):
             if reason is None:
-                await self._made_anew(entry.value)
                 continue
             self._preparer.doubt(uid)
             self._adopted.discard(uid)
@@ -147,12 +146,16 @@ class Reconciler:
             self._on_stuck(await self._preparer.rest())
         except (DriverError, OSError) as error:
             logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
+        used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]
+        await asyncio.gather(*map(self._made_anew, used))
 
     async def _made_anew(self, prepared: PreparedClaim) -> None:
-        """Make anew what went with the driver, of a claim in use: the kubelet asks for it at no container's start."""
+        """Make anew what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
         try:
             if await self._preparer.again(prepared):
-                logger.warning("claim %s/%s was made anew: the driver was", prepared.namespace, prepared.name)
+                logger.warning(
+                    "claim %s/%s was made anew: its MIG instances were gone", prepared.namespace, prepared.name
+                )
         except DriverError as error:
             logger.error("claim %s/%s lost what was made for it: %s", prepared.namespace, prepared.name, error)
 

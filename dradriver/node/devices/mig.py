@@ -169,22 +169,34 @@ class Mig:
         except HardwareError as error:  # the device is gone; ``rest`` tries again
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
 
+    def there(self, control: Control, made: Made) -> bool:
+        """Return whether the instance is at its place, by number and uuid."""
+        placed = _placed(made.wanted)
+        return any(at == placed and _is_own(control, made, n) for n, at in _instances(control, made.uuid).items())
+
     def rest(self, control: Control, gpu: str) -> None:
         """End MIG mode where instances are made for claims and none is left: the GPU is published as whole, too.
 
-        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry).
+        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry). Who turned
+        the mode on is all the same: where instances come with claims, so does the mode, and the log says what to do.
         """
         try:
             made = self._made(gpu)
         except NotYetError:
             return
-        if made:
-            self._end_mode(control, gpu)
+        if made and self._end_mode(control, gpu):
+            said = (
+                "GPU %s had no MIG instance, and its MIG mode is ended: to make instances by hand, give it mig: static"
+            )
+            logger.warning(said, gpu)
 
-    def _end_mode(self, control: Control, gpu: str) -> None:
-        if not _instances(control, gpu) and control.mig_mode(gpu):
-            control.set_mig_mode(gpu, False)
-            self._switched()
+    def _end_mode(self, control: Control, gpu: str) -> bool:
+        """End MIG mode where no instance is; return whether it was on."""
+        if _instances(control, gpu) or not control.mig_mode(gpu):
+            return False
+        control.set_mig_mode(gpu, False)
+        self._switched()
+        return True
 
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return profile and placement, and the MIG device's own uuid."""

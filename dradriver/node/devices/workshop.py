@@ -143,6 +143,15 @@ class Workshop:
                     raise InUseError(f"device {made.device} cannot be undone: {error}") from error
             await asyncio.sleep(_AGAIN_S)
 
+    async def there(self, made: Made) -> bool:
+        """Return whether what was made is there still.
+
+        Raises:
+            NotYetError: The hardware does not say.
+        """
+        kind, control = self._of(made)
+        return await self._answer(lambda: kind.there(control, made), made.device)
+
     async def rest(self, gpu: str) -> None:
         """End what devices that are gone may have left of a GPU, by its uuid, of which the ledger has no entry.
 
