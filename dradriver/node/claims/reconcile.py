@@ -153,9 +153,7 @@ class Reconciler:
         """Make anew what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
         try:
             if await self._preparer.again(prepared):
-                logger.warning(
-                    "claim %s/%s was made anew: its MIG instances were gone", prepared.namespace, prepared.name
-                )
+                logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
         except DriverError as error:
             logger.error("claim %s/%s lost what was made for it: %s", prepared.namespace, prepared.name, error)
 
