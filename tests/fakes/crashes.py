@@ -180,11 +180,13 @@ class Node:
             assert name not in self.there
 
     def reload(self, which: int, again: Kill | None) -> None:
-        """Load the driver anew, which brings lost GPUs back."""
+        """Load the driver anew, which brings lost GPUs back; what claims in use had is made anew."""
+        whole = self.told.keys() & self.whole.keys()
         self.gpus.heal()
         self.gpus.reload()
         administer(self.gpus)
         self.look(which, again)
+        assert whole <= self.whole.keys()
 
     def trouble(self, gpu: int, what: str) -> None:
         """Let a GPU fall off the bus, or refuse everything, or somebody keep its MIG mode from ending."""
@@ -324,12 +326,15 @@ class Node:
     def _in_trouble(self, name: str) -> bool:
         return bool({uuid(part.gpu) for part in parts(CLAIMS[name])} & (self.gpus.failing.keys() | self.gpus.pending))
 
-    @staticmethod
-    async def _pass(instance: Preparer) -> None:
-        """What the reconciler does first."""
+    async def _pass(self, instance: Preparer) -> None:
+        """What the reconciler does, but for claims that nobody uses."""
         await instance.recover()
         await instance.clean()
         await instance.rest()
+        for entry in (await instance.prepared()).values():
+            if entry.value.name in self.told:
+                with contextlib.suppress(NotYetError):
+                    await instance.again(entry.value)
 
     def _run(self, work: Any, kill: Kill | None) -> Any:
         """Run one call of an instance that may be killed in it."""

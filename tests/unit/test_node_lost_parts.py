@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dradriver.node.claims.lock import take
 from dradriver.node.devices.control import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
 from dradriver.node.devices.made import Made, MadeLedger
 from dradriver.node.devices.simulated import SimulatedGpu
@@ -205,6 +207,35 @@ async def test_what_a_reset_of_the_gpu_took_is_made_anew_too(world: Failing, cap
     assert caplog.text.count("was made anew") == 1
     await world.preparer().unprepare("uid-c")
     assert (world.placed(0), world.made) == ([], {})
+
+
+async def test_what_is_being_given_back_is_not_made_anew(world: Failing) -> None:
+    await world.prepare("c", HALF)
+    world.gpus.reload()
+    preparer = world.preparer()
+    (entry,) = (await preparer.prepared()).values()
+    held = await take(world.folder / "state" / "calls.lock", of="uid-c")
+    assert not await preparer.again(entry.value)  # a call for it is under way
+    os.close(held)
+    await preparer.unprepare("uid-c")
+    assert not await preparer.again(entry.value)
+    assert (world.placed(0), world.made, world.checkpoint) == ([], {}, [])
+
+
+async def test_what_was_being_made_anew_when_an_agent_was_killed_is(world: Failing) -> None:
+    await world.prepare("c", HALF)
+    world.gpus.reload()
+    MadeLedger(world.folder / "state" / "made").remove("uid-c.0")
+    await reconciler(world).once()
+    assert (world.placed(0), len(specs(world))) == ([("3g.40gb", 4)], 1)
+
+
+async def test_after_a_reboot_the_kubelet_asks_for_what_it_wants(world: Failing) -> None:
+    await world.prepare("c", HALF)
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    await reconciler(world).once()
+    assert (world.placed(0), specs(world), world.checkpoint) == ([], [], ["uid-c.json"])
 
 
 async def test_a_reading_from_before_an_instance_was_made_takes_it_from_nobody(world: Failing) -> None:

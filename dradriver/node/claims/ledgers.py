@@ -114,20 +114,15 @@ class Ledgers:
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
         """
-        driver, made = self._driver(), self._made_for(claim)
-        return made is not None and all(one.in_load(driver) for one in made)
-
-    def outlived(self, claim: PreparedClaim) -> bool:
-        """Return whether all that was made for the claim in this boot would be there, had the driver not gone since."""
-        driver, made = self._driver(), self._made_for(claim)
-        return made is not None and not all(one.in_load(driver) for one in made)
-
-    def _made_for(self, claim: PreparedClaim) -> list[Made] | None:
-        """Return what was made for the claim in this boot; None where something of it was not, or is being undone."""
-        entries = [self.made.get(device.made) for device in claim.devices if device.made]
-        made = [one.value for one in entries if one is not None]
-        done = len(made) == len(entries) and all(one.done is not None and one.boot == self._boot for one in made)
-        return made if done else None
+        driver = self._driver()
+        made = [self.made.get(device.made) for device in claim.devices if device.made]
+        return all(
+            one is not None
+            and one.value.done is not None
+            and one.value.boot == self._boot
+            and one.value.in_load(driver)
+            for one in made
+        )
 
     def _made_again(self, key: str) -> Made | None:
         """Return what was made for a device of a prepared claim in this boot, as the claim's own entry says.

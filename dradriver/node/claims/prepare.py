@@ -166,19 +166,26 @@ class Preparer:
     async def again(self, prepared: PreparedClaim) -> bool:
         """Make anew what was made for a prepared claim and is gone, as with the driver; return whether something was.
 
+        Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
+
         Raises:
             DriverError: It cannot be made now, or the hardware does not say whether it is there.
         """
+        uid, loop = prepared.uid, asyncio.get_running_loop()
         try:
-            async with locked(self._lock):
-                gone = self._ledgers.outlived(prepared)
-            if not gone and self._missed(prepared):  # by a reading, which may have been made before
-                gone = await self._making.look(prepared.uid)
+            async with self._alone(uid, until=loop.time()) as held:
+                if self._missed(prepared):  # by a reading, which may have been made before
+                    await self._making.look(uid)
+                async with locked(self._lock):
+                    entry = self._ledgers.claims.get(uid)
+                    if entry is None or entry.value.boot != self._boot or self._ledgers.whole(entry.value):
+                        return False
+                await self._attempt(prepared.namespace, prepared.name, uid, held, until=loop.time() + self._budget_s)
+        except _CallError:
+            return False
         except OSError as error:
-            raise NotYetError(f"the node cannot read what was made: {error}") from error
-        if gone:
-            await self.prepare(prepared.namespace, prepared.name, prepared.uid)
-        return gone
+            raise NotYetError(f"the node cannot read or write what was made: {error}") from error
+        return True
 
     def _missed(self, prepared: PreparedClaim) -> bool:
         """Return whether the machine, as it was read last, lacks a MIG instance that was made for the claim."""
