@@ -53,10 +53,17 @@ class DeviceMissingError(NotYetError):
     reason = "DeviceMissing"
 
 
+class InUseError(NotYetError):
+    """A process is on a device that is to be undone."""
+
+    reason = "InUse"
+
+
 class HardwareError(NotYetError):
     """The hardware refused a change; another try may succeed.
 
     Attributes:
+        call: What was asked.
         code: NVML's return value.
     """
 
@@ -64,4 +71,5 @@ class HardwareError(NotYetError):
 
     def __init__(self, call: str, code: int, said: str) -> None:
         super().__init__(f"{call}: {said} ({code})")
+        self.call = call
         self.code = code

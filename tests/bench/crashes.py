@@ -1,7 +1,8 @@
 """A node's agents killed at every line of prepare and unprepare: ``python -m tests.bench.crashes --seeds 10000``.
 
-Each seed is a story of its own, and is replayed exactly: ``--seed 7``. In the end all is given back, and nothing may be
-left of anything: no file, no spec, no instance on a GPU. With ``--rolling`` agents serve side by side and are replaced,
+Each seed is a story of its own, and is replayed exactly: ``--seed 7``. GPUs are lost in it, refuse what they are told,
+or stay in MIG mode, and the driver is loaded anew. In the end all is given back, and nothing may be left of anything:
+no file, no spec, no instance on a GPU. With ``--rolling`` agents serve side by side and are replaced,
 and the kubelet gives up calls that are under way.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 
 from tests.fakes import rolling
 from tests.fakes.crashes import Kill, Node
-from tests.fakes.crowd import CLAIMS
+from tests.fakes.crowd import CLAIMS, MIG, MPS
 
 SEEDS = 10_000
 STEPS = 8
@@ -39,13 +40,19 @@ def story(seed: int) -> int:
         for _ in range(STEPS):
             which, name = draw.randrange(2), draw.choice(sorted(CLAIMS))
             step = draw.random()
-            if step < 0.55:
+            if step < 0.5:
                 node.prepare(which, name, kill(), kill())
-            elif step < 0.92:
+            elif step < 0.84:
                 known = sorted(node.told.keys() | node.unsure)
                 node.unprepare(which, draw.choice(known) if known and draw.random() < 0.8 else name, kill(), kill())
-            else:
+            elif step < 0.88:
                 node.reboot(which, kill())
+            elif step < 0.91:
+                node.reload(which, kill())
+            elif step < 0.97:
+                node.trouble(draw.choice((*MIG, MPS)), draw.choice(("lost", "pending", "refuses")))
+            else:
+                node.relent(which, kill())
             node.check()
         node.end()
     finally:

@@ -28,18 +28,20 @@ from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.made import Made, MadeLedger
-from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.edits import Edits
-from dradriver.node.errors import DeviceBusyError
+from dradriver.node.errors import NotYetError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
+from dradriver.topology.machine import Machine
 from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated, overlap, parts, workshop
+from tests.fakes.failing import FailingGpus
 from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
 from tests.paths import REPO
 
 T = TypeVar("T")
 
+UNKNOWN = 999  # NVML's word for what it has no other for
 
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 _CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "records.py", "files.py"))
@@ -132,7 +134,8 @@ class Node:
         self.unsure: set[str] = set()
         self.boots = 1
         self.kills = 0
-        self.gpus = SimulatedGpu(self.folder / "hardware.json")
+        self.gpus = FailingGpus(self.folder / "hardware.json")
+        self.gpus.reload()
         administer(self.gpus)
         self.instances = [self._instance(), self._instance()]
         self.restart(0)
@@ -155,8 +158,8 @@ class Node:
             if name not in self.told:
                 self.unsure.add(name)
             self.restart(which, again)
-        elif isinstance(answer, DeviceBusyError):
-            assert overlap(taken, CLAIMS[name])
+        elif isinstance(answer, NotYetError):
+            assert self._in_trouble(name) or overlap(taken, CLAIMS[name])
         else:
             assert not overlap(sure, CLAIMS[name])
             assert [one.uuid for one in answer.devices] == [uuid(part.gpu) for part in parts(CLAIMS[name])]
@@ -176,8 +179,39 @@ class Node:
             self.unsure.discard(name)
             assert name not in self.there
 
+    def reload(self, which: int, again: Kill | None) -> None:
+        """Load the driver anew, which brings lost GPUs back; what claims in use had is made anew."""
+        whole = self.told.keys() & self.whole.keys()
+        self.gpus.heal()
+        self.gpus.reload()
+        administer(self.gpus)
+        self.look(which, again)
+        assert whole <= self.whole.keys()
+
+    def trouble(self, gpu: int, what: str) -> None:
+        """Let a GPU fall off the bus, or refuse everything, or somebody keep its MIG mode from ending."""
+        if what == "lost":
+            self.gpus.lose(uuid(gpu))
+        elif what == "pending":
+            self.gpus.pending.add(uuid(gpu))
+        elif uuid(gpu) not in self.gpus.failing:
+            self.gpus.failing[uuid(gpu)] = ("", UNKNOWN, "Unknown Error")
+
+    def relent(self, which: int, again: Kill | None) -> None:
+        """Let GPUs do as they are told again but for the lost ones."""
+        lost = {gpu: how for gpu, how in self.gpus.failing.items() if how[1] != UNKNOWN}
+        self.gpus.heal()
+        self.gpus.failing = lost
+        self.look(which, again)
+
+    def look(self, which: int, again: Kill | None) -> None:
+        """Have the instance make a pass as its reconciler does."""
+        if isinstance(self._run(self._pass(self.instances[which]), again), Killed):
+            self.restart(which, again)
+
     def reboot(self, which: int, again: Kill | None) -> None:
         shutil.rmtree(self.folder / "cdi", ignore_errors=True)
+        self.gpus.heal()
         self.gpus.reboot()
         administer(self.gpus)
         self.boots += 1
@@ -188,7 +222,7 @@ class Node:
         """Start the instance again and again until it comes up."""
         while True:
             self.instances[which] = self._instance()
-            if not isinstance(self._run(self._start(self.instances[which]), kill), Killed):
+            if not isinstance(self._run(self._pass(self.instances[which]), kill), Killed):
                 return
             kill = kill._replace(after=kill.after + 31) if kill is not None and kill.after < 400 else None
 
@@ -207,7 +241,7 @@ class Node:
     @property
     def whole(self) -> dict[str, PreparedClaim]:
         """The claims of which nothing is missing that has to be made, by name."""
-        done = {key for key, made in self.made.items() if made.done is not None}
+        done = {key for key, made in self.made.items() if made.done is not None and self._in_load(made)}
         return {name: one for name, one in self.there.items() if {d.made for d in one.devices} <= done | {""}}
 
     def check(self) -> None:
@@ -232,27 +266,34 @@ class Node:
         assert {path.name for path in (self.folder / "state" / "files").glob("*")} == {
             one.uid for one in there.values()
         }
-        assert made.keys() <= {d.made for one in there.values() for d in one.devices}
-        instances = {(uuid(gpu), *placed) for gpu in MIG for placed in self.gpus.gpu_instances(uuid(gpu)).values()}
+        left = made.keys() - {d.made for one in there.values() for d in one.devices}
+        assert {made[key].uuid for key in left} <= self.gpus.failing.keys()
+        with self.gpus.healthy():
+            instances = {(uuid(gpu), *placed) for gpu in MIG for placed in self.gpus.gpu_instances(uuid(gpu)).values()}
+            in_mig_mode = {uuid(gpu) for gpu in MIG if self.gpus.mig_mode(uuid(gpu))}
         noted = {
             key: (one.uuid, one.wanted["profile"], one.wanted["start"])
             for key, one in made.items()
-            if one.kind == "mig" and one.uuid != uuid(STATIC)
+            if one.kind == "mig" and one.uuid != uuid(STATIC) and self._in_load(one)
         }
-        assert {noted[key] for key in noted if made[key].done is not None} <= instances <= set(noted.values())
-        for gpu in MIG:
-            assert not self.gpus.mig_mode(uuid(gpu)) or any(one.uuid == uuid(gpu) for one in made.values())
+        lost = {gpu for gpu, how in self.gpus.failing.items() if how[1] != UNKNOWN}
+        done = {noted[key] for key in noted if made[key].done is not None and made[key].uuid not in lost}
+        assert done <= instances <= set(noted.values())
+        assert in_mig_mode <= {one.uuid for one in made.values()} | self.gpus.pending | self.gpus.failing.keys()
         assert administered(self.gpus)
         served = [one for one in made.values() if one.kind == "mps"]
         with self.gpus.state(uuid(MPS)) as state:
-            assert served or (state.server, state.mode) == (None, DEFAULT)
-            if any(one.done is not None for one in served):
+            if uuid(MPS) not in self.gpus.failing:
+                assert served or (state.server, state.mode) == (None, DEFAULT)
+            if any(one.done is not None and self._in_load(one) for one in served):
                 assert (state.server, state.mode) == (Server(), EXCLUSIVE_PROCESS)
 
     def end(self) -> None:
         """Give everything back and see that nothing is left."""
         for name in CLAIMS:
             self.unprepare(0, name, None, None)
+        self.check()
+        self.relent(0, None)
         self.check()
         assert not any((self.folder / "cdi").glob("*"))
         assert not any((self.folder / "state").glob("*/*"))
@@ -266,16 +307,34 @@ class Node:
             state_dir=self.folder / "state",
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
-            machine=lambda: sliceable(machine()),
+            machine=self._machine,
             workshop=workshop(self.gpus, MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"), Inline("inline")),
             boot=f"boot-{self.boots}",
             budget_s=0.0,
         )
 
-    @staticmethod
-    async def _start(instance: Preparer) -> None:
+    def _machine(self) -> Machine:
+        """The machine as it is, without the GPUs that are lost."""
+        whole = sliceable(machine())
+        there = [gpu for gpu in whole.gpus if self.gpus.failing.get(gpu.uuid, ("", UNKNOWN))[1] == UNKNOWN]
+        hopper = (msgspec.structs.replace(gpu, compute_capability="9.0") for gpu in there)
+        return msgspec.structs.replace(whole, gpus=tuple(map(self.gpus.seen, hopper)))
+
+    def _in_load(self, made: Made) -> bool:
+        return made.in_load(self.gpus.driver())
+
+    def _in_trouble(self, name: str) -> bool:
+        return bool({uuid(part.gpu) for part in parts(CLAIMS[name])} & (self.gpus.failing.keys() | self.gpus.pending))
+
+    async def _pass(self, instance: Preparer) -> None:
+        """What the reconciler does, but for claims that nobody uses."""
         await instance.recover()
-        await instance.clean()  # the reconciler's first pass
+        await instance.clean()
+        await instance.rest()
+        for entry in (await instance.prepared()).values():
+            if entry.value.name in self.told:
+                with contextlib.suppress(NotYetError):
+                    await instance.again(entry.value)
 
     def _run(self, work: Any, kill: Kill | None) -> Any:
         """Run one call of an instance that may be killed in it."""
@@ -283,7 +342,7 @@ class Node:
         async def guarded() -> Any:
             try:
                 return await work
-            except (Killed, DeviceBusyError) as error:
+            except (Killed, NotYetError) as error:
                 return error
             finally:
                 if mortal.dead:  # and with the process all that it still had to do
@@ -311,7 +370,7 @@ def _lasting(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
         name: msgspec.structs.replace(
             one,
             boot="",
-            devices=tuple(msgspec.structs.replace(d, edits=Edits()) if d.made else d for d in one.devices),
+            devices=tuple(msgspec.structs.replace(d, edits=Edits(), driver="") if d.made else d for d in one.devices),
         )
         for name, one in claims.items()
     }

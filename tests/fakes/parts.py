@@ -47,6 +47,9 @@ class Halves:
                     control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
 
+    def there(self, control: Control, made: Made) -> bool:
+        return True
+
     def rest(self, control: Control, gpu: str) -> None:
         """Leave nothing."""
 

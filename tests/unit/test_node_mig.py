@@ -141,7 +141,9 @@ async def test_mig_mode_stays_until_the_last_instance_is_gone_and_for_ever_where
     assert (world.gpus.mig_mode(uuid(0)), world.gpus.mig_mode(uuid(7))) == (False, True)
 
 
-async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(world: Sliced) -> None:
+async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(
+    world: Sliced, caplog: pytest.LogCaptureFixture
+) -> None:
     await world.prepare("c", at(0, "3g.40gb", 4))
     with world.gpus.state(uuid(0)) as state:
         state.users[4711] = uuid(0)  # monitoring
@@ -162,6 +164,7 @@ async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(wor
         state.users.clear()
     await one.once()
     assert (told[1], world.switched) == ({}, 2)
+    assert "to make instances by hand, give it mig: static" in caplog.text
     assert [world.gpus.mig_mode(uuid(gpu)) for gpu in (0, 1, 7)] == [False, True, True]
 
 

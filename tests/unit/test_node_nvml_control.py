@@ -13,11 +13,13 @@ import pytest
 from dradriver.node.devices.capabilities import SimulatedCapabilities
 from dradriver.node.devices.control import (
     EXCLUSIVE_PROCESS,
+    GPU_IS_LOST,
     IN_USE,
     INSUFFICIENT_RESOURCES,
     NOT_FOUND,
     RESET_REQUIRED,
     TIMEOUT,
+    UNINITIALIZED,
 )
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.mig import Mig
@@ -248,9 +250,29 @@ def test_the_compute_mode_is_read_and_set(driver: Driver) -> None:
 
 def test_a_driver_that_is_to_be_replaced_is_not_touched(driver: Driver) -> None:
     driver.reason = "node label x=y"
-    with refused(IN_USE, "the driver is let go: node label x=y"):
+    with refused(UNINITIALIZED, "the driver is let go: node label x=y"):
         driver.control.gpu_instances(GPU)
     assert not driver.file.with_name("table.sessions").exists()
+
+
+def test_a_load_of_the_driver_is_known_by_the_folder_of_its_module(driver: Driver, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    said = []
+    for folder in folders:
+        control = NvmlControl(driver_root=nvml.compiled(), mps=driver.mps, module=folder)
+        assert control.driver() == ""
+        folder.mkdir()
+        assert control.driver() == control.driver() != ""
+        said.append(control.driver())
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize("code", [NOT_FOUND, GPU_IS_LOST])
+def test_a_gpu_that_is_not_found_is_told_by_the_look_up(driver: Driver, code: int) -> None:
+    driver.table[f"nvmlDeviceGetHandleByUUID {GPU}"] = f"!{code}"
+    with refused(code, "nvmlDeviceGetHandleByUUID") as raised:
+        driver.control.gpu_instances(GPU)
+    assert raised.value.call == "nvmlDeviceGetHandleByUUID"
 
 
 def test_without_a_driver_the_hardware_refuses(driver: Driver) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -191,6 +193,35 @@ def test_one_of_another_driver_is_not_used(host: Host) -> None:
     assert f"is of driver 535.1.2, {WHOLE.driver_version} is running; " in host.base.keep(WHOLE)[uuid(0)]
     host.put("var/run/cdi/nvidia.yaml", specification(WHOLE))
     assert host.base.keep(WHOLE) == {}
+
+
+def test_one_that_says_the_device_numbers_of_another_load_of_the_driver_is_not_used(host: Host) -> None:
+    uvm = host.root / "dev/nvidia-uvm"
+
+    def loaded(major: int) -> None:
+        uvm.unlink(missing_ok=True)
+        try:
+            os.mknod(uvm, stat.S_IFCHR, os.makedev(major, 0))
+        except PermissionError:
+            pytest.skip("only root can make device nodes")
+
+    def numbered(major: int) -> Any:
+        made = specification(WHOLE)
+        for node in made["containerEdits"]["deviceNodes"]:
+            if node["path"] == "/dev/nvidia-uvm":
+                node.update(type="c", major=major)
+        return made
+
+    host.put("etc/cdi/nvidia.yaml", numbered(510))
+    loaded(510)
+    assert host.base.keep(WHOLE) == {}
+    loaded(509)
+    said = host.base.keep(WHOLE)
+    assert said.keys() == {gpu.uuid for gpu in WHOLE.gpus}
+    assert "has /dev/nvidia-uvm as device 510:0, which is 509:0 now" in said[uuid(0)]
+    host.put("etc/cdi/nvidia.yaml", numbered(509))
+    assert host.base.keep(WHOLE) == {}
+    assert {node.get("major") for node in host.made["containerEdits"]["deviceNodes"]} == {509, None}
 
 
 def test_one_that_gives_a_gpu_to_every_container_is_not_used(host: Host) -> None:

@@ -46,7 +46,12 @@ class Plan(NamedTuple):
             own = workshop.edits(one.kind, self.gpus[number], one)
             device = devices[number]
             devices[number] = msgspec.structs.replace(
-                device, edits=own + device.edits, told=workshop.told(one), wanted=one.wanted, done=one.done
+                device,
+                edits=own + device.edits,
+                told=workshop.told(one),
+                wanted=one.wanted,
+                done=one.done,
+                driver=one.driver,
             )
         _refuse_clash(devices)
         return msgspec.structs.replace(self.claim, devices=tuple(devices))

@@ -32,6 +32,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
         wanted: As in that entry, which is written anew from here should it be damaged.
         done: The same.
+        driver: The same.
         part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
         told: What is said of a part beside its GPU: ``type``, of a MIG instance ``profile``, ``placement`` and its own
             ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a whole one.
@@ -47,6 +48,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     made: str = ""
     wanted: dict[str, Any] = {}
     done: dict[str, Any] | None = None
+    driver: str = ""
     part: str = ""
     told: dict[str, Any] = {}
     share_id: str | None = None

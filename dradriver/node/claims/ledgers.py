@@ -34,14 +34,29 @@ class Ledgers:
     """
 
     def __init__(
-        self, state_dir: Path, cdi_root: Path, *, boot: str, exclusive: Callable[[str], bool] = lambda _: False
+        self,
+        state_dir: Path,
+        cdi_root: Path,
+        *,
+        boot: str,
+        driver: Callable[[], str],
+        exclusive: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """``exclusive`` says of a GPU, by its uuid, whether its parts are of one namespace at a time."""
+        """Keep what is needed.
+
+        Args:
+            state_dir: Holds the ledgers and the mounted files.
+            cdi_root: Holds the specs.
+            boot: Id of this boot.
+            driver: Says which load of the driver's module this is.
+            exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
+        """
         self.claims = Checkpoint(state_dir / "claims")
         self.made = MadeLedger(state_dir / "made", self._made_again)
         self.cdi = CdiFolder(cdi_root)
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot
+        self._driver = driver
         self._exclusive = exclusive
         self._recovered = False
 
@@ -95,14 +110,24 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def whole(self, claim: PreparedClaim) -> bool:
-        """Return whether all that was made for the claim is there: nothing of it is after a reboot."""
+        """Return whether all that was made for the claim is there.
+
+        Nothing of it is after a reboot, nor after the driver's module was loaded anew.
+        """
+        driver = self._driver()
         made = [self.made.get(device.made) for device in claim.devices if device.made]
-        return all(one is not None and one.value.done is not None and one.value.boot == self._boot for one in made)
+        return all(
+            one is not None
+            and one.value.done is not None
+            and one.value.boot == self._boot
+            and one.value.in_load(driver)
+            for one in made
+        )
 
     def _made_again(self, key: str) -> Made | None:
         """Return what was made for a device of a prepared claim in this boot, as the claim's own entry says.
 
-        A claim whose spec is gone may be half undone: then it is an intent.
+        A claim whose spec is gone may be half undone: then it is to be undone.
         """
         uid, _, number = key.rpartition(".")
         entry = self.claims.get(uid) if uid else None
@@ -111,17 +136,19 @@ class Ledgers:
         device = next((one for one in entry.value.devices if one.made == key), None)
         if device is None:
             return None
-        return Made(
+        made = Made(
             owner=uid,
             number=int(number),
             boot=self._boot,
+            driver=device.driver,
             kind=device.part,
             device=device.device,
             uuid=device.uuid,
             share_id=device.share_id,
             wanted=device.wanted,
-            done=device.done if self.cdi.read(uid) else None,
+            done=device.done,
         )
+        return made if self.cdi.read(uid) else made.to_undo()
 
     def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
         """Make the claim prepared, with these files mounted, and return its entry.
@@ -136,14 +163,12 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def drop(self, uid: str) -> None:
-        """Make the claim unprepared; what was made for it has been undone.
+        """Make the claim unprepared; what was made for it has been undone, or stays noted to be undone later.
 
         Raises:
             OSError: It is prepared still.
         """
         self.cdi.remove(uid)
-        for made in self.made.of(uid):
-            self.made.remove(made.key)
         self.claims.remove(uid)
         self.mounted.remove(uid)
         metrics.CLAIMS_PREPARED.set(len(self.claims))

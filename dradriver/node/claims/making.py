@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
@@ -26,7 +24,7 @@ from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.made import Made
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.errors import HardwareError, NotYetError
+from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.records import Entry
 
 logger = logging.getLogger(__name__)
@@ -53,6 +51,7 @@ class Making:
         self._ledgers = ledgers
         self._workshop = workshop
         self._tasks: set[asyncio.Task[Any]] = set()  # else nobody holds one that was given up
+        self._said: set[str] = set()
 
     async def prepare(self, plan: Plan, held: int) -> Entry[PreparedClaim]:
         """Make what the plan intends, and the claim prepared; the work goes on when the caller gives up.
@@ -70,25 +69,46 @@ class Making:
     async def unprepare(self, uid: str, held: int) -> None:
         """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
 
+        Only a process that is on something of it keeps a claim. What the driver refuses or does not answer to it may
+        go on so until a reboot, for which pods have to go: that is left to ``clean``.
+
         Args:
             uid: The claim's.
             held: The descriptor that holds its lock.
 
         Raises:
-            DriverError: Something could not be undone, and the claim is prepared still.
+            InUseError: A process is on something of it, and the claim is prepared still.
             OSError: A file could not be removed.
         """
         await self._shielded(uid, lambda: self._unprepare(uid), held)
 
-    async def clean(self) -> None:
-        """Undo what a killed agent left for claims that are not prepared; what cannot be undone now is said."""
+    async def clean(self) -> dict[str, str]:
+        """Undo what is left of claims that are not prepared. Returns why that cannot be, by the GPU's uuid.
+
+        A killed agent leaves something, and a claim that was given back while the hardware did not do as it was told.
+        """
+        left: list[Made] = []
         try:
             async with locked(self._lock):
                 left = self._ledgers.left()
-            if left:
-                await self._shielded("", self._clean)
+            refused = await self._shielded("", self._clean) if left else {}
         except (DriverError, OSError) as error:
-            logger.error("what was made for claims that are not prepared cannot be undone now: %s", error)
+            refused = {one.uuid: str(error) for one in left}
+            if not left:
+                logger.error("what was made for claims that are not prepared is not known now: %s", error)
+        for said in sorted(set(refused.values()) - self._said):
+            logger.error("what was made for claims that are not prepared cannot be undone now: %s", said)
+        self._said = set(refused.values())
+        return refused
+
+    async def look(self, uid: str) -> bool:
+        """Look whether what was made for a claim is there still; return whether something is not, and is noted as such.
+
+        Raises:
+            DriverError: The hardware does not say.
+            OSError: The ledger cannot be read or written.
+        """
+        return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
         """End what is left of devices on GPUs of which nobody has anything. Returns why that cannot be, by uuid.
@@ -133,7 +153,8 @@ class Making:
         async with self._alone():
             async with locked(self._lock):
                 left = self._ledgers.made.of(plan.claim.uid)
-            await self._undo(left)
+            for refused in (await self._undo(left)).values():
+                raise refused
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)
                 known = self._known()
@@ -142,43 +163,57 @@ class Making:
                 self._ledgers.refuse_taken(plan.claim)  # nobody waited for the hardware
                 for intent in intents:
                     self._ledgers.made.write(intent)
+            made = list(intents)
             try:
-                made = [await self._workshop.make(intent) for intent in intents]
+                for number, intent in enumerate(intents):
+                    made[number] = await self._workshop.make(intent)
                 async with locked(self._lock):
                     for one in made:
                         self._ledgers.made.write(one)
                     done = plan.complete(made, self._workshop)
                     return self._ledgers.put(done, plan.files(done))
             except (DriverError, OSError):
-                with contextlib.suppress(NotYetError):  # then the intents stay, and the next try begins with them
-                    await self._undo(intents)
+                await self._undo(made)  # what is refused stays noted, and the next try begins with it
                 raise
 
     async def _unprepare(self, uid: str) -> None:
-        async with self._alone():
-            async with locked(self._lock):
-                self._ledgers.cdi.remove(uid)
-                made = self._ledgers.made.of(uid)
-                for one in made:  # from now on the claim is not whole
-                    self._ledgers.made.write(msgspec.structs.replace(one, done=None))
-            await self._undo(made)
-            async with locked(self._lock):
-                self._ledgers.drop(uid)
+        async with locked(self._lock):
+            self._ledgers.cdi.remove(uid)
+            made = [one.to_undo() for one in self._ledgers.made.of(uid)]
+            for one in made:  # from now on the claim is not whole
+                self._ledgers.made.write(one)
+        try:
+            async with self._alone():
+                refused = await self._undo(made)
+        except NotYetError as error:
+            refused = {"": error}
+        for why in refused.values():
+            if isinstance(why, InUseError):
+                raise why
+        if refused:
+            said = "; ".join(map(str, refused.values()))
+            logger.warning("claim %s is given back, and what was made for it undone later: %s", uid, said)
+        async with locked(self._lock):
+            self._ledgers.drop(uid)
 
-    async def _clean(self) -> None:
+    async def _clean(self) -> dict[str, str]:
         async with self._alone():
             async with locked(self._lock):
                 left = self._ledgers.left()
-            refused: NotYetError | None = None
-            for one in reversed(left):
-                try:
-                    await self._undo([one])
-                except NotYetError as error:
-                    if not isinstance(error.__cause__, HardwareError):  # a driver that does not answer answers to none
-                        raise
-                    refused = error
-            if refused is not None:
-                raise refused
+            refused = await self._undo(left)
+            return {one.uuid: str(refused[one.key]) for one in left if one.key in refused}
+
+    async def _look(self, uid: str) -> bool:
+        async with self._alone():
+            async with locked(self._lock):
+                made = [one for one in self._ledgers.made.of(uid) if one.done is not None]
+            gone = [one for one in made if not await self._workshop.there(one)]
+            async with locked(self._lock):
+                noted = self._ledgers.made.of(uid)
+                for one in gone:
+                    if one in noted:  # not given back meanwhile
+                        self._ledgers.made.write(one.to_undo())
+            return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
         refused: dict[str, str] = {}
@@ -195,17 +230,27 @@ class Making:
                         break
         return refused
 
-    async def _undo(self, made: Iterable[Made]) -> None:
-        """Undo all, the last first, and forget each; one that cannot be undone stays noted, as do those before it."""
-        for one in reversed(list(made)):
+    async def _undo(self, made: Sequence[Made]) -> dict[str, NotYetError]:
+        """Undo all, the last first, and forget each; what cannot be undone stays noted. Returns why, by key.
+
+        A driver that does not answer answers to none, and is asked no more.
+        """
+        refused: dict[str, NotYetError] = {}
+        hangs: NotYetError | None = None
+        for one in reversed(made):
             async with locked(self._lock):
                 known = self._known()
             try:
+                if hangs is not None:
+                    raise hangs
                 await self._workshop.undo(one, known)
             except NotYetError as error:
-                raise NotYetError(f"device {one.device} cannot be undone: {error}") from error
+                refused[one.key] = error
+                hangs = error if isinstance(error.__cause__, TimeoutError) else hangs
+                continue
             async with locked(self._lock):
                 self._ledgers.made.remove(one.key)
+        return refused
 
     def _known(self) -> list[Made]:
         return [entry.value for entry in self._ledgers.made.read().values()]

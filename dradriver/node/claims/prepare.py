@@ -95,7 +95,7 @@ class Preparer:
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
         self._calls = state_dir / "calls.lock"
-        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, exclusive=exclusive)
+        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, driver=workshop.driver, exclusive=exclusive)
         self._workshop = workshop
         self._processes = processes
         self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
@@ -163,6 +163,40 @@ class Preparer:
                 async with asyncio.timeout(min(RETRY_S, left)):
                     await changed.wait()
 
+    async def again(self, prepared: PreparedClaim) -> bool:
+        """Make anew what was made for a prepared claim and is gone, as with the driver; return whether something was.
+
+        Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
+
+        Raises:
+            DriverError: It cannot be made now, or the hardware does not say whether it is there.
+        """
+        uid, loop = prepared.uid, asyncio.get_running_loop()
+        try:
+            async with self._alone(uid, until=loop.time()) as held:
+                if self._missed(prepared):  # by a reading, which may have been made before
+                    await self._making.look(uid)
+                async with locked(self._lock):
+                    entry = self._ledgers.claims.get(uid)
+                    if entry is None or entry.value.boot != self._boot or self._ledgers.whole(entry.value):
+                        return False
+                await self._attempt(prepared.namespace, prepared.name, uid, held, until=loop.time() + self._budget_s)
+        except _CallError:
+            return False
+        except OSError as error:
+            raise NotYetError(f"the node cannot read or write what was made: {error}") from error
+        return True
+
+    def _missed(self, prepared: PreparedClaim) -> bool:
+        """Return whether the machine, as it was read last, lacks a MIG instance that was made for the claim."""
+        machine = self._machine()
+        there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
+        return any(
+            device.uuid in there and device.done is not None and device.told["uuid"] not in there[device.uuid]
+            for device in prepared.devices
+            if device.told.get("type") == "mig" and "uuid" in device.told and not device.wanted.get("found")
+        )
+
     async def unprepare(self, uid: str) -> None:
         """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
 
@@ -202,9 +236,9 @@ class Preparer:
             return await self._given_back(uid, stamp, patience_s=0)
         return False
 
-    async def clean(self) -> None:
-        """Undo what a killed agent left on the hardware for claims that are not prepared."""
-        await self._making.clean()
+    async def clean(self) -> dict[str, str]:
+        """Undo what is left on the hardware of claims that are not prepared. Returns why that cannot be, by uuid."""
+        return await self._making.clean()
 
     async def rest(self) -> dict[str, str]:
         """End MIG mode on GPUs that are published whole and have no instance. Returns why it goes on, by uuid.

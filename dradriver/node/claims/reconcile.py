@@ -31,7 +31,8 @@ class Reconciler:
     The kubelet's own unprepare comes seconds after a claim is gone, while containers may still run; so a claim is given
     back only when it looked unused in two passes in a row and was not prepared again in between, and when no process is
     left on its GPUs: one of a pod that was deleted by force may hang in the driver for ever, and its GPU is nobody
-    else's until it ends. A GPU that no claim holds is kept from new pods too, while processes are on it.
+    else's until it ends. A GPU that no claim holds is kept from new pods too, while processes are on it, or something
+    that was made for a claim which is gone.
     """
 
     def __init__(
@@ -105,9 +106,10 @@ class Reconciler:
         """
         await self._preparer.recover()
         await self._give_back_vanished(await self._preparer.rebuild())
-        await self._preparer.clean()
         suspects: dict[str, Stamp] = {}
-        held: dict[str, str] = {}
+        held = {
+            uuid: f"what was made on it cannot be undone: {why}" for uuid, why in (await self._preparer.clean()).items()
+        }
         entries = await self._preparer.prepared()
         # At the same time, so that one answer that does not come holds up no other.
         reasons = await asyncio.gather(*(self._unused(entry.value) for entry in entries.values()))
@@ -144,6 +146,16 @@ class Reconciler:
             self._on_stuck(await self._preparer.rest())
         except (DriverError, OSError) as error:
             logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
+        used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]
+        await asyncio.gather(*map(self._made_anew, used))
+
+    async def _made_anew(self, prepared: PreparedClaim) -> None:
+        """Make anew what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
+        try:
+            if await self._preparer.again(prepared):
+                logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
+        except DriverError as error:
+            logger.error("claim %s/%s lost what was made for it: %s", prepared.namespace, prepared.name, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
         """Give back what a newer agent prepared for claims that were gone in two passes in a row."""

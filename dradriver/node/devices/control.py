@@ -8,10 +8,12 @@ from dradriver.node.mps.files import Server
 from dradriver.topology.machine import MigProfile
 
 # Why a call is refused (nvml.h, nvmlReturn_t).
+UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
 TIMEOUT: Final = 10
+GPU_IS_LOST: Final = 15
 RESET_REQUIRED: Final = 16
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23
@@ -30,7 +32,13 @@ class Placed(NamedTuple):
 
 
 class Control(Protocol):
-    """Every method may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
+    """Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
+
+    def driver(self) -> str:
+        """Return what tells this load of the driver's module from any other of this boot; empty where none is loaded.
+
+        It does not ask the driver, and may be called in any thread.
+        """
 
     def minor(self, gpu: str) -> int:
         """Return N of ``/dev/nvidiaN``, which a change of MIG mode may change."""

@@ -90,6 +90,13 @@ class Kind(Protocol):
             HardwareError: The hardware refused; something may be gone already.
         """
 
+    def there(self, control: Control, made: Made) -> bool:
+        """Return whether what was made is there still: others may have ended it, or a reset of the GPU.
+
+        Raises:
+            HardwareError: The hardware does not say.
+        """
+
     def rest(self, control: Control, gpu: str) -> None:
         """End what devices that are gone may have left of a GPU that nobody has; nothing left is fine.
 

@@ -2,7 +2,8 @@
 
 An entry is written as an intent before the change, and as done after it: whatever an agent dies at, the next one knows
 all that may have to be undone. No change outlives a boot (MIG instances are gone, as are the servers of shares), so an
-entry of another boot is dropped.
+entry of another boot is dropped. Nor does an instance outlive the driver's module, which can be loaded anew without a
+boot; but there the claims are in use still, so their entries stay, and what they say is made again.
 """
 
 from __future__ import annotations
@@ -29,28 +30,47 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         owner: Uid of the claim that it is for.
         number: Which of the claim's devices.
         boot: Id of the boot in which it is.
+        driver: Which load of the driver's module it is in (``Control.driver``); empty where that is not known, as in
+            entries of agents that did not say.
         kind: The kind of device.
         device: The device's name, as it was allocated.
         uuid: Identity of the GPU that is changed.
         share_id: What tells it from others of the same device; None where nobody else can have that.
         wanted: What the kind has to know to make it, and to find what it made.
-        done: What the kind noted of the change; None as long as it is an intent.
+        done: What the kind noted of the change; None as long as it is an intent, and from when it is to be undone.
+        was: What ``done`` was before that; empty where nobody knows. Agents that do not read it undo what they find
+            by ``wanted``.
     """
 
     owner: str
     number: int
     boot: str
+    driver: str = ""
     kind: str
     device: str
     uuid: str
     share_id: str | None = None
     wanted: dict[str, Any] = {}
     done: dict[str, Any] | None = None
+    was: dict[str, Any] = {}
 
     @property
     def key(self) -> str:
         """Its name in the ledger."""
         return f"{self.owner}.{self.number}"
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What the kind noted of the change, be it to be undone or not; empty where nobody knows."""
+        return self.done or self.was
+
+    def in_load(self, driver: str) -> bool:
+        """Return whether it is in this load of the driver's module, as far as is known."""
+        return self.driver in ("", driver)
+
+    def to_undo(self) -> Made:
+        """Return the entry that says that it is to be undone."""
+        return msgspec.structs.replace(self, done=None, was=self.noted)
 
 
 class MadeLedger(Records[Made]):

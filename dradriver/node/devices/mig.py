@@ -93,10 +93,11 @@ class Mig:
         """Return profile and placement of each: the pinned ones, and for the others those that leave the most."""
         gpu = intents[0].uuid
         every = control.profiles(gpu)
-        there = _instances(control, gpu)
-        owned = [placed for one in beside if (placed := _placed(one.wanted)) is not None]
+        there, driver = _instances(control, gpu), control.driver()
+        noted = [(placed, one) for one in beside if (placed := _placed(one.wanted)) is not None]
+        owned = [placed for placed, one in noted if one.in_load(driver)]
         self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
-        room = packing.taken(every, {*there.values(), *owned})
+        room = packing.taken(every, {*there.values(), *(placed for placed, _ in noted)})
         settled: list[dict[str, Any] | None] = [None] * len(intents)
         open_: list[tuple[int, MigProfile]] = []
         for n, intent in enumerate(intents):
@@ -146,36 +147,56 @@ class Mig:
         return self._done(control, made, instance, compute)
 
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
-        """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset."""
-        placed = _placed(made.wanted)
-        if placed is None or made.wanted.get("found"):
+        """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset.
+
+        An instance at its place that has another number or uuid is somebody else's. Without these, of what an agent
+        was killed at, the place tells it, which was free when the intent was written.
+        """
+        placed, driver = _placed(made.wanted), control.driver()
+        if placed is None or made.wanted.get("found") or not made.in_load(driver):
             return
         for instance, at in _instances(control, made.uuid).items():
-            if at == placed:
+            if at != placed:
+                continue
+            if _is_own(control, made, instance):
                 _destroy(control, made.uuid, instance)
-        if beside:
+            else:
+                logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
+        if any(one.in_load(driver) for one in beside):
             return
         try:
             self._end_mode(control, made.uuid)
         except HardwareError as error:  # the device is gone; ``rest`` tries again
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
 
+    def there(self, control: Control, made: Made) -> bool:
+        """Return whether the instance is at its place, by number and uuid."""
+        placed = _placed(made.wanted)
+        return any(at == placed and _is_own(control, made, n) for n, at in _instances(control, made.uuid).items())
+
     def rest(self, control: Control, gpu: str) -> None:
         """End MIG mode where instances are made for claims and none is left: the GPU is published as whole, too.
 
-        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry).
+        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry). Who turned
+        the mode on is all the same: where instances come with claims, so does the mode, and the log says what to do.
         """
         try:
             made = self._made(gpu)
         except NotYetError:
             return
-        if made:
-            self._end_mode(control, gpu)
+        if made and self._end_mode(control, gpu):
+            said = (
+                "GPU %s had no MIG instance, and its MIG mode is ended: to make instances by hand, give it mig: static"
+            )
+            logger.warning(said, gpu)
 
-    def _end_mode(self, control: Control, gpu: str) -> None:
-        if not _instances(control, gpu) and control.mig_mode(gpu):
-            control.set_mig_mode(gpu, False)
-            self._switched()
+    def _end_mode(self, control: Control, gpu: str) -> bool:
+        """End MIG mode where no instance is; return whether it was on."""
+        if _instances(control, gpu) or not control.mig_mode(gpu):
+            return False
+        control.set_mig_mode(gpu, False)
+        self._switched()
+        return True
 
     def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return profile and placement, and the MIG device's own uuid."""
@@ -287,11 +308,34 @@ def _instances(control: Control, gpu: str) -> dict[int, Placed]:
         return {}
 
 
-def _destroy(control: Control, gpu: str, instance: int) -> None:
+def _is_own(control: Control, made: Made, instance: int) -> bool:
+    """Return whether the instance at its place is what was made, as far as that was noted."""
+    noted = made.noted
+    if not noted:
+        return True
+    uuids = _compute_instances(control, made.uuid, instance).values()
+    return bool(noted["instance"] == instance and (not uuids or noted["mig"] in uuids))
+
+
+def _compute_instances(control: Control, gpu: str, instance: int) -> dict[int, str]:
+    """Return the compute instances; none where the GPU instance has gone meanwhile."""
     try:
-        for compute in control.compute_instances(gpu, instance):
-            control.destroy_compute_instance(gpu, instance, compute)
-        control.destroy_gpu_instance(gpu, instance)
+        return control.compute_instances(gpu, instance)
+    except HardwareError as error:
+        if error.code != NOT_FOUND:
+            raise
+        return {}
+
+
+def _destroy(control: Control, gpu: str, instance: int) -> None:
+    for compute in _compute_instances(control, gpu, instance):
+        _unless_gone(lambda: control.destroy_compute_instance(gpu, instance, compute))  # noqa: B023
+    _unless_gone(lambda: control.destroy_gpu_instance(gpu, instance))
+
+
+def _unless_gone(call: Callable[[], None]) -> None:
+    try:
+        call()
     except HardwareError as error:
         if error.code != NOT_FOUND:
             raise

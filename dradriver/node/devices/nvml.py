@@ -20,6 +20,7 @@ from dradriver.node.devices.control import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
     TIMEOUT,
+    UNINITIALIZED,
     Placed,
 )
 from dradriver.node.devices.session import Session
@@ -31,6 +32,7 @@ from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)
 
+_MODULE: Final = Path("/sys/module/nvidia")  # the host's, in every container
 _HOPPER: Final = 9  # compute capability
 _MPS_S: Final = 10.0  # a daemon starts within one
 _MPS_LOOK_S: Final = 0.05
@@ -44,6 +46,7 @@ class NvmlControl:
         *,
         driver_root: Path | None,
         mps: MpsFolder,
+        module: Path = _MODULE,
         released: Callable[[], str | None] = lambda: None,
         mps_s: float = _MPS_S,
     ) -> None:
@@ -52,13 +55,21 @@ class NvmlControl:
         Args:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
             mps: Where the process that runs MPS daemons is told what is wanted.
+            module: The module's folder in the kernel's file system, which comes and goes with it.
             released: Gives the reason why nobody may hold the driver now; None where there is none.
             mps_s: How long to wait for its answer.
         """
         self._driver_root = driver_root
         self._mps = mps
+        self._module = module
         self._released = released
         self._mps_s = mps_s
+
+    def driver(self) -> str:
+        """Return the number of the module's folder: sysfs gives each a new one (fs/kernfs/dir.c, __kernfs_new_node)."""
+        with contextlib.suppress(OSError):
+            return str(self._module.stat().st_ino)
+        return ""
 
     def minor(self, gpu: str) -> int:
         """Return N of ``/dev/nvidiaN``."""
@@ -212,7 +223,7 @@ class NvmlControl:
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
         if (reason := self._released()) is not None:
-            raise HardwareError("nvmlInit", IN_USE, f"the driver is let go: {reason}")
+            raise HardwareError("nvmlInit", UNINITIALIZED, f"the driver is let go: {reason}")
         try:
             with binding.opened(driver_root=self._driver_root) as nvml:
                 yield Session(nvml)

@@ -124,6 +124,10 @@ class Mps:
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
+    def there(self, control: Control, made: Made) -> bool:  # noqa: ARG002
+        """Return that it is, or comes back by itself: whoever runs daemons starts one that ended."""
+        return True
+
     def rest(self, control: Control, gpu: str) -> None:
         """Leave nothing."""
 

@@ -5,7 +5,7 @@ occupied placement is INSUFFICIENT_RESOURCES, a GPU instance with a compute inst
 process are IN_USE, what is not there is NOT_FOUND, MIG mode before Hopper waits for a reset. Like a GPU it forgets all
 at a reboot, but for the MIG mode before Hopper. MIG instances that the machine's own description has are an
 administrator's, whose service makes them at every boot. A call that a file ``hangs`` beside it names is not answered
-meanwhile.
+meanwhile; a file ``driver`` says which load of the driver this is.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class SimulatedGpu:
         """
         self._path = path
         self._hangs = path.with_name("hangs")
+        self._driver = path.with_name("driver")
         self._boot = boot
         self._mps = mps
         self._gpus = gpus
@@ -118,6 +119,11 @@ class SimulatedGpu:
         kept = {gpu: self._rebooted(self._gpu(gpu), one) for gpu, one in self._read().items()}
         files.write(self._path, msgspec.json.encode(kept))
 
+    def reload(self) -> None:
+        """Load the driver anew, which leaves as much as a reboot."""
+        self.reboot()
+        files.write(self._driver, uuid.uuid4().hex.encode())
+
     def seen(self, gpu: Gpu) -> Gpu:
         """Return a GPU of the machine's description with the MIG devices that are on it now."""
         one = self._stored().get(gpu.uuid)
@@ -125,6 +131,12 @@ class SimulatedGpu:
             return gpu
         state = one if one.boot == self._boot else self._rebooted(gpu, one)
         return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
+
+    def driver(self) -> str:
+        """Return what the file says, empty where there is none."""
+        with contextlib.suppress(OSError):
+            return self._driver.read_text().strip()
+        return ""
 
     def minor(self, gpu: str) -> int:
         """Return N of ``/dev/nvidiaN``."""

@@ -40,6 +40,10 @@ class Whole:
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         """Undo nothing."""
 
+    def there(self, control: Control, made: Made) -> bool:  # noqa: ARG002
+        """Return that it is."""
+        return True
+
     def rest(self, control: Control, gpu: str) -> None:
         """Leave nothing."""
 

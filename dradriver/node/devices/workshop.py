@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.node.devices.control import IN_USE, Control
+from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
 from dradriver.node.devices.kinds import Kind, Wish
 from dradriver.node.devices.made import Made
 from dradriver.node.edits import Edits
-from dradriver.node.errors import HardwareError, NotYetError
+from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -95,7 +98,7 @@ class Workshop:
             beside = [one for one in ledger if one.uuid == uuid and one.key not in settled]
             wanted = await self._answer(lambda: kind.settle(control, group, beside), group[0].device)  # noqa: B023
             for one, found in zip(group, wanted, strict=True):
-                settled[one.key] = msgspec.structs.replace(one, wanted=found)
+                settled[one.key] = msgspec.structs.replace(one, wanted=found, driver=control.driver())
         return list(settled.values())
 
     async def make(self, intent: Made) -> Made:
@@ -108,15 +111,20 @@ class Workshop:
         done = await self._answer(lambda: kind.make(control, intent), intent.device)
         return msgspec.structs.replace(intent, done=done)
 
+    def driver(self) -> str:
+        """Return what tells this load of the driver's module from any other; empty where none is loaded."""
+        return self._control.driver() if self._control is not None else ""
+
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Make what was made be gone; nothing there is fine. One that is in use is waited for a little.
+        """Make what was made be gone; nothing there is fine, nor is the GPU. One in use is waited for a little.
 
         Args:
             made: What was made, or may have been.
             ledger: All that was made, or may have been.
 
         Raises:
-            NotYetError: The hardware refused or did not answer.
+            InUseError: A process is on it.
+            NotYetError: The hardware refused, which is its cause, or did not answer.
         """
         kind, control = self._of(made)
         beside = [one for one in ledger if one.uuid == made.uuid and one.key != made.key]
@@ -126,9 +134,23 @@ class Workshop:
             try:
                 return await self._answer(lambda: kind.undo(control, made, beside), made.device)
             except HardwareError as error:
-                if error.code != IN_USE or loop.time() >= until:
-                    raise
+                if _is_gone(error):
+                    logger.warning("device %s is gone with its GPU: %s", made.device, error)
+                    return None
+                if error.code != IN_USE:
+                    raise NotYetError(f"device {made.device} cannot be undone: {error}") from error
+                if loop.time() >= until:
+                    raise InUseError(f"device {made.device} cannot be undone: {error}") from error
             await asyncio.sleep(_AGAIN_S)
+
+    async def there(self, made: Made) -> bool:
+        """Return whether what was made is there still.
+
+        Raises:
+            NotYetError: The hardware does not say.
+        """
+        kind, control = self._of(made)
+        return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
         """End what devices that are gone may have left of a GPU, by its uuid, of which the ledger has no entry.
@@ -158,3 +180,11 @@ class Workshop:
             raise NotYetError(f"device {device}: the driver has not answered for {PATIENCE_S:.0f} s") from error
         except OSError as error:
             raise NotYetError(f"device {device}: {error}") from error
+
+
+def _is_gone(error: HardwareError) -> bool:
+    """Return whether there is no such GPU any more; whatever was made on it went with it.
+
+    That one is lost ``nvmlDeviceGetHandleByUUID`` says of any that it meets on its way to the one asked for (nvml.h).
+    """
+    return error.code == NOT_FOUND or (error.code == GPU_IS_LOST and error.call != "nvmlDeviceGetHandleByUUID")

@@ -2,7 +2,8 @@
 
 A specification is a file that somebody made once. Its device names are what a container asks for; its device nodes are
 what the container gets. Both came from the machine of that day: after a GPU was swapped, lost or found anew its minor
-number can be another's. So nothing is believed by its name alone.
+number can be another's, and after the driver was loaded anew the major number of ``nvidia-uvm``. So nothing is believed
+by its name alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -32,6 +34,12 @@ _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+
 class _DeviceNode(msgspec.Struct, rename="camel"):
     path: str
     host_path: str = ""
+    major: int | None = None
+    minor: int | None = None
+
+    @property
+    def on_host(self) -> str:
+        return self.host_path or self.path
 
 
 class _Mount(msgspec.Struct, rename="camel"):
@@ -49,7 +57,7 @@ class _Edits(msgspec.Struct, rename="camel"):
 
     def paths(self) -> Iterator[str]:
         """Yield what must be on the host, or no container with them starts."""
-        yield from (node.host_path or node.path for node in self.device_nodes or [])
+        yield from (node.on_host for node in self.device_nodes or [])
         yield from (mount.host_path for mount in self.mounts or [])
         yield from (hook.path for hook in self.hooks or [])
 
@@ -74,20 +82,22 @@ class Specification:
         edits: What every container gets by it.
     """
 
-    def __init__(self, source: str, text: bytes, *, json: bool, host_root: Path | None) -> None:
+    def __init__(self, source: str, text: bytes, *, json: bool, host_root: Path, on_paper: bool = False) -> None:
         """Read it.
 
         Args:
             source: Where it is from, in words.
             text: All of it.
             json: Whether it is JSON, else YAML.
-            host_root: The host's files, where all must be that it names; None believes that it is there.
+            host_root: The host's files, where all must be that it names.
+            on_paper: Whether what is not there is believed to be.
 
         Raises:
             ValueError: It is no specification.
         """
         self.source = source
         self._host_root = host_root
+        self._on_paper = on_paper
         try:
             # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
             self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
@@ -130,8 +140,8 @@ class Specification:
             elif (minors := _minors(device.container_edits)) != {gpu.minor}:
                 said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
                 wrong[gpu.uuid] = f"{self.source} has {said} for it, which is /dev/nvidia{gpu.minor} now"
-            elif absent := self._absent(device.container_edits):
-                wrong[gpu.uuid] = f"{self.source} names {absent}, which is not on the host"
+            elif unlike := self._unlike_host(device.container_edits):
+                wrong[gpu.uuid] = unlike
             else:
                 found[gpu.uuid] = raw
         return found, wrong
@@ -163,15 +173,20 @@ class Specification:
             return f"{self.source} gives {said} to every container"
         if stale := self._stale(driver_version):
             return f"{self.source} is of driver {stale}, {driver_version} is running"
-        absent = self._absent(self._common)
-        return f"{self.source} names {absent}, which is not on the host" if absent else ""
+        return self._unlike_host(self._common)
 
-    def _absent(self, edits: _Edits) -> str:
-        """Return the first that edits name and the host does not have; empty where it has all."""
-        if self._host_root is not None:
-            for path in edits.paths():
-                if not _exists(self._host_root, path):
-                    return path
+    def _unlike_host(self, edits: _Edits) -> str:
+        """Return what edits name that the host does not have, or has by another number; empty where all is there.
+
+        Toolkits from 1.20 on write the numbers of device nodes, of which a runtime then makes the container's.
+        """
+        for path in edits.paths() if not self._on_paper else ():
+            if not _exists(self._host_root, path):
+                return f"{self.source} names {path}, which is not on the host"
+        for node in edits.device_nodes or []:
+            said = (node.major, node.minor or 0)
+            if node.major is not None and (now := _numbers(self._host_root, node.on_host)) not in (None, said):
+                return f"{self.source} has {node.on_host} as device {said[0]}:{said[1]}, which is {now[0]}:{now[1]} now"
         return ""
 
     def _stale(self, driver_version: str) -> str:
@@ -188,6 +203,15 @@ def _exists(root: Path, path: str) -> bool:
         found = inside(root, path.lstrip("/"))
         return found is not None and os.path.exists(found)
     return False
+
+
+def _numbers(root: Path, path: str) -> tuple[int, int] | None:
+    """Return major and minor number of a device node; None where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        found = inside(root, path.lstrip("/"))
+        if found is not None and stat.S_ISCHR((status := os.stat(found)).st_mode):
+            return os.major(status.st_rdev), os.minor(status.st_rdev)
+    return None
 
 
 def _common(raw: dict[str, Any]) -> dict[str, Any]:

@@ -205,8 +205,9 @@ class BaseSpecification:
 
     def _own(self, *, on_paper: bool) -> Specification | None:
         with contextlib.suppress(OSError, ValueError):
-            text, host_root = self._path.read_bytes(), None if on_paper else self._host_root
-            return Specification(str(self._path), text, json=True, host_root=host_root)
+            return Specification(
+                str(self._path), self._path.read_bytes(), json=True, host_root=self._host_root, on_paper=on_paper
+            )
         return None
 
     def _sources(self, gpus: list[Gpu], wrong: dict[str, str]) -> Iterator[Specification]:
