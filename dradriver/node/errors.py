@@ -63,7 +63,6 @@ class HardwareError(NotYetError):
     """The hardware refused a change; another try may succeed.
 
     Attributes:
-        call: What was asked.
         code: NVML's return value.
     """
 
@@ -71,5 +70,4 @@ class HardwareError(NotYetError):
 
     def __init__(self, call: str, code: int, said: str) -> None:
         super().__init__(f"{call}: {said} ({code})")
-        self.call = call
         self.code = code

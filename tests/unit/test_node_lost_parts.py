@@ -65,35 +65,22 @@ async def test_a_claim_on_a_lost_gpu_is_given_back_and_nothing_of_it_is_noted(wo
 @pytest.mark.parametrize(
     "refusal",
     [
-        ("nvmlDeviceGetHandleByUUID", GPU_IS_LOST, "GPU is lost"),  # perhaps another one
         ("gpu_instances", 999, "Unknown Error"),
         ("destroy_compute_instance", RESET_REQUIRED, "GPU requires reset"),
     ],
 )
 async def test_what_a_driver_refuses_to_undo_keeps_no_claim_and_is_undone_later(
-    world: Failing, refusal: tuple[str, int, str], monkeypatch: pytest.MonkeyPatch
+    world: Failing, refusal: tuple[str, int, str]
 ) -> None:
     await world.prepare("c", HALF, at(1, "3g.40gb", 4))
-    if refusal[0] == "nvmlDeviceGetHandleByUUID":
-        monkeypatch.setattr("tests.fakes.failing._refuse", _look_up_refused(uuid(0), refusal))
-    else:
-        world.failing.failing[uuid(0)] = refusal
+    world.failing.failing[uuid(0)] = refusal
     await world.preparer().unprepare("uid-c")
-    monkeypatch.undo()
     assert (world.checkpoint, world.specs, list(world.made), world.placed(1)) == ([], {}, ["uid-c.0"], [])
     with pytest.raises(DeviceBusyError, match="being made or undone"):
         await world.prepare("d", HALF)
     world.failing.failing.clear()
     assert await world.preparer().clean() == {}
     assert (world.placed(0), world.made, world.gpus.mig_mode(uuid(0))) == ([], {}, False)
-
-
-def _look_up_refused(lost: str, refusal: tuple[str, int, str]) -> Any:
-    def refuse(_: FailingGpus, gpu: str, __: str) -> None:
-        if gpu == lost:
-            raise HardwareError(*refusal)
-
-    return refuse
 
 
 async def test_a_gpu_with_what_cannot_be_undone_is_kept_from_new_pods_until_it_is(

@@ -267,12 +267,12 @@ def test_a_load_of_the_driver_is_known_by_the_folder_of_its_module(driver: Drive
     assert said[0] != said[1]
 
 
-@pytest.mark.parametrize("code", [NOT_FOUND, GPU_IS_LOST])
-def test_a_gpu_that_is_not_found_is_told_by_the_look_up(driver: Driver, code: int) -> None:
-    driver.table[f"nvmlDeviceGetHandleByUUID {GPU}"] = f"!{code}"
-    with refused(code, "nvmlDeviceGetHandleByUUID") as raised:
-        driver.control.gpu_instances(GPU)
-    assert raised.value.call == "nvmlDeviceGetHandleByUUID"
+def test_a_gpu_that_is_lost_and_one_that_is_not_there_are_told(driver: Driver) -> None:
+    with refused(NOT_FOUND):
+        driver.control.gpu_instances("GPU-another")
+    driver.table["nvmlDeviceGetUUID 0"] = f"!{GPU_IS_LOST}"
+    with refused(GPU_IS_LOST):
+        driver.control.gpu_instances("GPU-another")
 
 
 def test_without_a_driver_the_hardware_refuses(driver: Driver) -> None:

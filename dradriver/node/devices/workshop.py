@@ -185,6 +185,6 @@ class Workshop:
 def _is_gone(error: HardwareError) -> bool:
     """Return whether there is no such GPU any more; whatever was made on it went with it.
 
-    That one is lost ``nvmlDeviceGetHandleByUUID`` says of any that it meets on its way to the one asked for (nvml.h).
+    The look-up of a uuid asks each GPU by itself, and says that one is lost only where none that answers is the one.
     """
-    return error.code == NOT_FOUND or (error.code == GPU_IS_LOST and error.call != "nvmlDeviceGetHandleByUUID")
+    return error.code in (NOT_FOUND, GPU_IS_LOST)
