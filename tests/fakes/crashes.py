@@ -370,7 +370,9 @@ def _lasting(claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
         name: msgspec.structs.replace(
             one,
             boot="",
-            devices=tuple(msgspec.structs.replace(d, edits=Edits(), driver="") if d.made else d for d in one.devices),
+            devices=tuple(
+                msgspec.structs.replace(d, edits=Edits(), driver="", done=None) if d.made else d for d in one.devices
+            ),
         )
         for name, one in claims.items()
     }
