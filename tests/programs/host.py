@@ -28,11 +28,11 @@ from tests.fakes import chart, nvml
 from tests.fakes.sysfs import Sys
 from tests.paths import REPO
 
-LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _GKE: Final = "home/kubernetes/bin/nvidia"  # where its installer puts the driver, and the operator the toolkit
 CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _OPERATORS: Final = "usr/local/nvidia/toolkit"
-STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
+_STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
 _LIMIT_S: Final = 120
 
 Object = dict[str, Any]
@@ -75,9 +75,9 @@ class Host:
         self.sys = Sys(self.root, machine)
         self.driver = "run/nvidia/driver" if operator else _GKE if gke else ""
         self.dev = "" if gke else self.driver
-        self._libraries = "lib64" if gke else LIBRARIES
+        self._libraries = "lib64" if gke else _LIBRARIES
         self._at = _OPERATORS if operator else f"{_GKE}/toolkit" if gke else "usr/bin"
-        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", LIBRARIES):
+        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", _LIBRARIES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (self.root / "dev/shm").mkdir()
         (self.root / "var/run").symlink_to("/run")
@@ -105,7 +105,7 @@ class Host:
             libraries.mkdir(parents=True, exist_ok=True)
             for old in libraries.glob("*.so.*.*"):
                 old.unlink()
-            names = {name: stand_in(name) for name in STAND_INS}
+            names = {name: _stand_in(name) for name in _STAND_INS}
             names["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
             for name, file in names.items():
                 shutil.copy(file, libraries / f"{name}.so.{machine.driver_version}")
@@ -154,7 +154,7 @@ class Host:
             shutil.copy(program, folder / (f"{program.name}.real" if wrapped else program.name))
             for linked in _linked(program):
                 to = (
-                    self.root / LIBRARIES / linked.name
+                    self.root / _LIBRARIES / linked.name
                     if "ld-" not in linked.name
                     else self.root / "lib64" / linked.name
                 )
@@ -189,7 +189,7 @@ def _linked(program: Path) -> list[Path]:
 
 
 @functools.cache
-def stand_in(name: str) -> Path:
+def _stand_in(name: str) -> Path:
     """A library without content that says its name."""
     path = Path(_folder().name) / f"{name}.so.1"
     words = ["cc", "-shared", f"-Wl,-soname,{name}.so.1", "-x", "c", "/dev/null", "-o", str(path)]
