@@ -24,7 +24,6 @@ class Host:
 
     def __init__(self, root: Path, driver_root: str = "") -> None:
         self.root = root
-        (root / driver_root / "dev").mkdir(parents=True, exist_ok=True)  # as a driver container has
         self.cdi = root / "var/run/cdi"
         self.now = 0.0
         self.ctk: Ctk | None = None

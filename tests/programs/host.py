@@ -29,7 +29,6 @@ from tests.fakes.sysfs import Sys
 from tests.paths import REPO
 
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-_GKE: Final = "home/kubernetes/bin/nvidia"  # where its installer puts the driver, and the operator the toolkit
 CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _OPERATORS: Final = "usr/local/nvidia/toolkit"
 _STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
@@ -53,12 +52,9 @@ class Host:
         version: The toolkit's release.
         sys: Its /sys.
         driver: Where the driver's root is; empty for the host's own.
-        dev: Where the root of its device nodes is.
     """
 
-    def __init__(
-        self, folder: Path, machine: Machine, *, version: str, operator: bool = False, gke: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, machine: Machine, *, version: str, operator: bool = False) -> None:
         """Lay it out.
 
         Args:
@@ -66,31 +62,28 @@ class Host:
             machine: What the driver finds.
             version: The toolkit's release.
             operator: Whether the GPU operator brought driver and toolkit, else the host's packages did.
-            gke: Whether GKE's installer brought the driver, as a folder of files, and the operator the toolkit.
         """
         self._folder = folder
         self._built = needs.nvidia_toolkit(version)
         self.version = version
         self.root = folder / "host"
         self.sys = Sys(self.root, machine)
-        self.driver = "run/nvidia/driver" if operator else _GKE if gke else ""
-        self.dev = "" if gke else self.driver
-        self._libraries = "lib64" if gke else _LIBRARIES
-        self._at = _OPERATORS if operator else f"{_GKE}/toolkit" if gke else "usr/bin"
+        self.driver = "run/nvidia/driver" if operator else ""
         for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", _LIBRARIES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (self.root / "dev/shm").mkdir()
         (self.root / "var/run").symlink_to("/run")
         for name in ("bin", "lib"):
             (self.root / name).symlink_to(f"usr/{name}")
-        self._toolkit(self._at, wrapped=operator or gke)
+        self._toolkit(_OPERATORS if operator else "usr/bin", wrapped=operator)
         self._made_for: str | None = None
         self.say(machine)
 
     @property
     def hook(self) -> str:
         """The program that containers' hooks run."""
-        return f"/{self._at}/{'nvidia-ctk' if self.version.startswith('1.15.') else 'nvidia-cdi-hook'}"
+        folder = f"/{_OPERATORS}" if self.driver else "/usr/bin"
+        return f"{folder}/nvidia-ctk" if self.version.startswith("1.15.") else f"{folder}/nvidia-cdi-hook"
 
     @property
     def made(self) -> Object:
@@ -100,7 +93,7 @@ class Host:
 
     def say(self, machine: Machine, more: Mapping[str, str] | None = None) -> None:
         """Have the driver find this machine, and answer what else is said."""
-        libraries = self.root / self.driver / self._libraries
+        libraries = self.root / self.driver / _LIBRARIES
         if self._made_for != machine.driver_version:
             libraries.mkdir(parents=True, exist_ok=True)
             for old in libraries.glob("*.so.*.*"):
@@ -129,7 +122,7 @@ class Host:
 
     def node(self, name: str) -> None:
         """Make one of the driver's device nodes, with /dev/null behind it."""
-        path = self.root / self.dev / "dev" / name
+        path = self.root / self.driver / "dev" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))

@@ -51,25 +51,10 @@ def test_the_operators_driver_and_toolkit(version: str, tmp_path: Path) -> None:
     assert_common(host)
 
 
-@versions
-def test_a_driver_that_is_a_folder_of_files_has_the_hosts_device_nodes(version: str, tmp_path: Path) -> None:
-    """As GKE's installer leaves it, with the GPU operator's toolkit beside."""
-    host = Host(tmp_path, WHOLE, version=version, gke=True)
-    seen = host.look()
-    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
-    if version == "1.15.0":  # as above
-        assert seen.gpus == []
-        assert list(devices) == ["driver"]
-    else:
-        assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
-        assert devices[WHOLE.gpus[3].uuid] == [f"/dev/nvidia{WHOLE.gpus[3].minor}"]
-    assert_common(host)
-
-
 def assert_common(host: Host) -> None:
     """Every container gets the driver's control nodes, libraries and hooks that are there; nothing is left behind."""
     edits = host.made["containerEdits"]
-    root = f"/{host.dev}".rstrip("/")
+    root = f"/{host.driver}".rstrip("/")
     assert nodes(edits) == [f"{root}/dev/{name}" for name in sorted(CONTROL)]
     mounted = {Path(one["hostPath"]).name for one in edits["mounts"]}
     assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted

@@ -93,15 +93,12 @@ def real(
         made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
-
-    def parent(minor: int) -> DeviceNode:
-        return DeviceNode(f"/dev/nvidia{minor}", f"{toolkit.dev_on_host(host_root, driver_root)}/dev/nvidia{minor}")
-
+    on_host = toolkit.on_host(host_root, driver_root)
     return of(
         edits,
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
-        parent=parent,
+        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", f"{on_host}/dev/nvidia{minor}"),
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,

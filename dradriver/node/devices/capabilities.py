@@ -14,7 +14,6 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
-from dradriver.node.discovery.library import dev_root
 from dradriver.node.edits import DeviceNode
 from dradriver.node.errors import NotYetError
 
@@ -47,8 +46,12 @@ class DriverCapabilities:
             host_root: Where the host's file system is.
             driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
         """
-        self._host_root, self._driver_root = host_root, driver_root
         self._roots = (host_root, Path("/"))
+        self._dev = (driver_root or host_root) / _FOLDER
+        with contextlib.suppress(ValueError):
+            self._dev_on_host = Path("/") / self._dev.relative_to(host_root)
+            return
+        self._dev_on_host = self._dev
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return the nodes; those that are not there are made, as those of an earlier boot are made anew."""
@@ -62,16 +65,12 @@ class DriverCapabilities:
             missing = f"{name} names no device" if minor is None else "/proc/devices has no nvidia-caps"
             raise NotYetError(f"the driver's right on a MIG instance is not known: {missing}")
         node = f"nvidia-cap{minor[1]}"
-        dev = on_host = dev_root(self._driver_root, self._host_root) / _FOLDER
-        with contextlib.suppress(ValueError):
-            on_host = Path("/") / dev.relative_to(self._host_root)
         try:
-            device = os.makedev(int(major[1]), int(minor[1]))
-            self._make(dev / node, device, int(mode[1]) if mode else _READABLE)
+            self._make(node, os.makedev(int(major[1]), int(minor[1])), int(mode[1]) if mode else _READABLE)
         except OSError as error:
-            said = f"{dev / node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
+            said = f"{self._dev / node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
             raise NotYetError(said) from error
-        return DeviceNode(f"/{_FOLDER}/{node}", str(on_host / node))
+        return DeviceNode(f"/{_FOLDER}/{node}", str(self._dev_on_host / node))
 
     def _read(self, name: str) -> str:
         for root in self._roots:
@@ -79,7 +78,8 @@ class DriverCapabilities:
                 return (root / name).read_text()
         raise NotYetError(f"the driver's right on a MIG instance is not known: /{name} cannot be read")
 
-    def _make(self, path: Path, device: int, mode: int) -> None:
+    def _make(self, name: str, device: int, mode: int) -> None:
+        path = self._dev / name
         with contextlib.suppress(FileNotFoundError):
             found = path.lstat()
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:

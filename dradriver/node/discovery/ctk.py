@@ -32,7 +32,6 @@ _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",
     "usr/local/nvidia/toolkit/nvidia-ctk",  # the GPU operator's toolkit container installs it there
-    "home/kubernetes/bin/nvidia/toolkit/nvidia-ctk",  # the same on GKE, where /usr is read-only
     "run/current-system/sw/bin/nvidia-ctk",  # NixOS
     "run/nvidia/driver/usr/bin/nvidia-ctk",  # a driver container that brings its own
 )
@@ -60,10 +59,8 @@ def hook(host_root: Path, ctk: str) -> str:
     return str(beside) if path is not None and os.path.isfile(path) else ctk
 
 
-def words(ctk: str, *, hook: str, driver_root: str, dev_root: str, mode: str = AUTO) -> list[str]:
+def words(ctk: str, *, hook: str, driver_root: str, mode: str = AUTO) -> list[str]:
     """Return the command that prints a specification of our own vendor with uuids as names."""
-    # Known since 1.15: where nothing else is meant it is not said.
-    dev = [] if dev_root == driver_root else [f"--dev-root={dev_root}"]
     return [
         ctk,
         "cdi",
@@ -74,7 +71,6 @@ def words(ctk: str, *, hook: str, driver_root: str, dev_root: str, mode: str = A
         f"--class={CLASS}",
         "--device-name-strategy=uuid",
         f"--driver-root={driver_root}",
-        *dev,
         f"--nvidia-ctk-path={hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
     ]
 

@@ -75,14 +75,6 @@ def inside(root: Path, name: str) -> Path | None:
     return root.joinpath(*at)
 
 
-def dev_root(driver_root: Path | None, host_root: Path) -> Path:
-    """Return the root of the file system that has the driver's device nodes below ``dev``.
-
-    A driver container has its own; a driver that is only a folder of files (GKE's) has the host's.
-    """
-    return host_root if driver_root is None or not (driver_root / "dev").is_dir() else driver_root
-
-
 def replaced(*, driver_root: Path | None = None) -> bool:
     """Return whether a process that starts now would load another library than the one that this process keeps."""
     with contextlib.suppress(NvmlError):

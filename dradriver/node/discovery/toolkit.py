@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import time
@@ -21,7 +20,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.discovery import ctk
-from dradriver.node.discovery.library import dev_root, inside
+from dradriver.node.discovery.library import inside
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
 from dradriver.node.errors import NotYetError, SetupError
@@ -95,7 +94,6 @@ class BaseSpecification:
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
         self._driver_root = below(host_root, driver_root)
-        self._dev_root = functools.partial(dev_on_host, host_root, driver_root)  # a driver container comes and goes
         self._run = run
         self._clock = clock
         self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
@@ -220,8 +218,7 @@ class BaseSpecification:
         if found is not None and self._driver_root is not None:
             hook = ctk.hook(self._host_root, found)
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
-                roots = {"driver_root": self._driver_root, "dev_root": self._dev_root() or "/"}
-                command = ctk.words(found, hook=hook, mode=mode, **roots)
+                command = ctk.words(found, hook=hook, driver_root=self._driver_root, mode=mode)
                 try:
                     made = self._run(self._host_root, command)
                     yield Specification(found, made, json=True, host_root=self._host_root)
@@ -245,10 +242,9 @@ def _uuids(gpus: Iterable[Gpu]) -> list[str]:
     return [gpu.uuid for gpu in gpus]
 
 
-def dev_on_host(host_root: Path, driver_root: Path | None) -> str:
-    """Return the root of the driver's device nodes as a path of the host's, empty for ``/``."""
-    root = dev_root(driver_root, host_root)
-    return (below(host_root, root) or str(root)).rstrip("/")
+def on_host(host_root: Path, driver_root: Path | None) -> str:
+    """Return the driver's root as a path of the host's, empty for ``/``; it may not be below the host's file system."""
+    return (below(host_root, driver_root) or str(driver_root)).rstrip("/")
 
 
 def below(host_root: Path, driver_root: Path | None) -> str | None:
