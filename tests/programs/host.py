@@ -28,7 +28,7 @@ from tests.fakes import chart, nvml
 from tests.fakes.sysfs import Sys
 from tests.paths import REPO
 
-_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
 _LIMIT_S: Final = 120
@@ -48,7 +48,7 @@ class Layout(msgspec.Struct, frozen=True):
     """
 
     driver: str = ""
-    libraries: str = _LIBRARIES
+    libraries: str = LIBRARIES
     toolkit: str = "usr/bin"
     wrapped: bool = False
     own_dev: bool = False
@@ -95,7 +95,7 @@ class Host:
         self._layout = layout
         self.driver = layout.driver
         self.dev = f"{layout.driver}/dev".lstrip("/") if layout.own_dev else "dev"
-        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", _LIBRARIES):
+        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", LIBRARIES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (self.root / "dev/shm").mkdir()
         (self.root / "var/run").symlink_to("/run")
@@ -121,15 +121,7 @@ class Host:
         """Have the driver find this machine, and answer what else is said."""
         libraries = self.root / self.driver / self._layout.libraries
         if self._made_for != machine.driver_version:
-            libraries.mkdir(parents=True, exist_ok=True)
-            for old in libraries.glob("*.so.*.*"):
-                old.unlink()
-            names = {name: _stand_in(name) for name in _STAND_INS}
-            names["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
-            for name, file in names.items():
-                shutil.copy(file, libraries / f"{name}.so.{machine.driver_version}")
-                (libraries / f"{name}.so.1").unlink(missing_ok=True)
-                (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{machine.driver_version}")
+            put_libraries(libraries, machine.driver_version)
             self._made_for = machine.driver_version
         nvml.write(nvml.table(machine) | dict(more or {}), libraries / "table")
         for name in (*CONTROL, *(f"nvidia{gpu.minor}" for gpu in machine.gpus)):
@@ -174,7 +166,7 @@ class Host:
             shutil.copy(program, folder / (f"{program.name}.real" if wrapped else program.name))
             for linked in _linked(program):
                 to = (
-                    self.root / _LIBRARIES / linked.name
+                    self.root / LIBRARIES / linked.name
                     if "ld-" not in linked.name
                     else self.root / "lib64" / linked.name
                 )
@@ -184,6 +176,22 @@ class Host:
                 script = f'#! /bin/sh\nPATH=/{at}:$PATH \\\n\t/{at}/{program.name}.real \\\n\t\t"$@"\n'
                 (folder / program.name).write_text(script)
                 (folder / program.name).chmod(0o755)
+
+
+def put_libraries(folder: Path, driver_version: str) -> None:
+    """Put the libraries of a driver into a folder, and take away those of another version.
+
+    They have links as installers make them; the one that answers reads its table beside it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.so.*.*"):
+        old.unlink()
+    files = {name: _stand_in(name) for name in _STAND_INS}
+    files["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
+    for name, file in files.items():
+        shutil.copy(file, folder / f"{name}.so.{driver_version}")
+        (folder / f"{name}.so.1").unlink(missing_ok=True)
+        (folder / f"{name}.so.1").symlink_to(f"{name}.so.{driver_version}")
 
 
 def nodes(edits: Mapping[str, Any]) -> list[str]:
