@@ -24,7 +24,6 @@ from tests.fakes import nvml
 from tests.fakes.server import complete
 from tests.programs.host import CONTROL, LIBRARIES, put_libraries
 
-pytestmark = pytest.mark.slow
 NODE: Final = "node-a"
 ROOT: Final = "/run/nvidia/driver"  # of the GPU operator's driver container
 _PCI: Final = "/sys/bus/pci/devices"
