@@ -3,6 +3,8 @@
 Times are the caller's, over the kubelet's socket, and hold all that a prepare does: the claim is read from the API
 server, NVML is asked which processes are on the GPUs (the tests' library, eight H100), files are synced to disk
 (``--folder``), the CDI spec is written. CPU times are all threads' of the agent: on a busy machine they say more.
+``--toolkit 1.20.1`` adds the same on a host where the real ``nvidia-ctk`` of that release makes the base specification
+(root; built by ``python -m tests.cluster build``).
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.bench import compiled
+from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.fakes import nvml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.hardware import Server, cdi_specification
 from tests.fakes.kubelet import FakeKubelet, dial
 from tests.fakes.node import NODE, claim, eventually, parameters, result
+from tests.fakes.server import complete
 from tests.paths import REPO
+from tests.programs.host import Host
 
 HARDWARE, PROFILE, SERVER = "dgx-h100", "h100-x8-flat-vm", "hgx-h100"
 
@@ -113,7 +118,7 @@ class Agent:
         return round(int(line.split()[1]) / 1024, 1)
 
 
-async def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
+async def measure(folder: Path, *, rounds: int, toolkit: str = "") -> dict[str, Any]:
     """Return all figures: milliseconds and MiB."""
     with tempfile.TemporaryDirectory() as server:
         hardware = _hardware(Path(server))
@@ -121,6 +126,10 @@ async def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
             await agent.prepare(agent.put("first", [0]))
         async with _agent(folder, *hardware) as (agent, _):
             found = await _plain(agent, rounds)
+    if toolkit:
+        with tempfile.TemporaryDirectory() as server:
+            async with _agent(folder, *_with_toolkit(Path(server), toolkit)) as (agent, _):
+                found[f"with_nvidia_ctk_{toolkit}"] = await _plain(agent, rounds)
     machine, words = profiles.load(PROFILE, seed=NODE), f"--discovery=simulated --simulated-default={PROFILE}"
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as policies:
         policies.write(f"nccl: {{servers: {{big: {SERVER}}}}}")
@@ -148,6 +157,14 @@ def _hardware(folder: Path) -> tuple[Machine, *tuple[str, ...]]:
     server.sys.file("etc/cdi/nvidia.json", cdi_specification(server.machine))
     os.environ |= server.environment()
     return server.machine, "--discovery=nvml", f"--driver-root={nvml.compiled()}", f"--host-root={server.sys.root}"
+
+
+def _with_toolkit(folder: Path, version: str) -> tuple[Machine, *tuple[str, ...]]:
+    """Return a host with NVIDIA's toolkit, and the options of an agent on it."""
+    machine = complete(profiles.load(HARDWARE))
+    host = Host(folder, machine, version=version)
+    os.environ.pop(nvml.TABLE, None)  # its library has a table beside it
+    return machine, "--discovery=nvml", f"--driver-root={host.root}", f"--host-root={host.root}"
 
 
 async def _plain(agent: Agent, rounds: int) -> dict[str, Any]:
@@ -204,8 +221,9 @@ def main(arguments: Sequence[str]) -> int:
     options = argparse.ArgumentParser(prog="python -m tests.bench.node")
     options.add_argument("--rounds", type=int, default=1000, help="prepares (%(default)s)")
     options.add_argument("--folder", type=Path, default=Path("/tmp"), help="the disk that is measured (%(default)s)")
+    options.add_argument("--toolkit", choices=NVIDIA_TOOLKITS, default="", help="measure with its nvidia-ctk, too")
     given = options.parse_args(arguments)
-    print(json.dumps(asyncio.run(measure(given.folder, rounds=given.rounds)), indent=2))
+    print(json.dumps(asyncio.run(measure(given.folder, rounds=given.rounds, toolkit=given.toolkit)), indent=2))
     return 0
 
 

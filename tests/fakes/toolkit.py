@@ -26,6 +26,7 @@ _FLAGS = {
     "--nvidia-ctk-path",
     "--output",
 }
+_FLAGS_OF_1_15 = {"--dev-root", "--library-search-path"}
 _READ_ONLY = ["ro", "nosuid", "nodev", "bind"]
 
 
@@ -36,10 +37,12 @@ def specification(
     kind: str = "nvidia.com/gpu",
     strategies: Sequence[str] = ("index", "uuid"),
     driver_root: str = "/",
+    dev_root: str | None = None,
     hook: str = "",
 ) -> Object:
     """What ``nvidia-ctk cdi generate`` makes of a machine."""
     root = driver_root.rstrip("/")
+    dev = root if dev_root is None else dev_root.rstrip("/")
     hook = hook or ("/usr/bin/nvidia-cdi-hook" if version >= (1, 16) else "/usr/bin/nvidia-ctk")
     devices = []
     for gpu in machine.gpus:
@@ -47,12 +50,12 @@ def specification(
             continue  # lib-nvml.go: a GPU with MIG enabled is its MIG devices alone
         for strategy in strategies:
             name = gpu.uuid if strategy == "uuid" else str(gpu.index)
-            devices.append({"name": name, "containerEdits": _gpu_edits(gpu, root=root, hook=hook)})
-    nodes = [_node(f"/dev/nvidia{gpu.minor}", root) for gpu in machine.gpus]
+            devices.append({"name": name, "containerEdits": _gpu_edits(gpu, root=dev, hook=hook)})
+    nodes = [_node(f"/dev/nvidia{gpu.minor}", dev) for gpu in machine.gpus]
     devices.append({"name": "all", "containerEdits": {"deviceNodes": nodes}})
     library = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{machine.driver_version}"
     common: Object = {
-        "deviceNodes": [_node(f"/dev/{name}", root) for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")],
+        "deviceNodes": [_node(f"/dev/{name}", dev) for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")],
         "mounts": [{"hostPath": root + library, "containerPath": library, "options": _READ_ONLY}],
         "hooks": [_hook(hook, "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu")],
     }
@@ -132,7 +135,7 @@ class Ctk:
         self.calls.append(list(command))
         assert command[1:3] == ["cdi", "generate"]
         flags = dict(word.split("=", 1) for word in command[3:])
-        if unknown := flags.keys() - _FLAGS:
+        if unknown := flags.keys() - _FLAGS - (_FLAGS_OF_1_15 if self._version >= (1, 15) else set()):
             raise SetupError(f"{command[0]} cdi generate failed (1): flag provided but not defined: {min(unknown)}")
         kind, driver_root, hook = (
             f"{flags['--vendor']}/{flags['--class']}",
@@ -150,7 +153,13 @@ class Ctk:
             raise SetupError(f'{command[0]} cdi generate failed (1): invalid device "all", empty device edits')
         strategies = [flags["--device-name-strategy"]]
         made = specification(
-            self.machine, version=self._version, kind=kind, strategies=strategies, driver_root=driver_root, hook=hook
+            self.machine,
+            version=self._version,
+            kind=kind,
+            strategies=strategies,
+            driver_root=driver_root,
+            dev_root=flags.get("--dev-root"),
+            hook=hook,
         )
         return json.dumps(lay(root, made)).encode()
 

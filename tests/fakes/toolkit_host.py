@@ -22,8 +22,11 @@ Object = dict[str, Any]
 class Host:
     """A host's file system with a CDI folder that a runtime reads."""
 
-    def __init__(self, root: Path, driver_root: str = "") -> None:
+    def __init__(self, root: Path, driver_root: str = "", *, dev: bool = True) -> None:
         self.root = root
+        (root / "dev").mkdir(exist_ok=True)
+        if dev:
+            (root / driver_root / "dev").mkdir(parents=True, exist_ok=True)
         self.cdi = root / "var/run/cdi"
         self.now = 0.0
         self.ctk: Ctk | None = None

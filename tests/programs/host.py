@@ -28,13 +28,36 @@ from tests.fakes import chart, nvml
 from tests.fakes.sysfs import Sys
 from tests.paths import REPO
 
-_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
+LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_OPERATORS: Final = "usr/local/nvidia/toolkit"
 _STAND_INS: Final = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm")
 _LIMIT_S: Final = 120
 
 Object = dict[str, Any]
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where a kind of host has things, below its root.
+
+    Attributes:
+        driver: The driver's root; empty for the host's own.
+        libraries: The driver's libraries, below that.
+        toolkit: The toolkit's programs.
+        wrapped: Whether they are scripts around the programs, as the GPU operator's toolkit container installs them.
+        own_dev: Whether the driver's root has a ``dev``.
+    """
+
+    driver: str = ""
+    libraries: str = LIBRARIES
+    toolkit: str = "usr/bin"
+    wrapped: bool = False
+    own_dev: bool = False
+
+
+PACKAGES: Final = Layout()
+OPERATOR: Final = Layout(driver="run/nvidia/driver", toolkit="usr/local/nvidia/toolkit", wrapped=True, own_dev=True)
+COS: Final = Layout(driver="home/kubernetes/bin/nvidia", libraries="lib64")
+TALOS: Final = Layout(libraries="usr/local/glibc/usr/lib", toolkit="usr/local/bin")
 
 
 class Seen(msgspec.Struct):
@@ -52,38 +75,41 @@ class Host:
         version: The toolkit's release.
         sys: Its /sys.
         driver: Where the driver's root is; empty for the host's own.
+        dev: Where its device nodes are.
     """
 
-    def __init__(self, folder: Path, machine: Machine, *, version: str, operator: bool = False) -> None:
+    def __init__(self, folder: Path, machine: Machine, *, version: str, layout: Layout = PACKAGES) -> None:
         """Lay it out.
 
         Args:
             folder: Where to.
             machine: What the driver finds.
             version: The toolkit's release.
-            operator: Whether the GPU operator brought driver and toolkit, else the host's packages did.
+            layout: What kind of host.
         """
         self._folder = folder
         self._built = needs.nvidia_toolkit(version)
         self.version = version
         self.root = folder / "host"
         self.sys = Sys(self.root, machine)
-        self.driver = "run/nvidia/driver" if operator else ""
-        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", _LIBRARIES):
+        self._layout = layout
+        self.driver = layout.driver
+        self.dev = f"{layout.driver}/dev".lstrip("/") if layout.own_dev else "dev"
+        for name in ("dev", "etc", "lib64", "proc", "run", "tmp", "usr/bin", "usr/sbin", "var", LIBRARIES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (self.root / "dev/shm").mkdir()
         (self.root / "var/run").symlink_to("/run")
         for name in ("bin", "lib"):
             (self.root / name).symlink_to(f"usr/{name}")
-        self._toolkit(_OPERATORS if operator else "usr/bin", wrapped=operator)
+        self._toolkit()
         self._made_for: str | None = None
         self.say(machine)
 
     @property
     def hook(self) -> str:
         """The program that containers' hooks run."""
-        folder = f"/{_OPERATORS}" if self.driver else "/usr/bin"
-        return f"{folder}/nvidia-ctk" if self.version.startswith("1.15.") else f"{folder}/nvidia-cdi-hook"
+        name = "nvidia-ctk" if self.version.startswith("1.15.") else "nvidia-cdi-hook"
+        return f"/{self._layout.toolkit}/{name}"
 
     @property
     def made(self) -> Object:
@@ -93,17 +119,9 @@ class Host:
 
     def say(self, machine: Machine, more: Mapping[str, str] | None = None) -> None:
         """Have the driver find this machine, and answer what else is said."""
-        libraries = self.root / self.driver / _LIBRARIES
+        libraries = self.root / self.driver / self._layout.libraries
         if self._made_for != machine.driver_version:
-            libraries.mkdir(parents=True, exist_ok=True)
-            for old in libraries.glob("*.so.*.*"):
-                old.unlink()
-            names = {name: _stand_in(name) for name in _STAND_INS}
-            names["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
-            for name, file in names.items():
-                shutil.copy(file, libraries / f"{name}.so.{machine.driver_version}")
-                (libraries / f"{name}.so.1").unlink(missing_ok=True)
-                (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{machine.driver_version}")
+            put_libraries(libraries, machine.driver_version)
             self._made_for = machine.driver_version
         nvml.write(nvml.table(machine) | dict(more or {}), libraries / "table")
         for name in (*CONTROL, *(f"nvidia{gpu.minor}" for gpu in machine.gpus)):
@@ -122,7 +140,7 @@ class Host:
 
     def node(self, name: str) -> None:
         """Make one of the driver's device nodes, with /dev/null behind it."""
-        path = self.root / self.driver / "dev" / name
+        path = self.root / self.dev / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -139,15 +157,16 @@ class Host:
         assert done.returncode == 0, done.stderr
         return Seen(gpus=json.loads(done.stdout), log=done.stderr)
 
-    def _toolkit(self, at: str, *, wrapped: bool) -> None:
-        """Put the programs in place, with what they link to; ``wrapped`` as the operator's container does."""
+    def _toolkit(self) -> None:
+        """Put the programs in place, with what they link to."""
+        at, wrapped = self._layout.toolkit, self._layout.wrapped
         folder = self.root / at
         folder.mkdir(parents=True, exist_ok=True)
         for program in sorted(self._built.glob("nvidia-*")):
             shutil.copy(program, folder / (f"{program.name}.real" if wrapped else program.name))
             for linked in _linked(program):
                 to = (
-                    self.root / _LIBRARIES / linked.name
+                    self.root / LIBRARIES / linked.name
                     if "ld-" not in linked.name
                     else self.root / "lib64" / linked.name
                 )
@@ -157,6 +176,22 @@ class Host:
                 script = f'#! /bin/sh\nPATH=/{at}:$PATH \\\n\t/{at}/{program.name}.real \\\n\t\t"$@"\n'
                 (folder / program.name).write_text(script)
                 (folder / program.name).chmod(0o755)
+
+
+def put_libraries(folder: Path, driver_version: str) -> None:
+    """Put the libraries of a driver into a folder, and take away those of another version.
+
+    They have links as installers make them; the one that answers reads its table beside it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.so.*.*"):
+        old.unlink()
+    files = {name: _stand_in(name) for name in _STAND_INS}
+    files["libnvidia-ml"] = nvml.compiled() / "usr/lib64/libnvidia-ml.so.1"
+    for name, file in files.items():
+        shutil.copy(file, folder / f"{name}.so.{driver_version}")
+        (folder / f"{name}.so.1").unlink(missing_ok=True)
+        (folder / f"{name}.so.1").symlink_to(f"{name}.so.{driver_version}")
 
 
 def nodes(edits: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.fakes import nvml
 from tests.fakes.node import machine
 from tests.fakes.server import complete
-from tests.programs.host import CONTROL, Host, nodes
+from tests.programs.host import CONTROL, COS, OPERATOR, TALOS, Host, Layout, nodes
 
 WHOLE = complete(machine())
 pytestmark = [
@@ -36,7 +36,7 @@ def test_every_gpu_is_in_it(version: str, tmp_path: Path) -> None:
 
 @versions
 def test_the_operators_driver_and_toolkit(version: str, tmp_path: Path) -> None:
-    host = Host(tmp_path, WHOLE, version=version, operator=True)
+    host = Host(tmp_path, WHOLE, version=version, layout=OPERATOR)
     seen = host.look()
     if version == "1.15.0":  # it does not look for the driver's library below the driver's root
         assert seen.gpus == []
@@ -51,11 +51,30 @@ def test_the_operators_driver_and_toolkit(version: str, tmp_path: Path) -> None:
     assert_common(host)
 
 
+@versions
+@pytest.mark.parametrize("layout", [COS, TALOS], ids=["cos", "talos"])
+def test_drivers_without_device_nodes_of_their_own_and_libraries_in_odd_places(
+    version: str, layout: Layout, tmp_path: Path
+) -> None:
+    host = Host(tmp_path, WHOLE, version=version, layout=layout)
+    seen = host.look()
+    if version == "1.15.0":  # it does not look for NVML below these folders
+        assert seen.gpus == []
+        assert "ERROR_LIBRARY_NOT_FOUND" in seen.log
+        return
+    assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
+    devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
+    assert devices[WHOLE.gpus[3].uuid] == [f"/dev/nvidia{WHOLE.gpus[3].minor}"]
+    assert_common(host)
+    for mount in host.made["containerEdits"]["mounts"]:
+        assert mount["hostPath"] == f"/{layout.driver}{mount['containerPath']}".replace("//", "/")
+        assert mount["containerPath"].startswith(f"/{layout.libraries}/")
+
+
 def assert_common(host: Host) -> None:
     """Every container gets the driver's control nodes, libraries and hooks that are there; nothing is left behind."""
     edits = host.made["containerEdits"]
-    root = f"/{host.driver}".rstrip("/")
-    assert nodes(edits) == [f"{root}/dev/{name}" for name in sorted(CONTROL)]
+    assert nodes(edits) == [f"/{host.dev}/{name}" for name in sorted(CONTROL)]
     mounted = {Path(one["hostPath"]).name for one in edits["mounts"]}
     assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted
     assert {one["path"] for one in edits["hooks"]} == {host.hook}

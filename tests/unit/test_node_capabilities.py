@@ -111,3 +111,12 @@ def test_a_node_that_cannot_be_made_is_said_with_what_helps(tmp_path: Path) -> N
     (host.dev / "nvidia-caps").write_text("in the way")
     with pytest.raises(NotYetError, match="nvidia-modprobe"):
         host.capabilities.nodes(3, 5, 0)
+
+
+def test_where_the_drivers_root_has_no_dev_they_are_among_the_hosts(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    root = tmp_path / "home/kubernetes/bin/nvidia"
+    root.mkdir(parents=True)
+    nodes = DriverCapabilities(host_root=tmp_path, driver_root=root).nodes(3, 5, 0)
+    assert nodes[0] == DeviceNode("/dev/nvidia-caps/nvidia-cap48", "/dev/nvidia-caps/nvidia-cap48")
+    assert host.numbers("nvidia-cap48") == (236, 48, 0o444)

@@ -54,6 +54,15 @@ def test_the_operators_toolkit_makes_it_with_the_operators_driver(tmp_path: Path
     assert mount["hostPath"].startswith("/run/nvidia/driver/usr/lib/")
 
 
+def test_where_the_driver_has_no_device_nodes_of_its_own_they_are_the_hosts(tmp_path: Path) -> None:
+    host = Host(tmp_path, driver_root="home/kubernetes/bin/nvidia", dev=False)
+    host.ctk = Ctk(host.root, WHOLE)
+    assert host.base.keep(WHOLE) == {}
+    assert nodes(host.made) == {gpu.uuid: f"/dev/nvidia{gpu.minor}" for gpu in WHOLE.gpus}
+    (mount,) = host.made["containerEdits"]["mounts"]
+    assert mount["hostPath"].startswith("/home/kubernetes/bin/nvidia/")
+
+
 def test_it_is_made_again_when_driver_or_gpus_change_and_not_else(host: Host) -> None:
     host.ctk = Ctk(host.root, WHOLE)
     for _ in range(3):

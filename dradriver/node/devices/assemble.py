@@ -14,7 +14,7 @@ from dradriver.node.devices.share import Mps, Sharing, TimeSliced
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
 from dradriver.node.devices.workshop import Workshop
-from dradriver.node.discovery import toolkit
+from dradriver.node.discovery import library, toolkit
 from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
@@ -93,12 +93,16 @@ def real(
         made: Says whether MIG instances are made for claims on a GPU, by its uuid.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
-    on_host = toolkit.on_host(host_root, driver_root)
+
+    def parent(minor: int) -> DeviceNode:
+        node = library.dev_root(host_root, driver_root) / f"dev/nvidia{minor}"
+        return DeviceNode(f"/dev/nvidia{minor}", library.on_host(host_root, node))
+
     return of(
         edits,
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
-        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", f"{on_host}/dev/nvidia{minor}"),
+        parent=parent,
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
         mps=mps,
         sharing=sharing,

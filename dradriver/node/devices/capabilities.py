@@ -14,6 +14,7 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
+from dradriver.node.discovery import library
 from dradriver.node.edits import DeviceNode
 from dradriver.node.errors import NotYetError
 
@@ -46,12 +47,8 @@ class DriverCapabilities:
             host_root: Where the host's file system is.
             driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
         """
-        self._roots = (host_root, Path("/"))
-        self._dev = (driver_root or host_root) / _FOLDER
-        with contextlib.suppress(ValueError):
-            self._dev_on_host = Path("/") / self._dev.relative_to(host_root)
-            return
-        self._dev_on_host = self._dev
+        self._host_root = host_root
+        self._driver_root = driver_root
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return the nodes; those that are not there are made, as those of an earlier boot are made anew."""
@@ -64,30 +61,30 @@ class DriverCapabilities:
         if minor is None or major is None:
             missing = f"{name} names no device" if minor is None else "/proc/devices has no nvidia-caps"
             raise NotYetError(f"the driver's right on a MIG instance is not known: {missing}")
-        node = f"nvidia-cap{minor[1]}"
+        node = library.dev_root(self._host_root, self._driver_root) / _FOLDER / f"nvidia-cap{minor[1]}"
         try:
-            self._make(node, os.makedev(int(major[1]), int(minor[1])), int(mode[1]) if mode else _READABLE)
+            _make(node, os.makedev(int(major[1]), int(minor[1])), int(mode[1]) if mode else _READABLE)
         except OSError as error:
-            said = f"{self._dev / node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
+            said = f"{node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
             raise NotYetError(said) from error
-        return DeviceNode(f"/{_FOLDER}/{node}", str(self._dev_on_host / node))
+        return DeviceNode(f"/{_FOLDER}/{node.name}", library.on_host(self._host_root, node))
 
     def _read(self, name: str) -> str:
-        for root in self._roots:
+        for root in (self._host_root, Path("/")):
             with contextlib.suppress(OSError, UnicodeError):
                 return (root / name).read_text()
         raise NotYetError(f"the driver's right on a MIG instance is not known: /{name} cannot be read")
 
-    def _make(self, name: str, device: int, mode: int) -> None:
-        path = self._dev / name
-        with contextlib.suppress(FileNotFoundError):
-            found = path.lstat()
-            if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:
-                return
-            path.unlink()
-        path.parent.mkdir(mode=0o755, exist_ok=True)
-        os.mknod(path, stat.S_IFCHR, device)
-        path.chmod(mode & 0o777)  # whatever the umask
+
+def _make(path: Path, device: int, mode: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:
+            return
+        path.unlink()
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    os.mknod(path, stat.S_IFCHR, device)
+    path.chmod(mode & 0o777)  # whatever the umask
 
 
 class SimulatedCapabilities:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import msgspec
+
 from dradriver.api import names
 from dradriver.node.discovery.library import inside
 from dradriver.node.errors import SetupError
@@ -34,6 +36,21 @@ _PLACES: Final = (
     "usr/local/nvidia/toolkit/nvidia-ctk",  # the GPU operator's toolkit container installs it there
     "run/current-system/sw/bin/nvidia-ctk",  # NixOS
     "run/nvidia/driver/usr/bin/nvidia-ctk",  # a driver container that brings its own
+)
+_SEARCHED: Final = frozenset(  # where it looks for libraries itself: pkg/lookup/library.go
+    (
+        ".",
+        "usr/lib64",
+        "lib64",
+        *(
+            f"{parent}/{machine}-linux-gnu{child}"
+            for parent in ("usr/lib", "lib")
+            for machine in ("x86_64", "aarch64")
+            for child in ("", "/nvidia/current")
+        ),
+        "usr/lib",  # by the linker's cache
+        "lib",
+    )
 )
 _HOOK: Final = "nvidia-cdi-hook"  # beside it from 1.16 on; before, nvidia-ctk is its own hook
 _WRITABLE: Final = ("dev/shm", "run", "tmp")  # it makes a file before it prints it, and a read-only host's /tmp is none
@@ -59,7 +76,31 @@ def hook(host_root: Path, ctk: str) -> str:
     return str(beside) if path is not None and os.path.isfile(path) else ctk
 
 
-def words(ctk: str, *, hook: str, driver_root: str, mode: str = AUTO) -> list[str]:
+class Driver(msgspec.Struct, frozen=True):
+    """Where the host has the driver, as paths of the host's.
+
+    Attributes:
+        root: Its root.
+        dev_root: The root whose ``dev`` has its device nodes.
+        libraries: The folder with its libraries, below its root; empty where that is not known.
+    """
+
+    root: str
+    dev_root: str
+    libraries: str
+
+    @property
+    def options(self) -> list[str]:
+        """What says so, as far as the tool would not find out: two of these options are known from 1.15 on only."""
+        words = [f"--driver-root={self.root}"]
+        if self.dev_root != self.root:
+            words.append(f"--dev-root={self.dev_root}")
+        if self.libraries and self.libraries not in _SEARCHED:
+            words.append(f"--library-search-path={PurePosixPath(self.root, self.libraries)}")
+        return words
+
+
+def words(ctk: str, *, hook: str, driver: Driver, mode: str = AUTO) -> list[str]:
     """Return the command that prints a specification of our own vendor with uuids as names."""
     return [
         ctk,
@@ -70,15 +111,15 @@ def words(ctk: str, *, hook: str, driver_root: str, mode: str = AUTO) -> list[st
         f"--vendor={names.DRIVER}",
         f"--class={CLASS}",
         "--device-name-strategy=uuid",
-        f"--driver-root={driver_root}",
+        *driver.options,
         f"--nvidia-ctk-path={hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
     ]
 
 
-def advice(ctk: str | None, *, driver_root: str) -> str:
+def advice(ctk: str | None, *, driver: Driver) -> str:
     """Return what an administrator does about a specification that is missing or stale."""
     command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
-    command += [f"--driver-root={driver_root}"] if driver_root != "/" else []
+    command += [word for word in driver.options if word != "--driver-root=/"]
     if ctk is None:
         told = shlex.join(["nvidia-ctk", *command])
         return f"install the NVIDIA Container Toolkit on the node (1.14 or newer), or run: {told}"

@@ -46,11 +46,31 @@ def find_library(driver_root: Path) -> Path:
     Raises:
         NvmlError: It is in none of the places where the driver's installers put it.
     """
+    folder = library_folder(driver_root)
+    path = inside(driver_root, f"{folder}/{LIBRARY}") if folder is not None else None
+    if path is None:
+        said = f"no {LIBRARY} below {driver_root}; looked in {', '.join(_FOLDERS)}"
+        raise NvmlError("dlopen", LIBRARY_NOT_FOUND, said)
+    return path
+
+
+def library_folder(driver_root: Path) -> str | None:
+    """Return the folder with the library, as a path below the driver's root; None where it is in none."""
     for folder in _FOLDERS:
         path = inside(driver_root, f"{folder}/{LIBRARY}")
         if path is not None and os.path.isfile(path):
-            return path
-    raise NvmlError("dlopen", LIBRARY_NOT_FOUND, f"no {LIBRARY} below {driver_root}; looked in {', '.join(_FOLDERS)}")
+            return folder
+    return None
+
+
+def dev_root(host_root: Path, driver_root: Path | None) -> Path:
+    """Return the root whose ``dev`` has the driver's device nodes: the driver's, or the host's where it has none.
+
+    A driver container has one; where the driver's root is but a folder with libraries, as on COS, they are the host's.
+    """
+    if driver_root is not None and (dev := inside(driver_root, "dev")) is not None and os.path.isdir(dev):
+        return driver_root
+    return host_root
 
 
 def inside(root: Path, name: str) -> Path | None:
@@ -73,6 +93,20 @@ def inside(root: Path, name: str) -> Path | None:
             return None
         left += reversed(target.parts)
     return root.joinpath(*at)
+
+
+def on_host(host_root: Path, path: Path) -> str:
+    """Return a path as the host's own; it may not be below the host's file system."""
+    return below(host_root, path) or str(path)
+
+
+def below(host_root: Path, path: Path | None) -> str | None:
+    """Return a path as the host's own, the root for None; None where it is not below the host's file system."""
+    if path is None:
+        return "/"
+    with contextlib.suppress(ValueError):
+        return str(Path("/") / path.relative_to(host_root))
+    return None
 
 
 def replaced(*, driver_root: Path | None = None) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.discovery import ctk
-from dradriver.node.discovery.library import inside
+from dradriver.node.discovery.library import below, dev_root, inside, library_folder
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
 from dradriver.node.errors import NotYetError, SetupError
@@ -93,7 +93,7 @@ class BaseSpecification:
         self._path = cdi_root / FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
-        self._driver_root = below(host_root, driver_root)
+        self._driver_root = driver_root
         self._run = run
         self._clock = clock
         self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
@@ -194,7 +194,7 @@ class BaseSpecification:
             if not _holds(self._path, data):
                 files.write(self._path, data)
                 logger.info("%s has %d GPUs, from %s", self._path, len(best[1]), best[0].source)
-        advice = ctk.advice(ctk.find(self._host_root), driver_root=self._driver_root or "/")
+        advice = ctk.advice(ctk.find(self._host_root), driver=self._driver() or ctk.Driver("/", "/", ""))
         none = f"no CDI specification in {' or '.join(map(str, self._folders))}"
         said = wrong.get("", "")
         return {
@@ -215,10 +215,11 @@ class BaseSpecification:
         read; then there is what brings no GPU.
         """
         found = ctk.find(self._host_root)
-        if found is not None and self._driver_root is not None:
+        driver = self._driver()
+        if found is not None and driver is not None:
             hook = ctk.hook(self._host_root, found)
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
-                command = ctk.words(found, hook=hook, driver_root=self._driver_root, mode=mode)
+                command = ctk.words(found, hook=hook, driver=driver, mode=mode)
                 try:
                     made = self._run(self._host_root, command)
                     yield Specification(found, made, json=True, host_root=self._host_root)
@@ -230,6 +231,14 @@ class BaseSpecification:
         if (ours := self._own(on_paper=self._patient)) is not None:
             yield ours
 
+    def _driver(self) -> ctk.Driver | None:
+        """Return where the host has the driver now; None where its root is not below the host's file system."""
+        root = below(self._host_root, self._driver_root)
+        if root is None:
+            return None
+        dev = below(self._host_root, dev_root(self._host_root, self._driver_root))
+        return ctk.Driver(root, dev or "/", library_folder(self._driver_root or self._host_root) or "")
+
     def _stamps(self) -> _Stamp:
         """Return what changes when our specification does, the toolkit, or the specifications of others."""
         found = ctk.find(self._host_root)
@@ -240,20 +249,6 @@ class BaseSpecification:
 
 def _uuids(gpus: Iterable[Gpu]) -> list[str]:
     return [gpu.uuid for gpu in gpus]
-
-
-def on_host(host_root: Path, driver_root: Path | None) -> str:
-    """Return the driver's root as a path of the host's, empty for ``/``; it may not be below the host's file system."""
-    return (below(host_root, driver_root) or str(driver_root)).rstrip("/")
-
-
-def below(host_root: Path, driver_root: Path | None) -> str | None:
-    """Return the driver's root as a path of the host's; None where it is not below the host's file system."""
-    if driver_root is None:
-        return "/"
-    with contextlib.suppress(ValueError):
-        return str(Path("/") / driver_root.relative_to(host_root))
-    return None
 
 
 def _holds(path: Path, data: bytes) -> bool:
