@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -22,19 +23,20 @@ Status = Callable[..., Awaitable[int]]
 @contextlib.asynccontextmanager
 async def ready_port() -> AsyncIterator[tuple[int, Status]]:
     """A port for an agent's health, and what asks there, whether it is ready by default; 0 where nobody answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+    with socket.socket() as kept:  # bound as long as this lasts, so that the kernel gives it to no connection meanwhile
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield port, functools.partial(_status, session)
 
-        async def status(path: str = "/readyz") -> int:
-            try:
-                async with session.get(path) as answer:
-                    return answer.status
-            except aiohttp.ClientConnectionError:
-                return 0
 
-        yield port, status
+async def _status(session: aiohttp.ClientSession, path: str = "/readyz") -> int:
+    try:
+        async with session.get(path) as answer:
+            return answer.status
+    except aiohttp.ClientConnectionError:
+        return 0
 
 
 async def becomes(status: Status, wanted: int) -> None:
