@@ -6,9 +6,12 @@ folders so, too. Nothing is done where the kernel has SELinux off.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 CONTEXT: Final = "system_u:object_r:container_file_t:s0"
 _XATTR: Final = "security.selinux"
@@ -28,8 +31,11 @@ def mount_option() -> str:
 def label(path: Path) -> None:
     """Let containers read a file or folder of ours that is mounted into them.
 
-    Raises:
-        OSError: It cannot be labelled.
+    Where the policy does not let this process do that, as on a simulated node, whose agent has no rights, it is said.
     """
-    if enabled():
+    if not enabled():
+        return
+    try:
         os.setxattr(path, _XATTR, CONTEXT.encode() + b"\0", follow_symlinks=False)
+    except OSError as error:
+        logger.warning("%s cannot be labelled for containers, and SELinux may keep them from it: %s", path, error)

@@ -459,7 +459,7 @@ def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(out
 
 
 def test_what_containers_are_given_is_labelled_where_selinux_is_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -467,11 +467,12 @@ def test_what_containers_are_given_is_labelled_where_selinux_is_on(
     assert selinux.mount_option() == ""
     monkeypatch.setattr(selinux, "_ON", tmp_path)
     assert selinux.mount_option() == ',context="system_u:object_r:container_file_t:s0"'
-    try:
-        selinux.label(file)
-    except OSError:
+    selinux.label(file)
+    if "cannot be labelled" in caplog.text:
         needs.missing("no right to label files")
     assert os.getxattr(file, "security.selinux") == b"system_u:object_r:container_file_t:s0\0"
+    selinux.label(tmp_path / "nothing")  # what cannot be labelled keeps no pod from starting
+    assert "nothing cannot be labelled for containers" in caplog.text
 
 
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
