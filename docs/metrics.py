@@ -1,4 +1,4 @@
-"""Write docs/metrics.md: every metric of the three processes, as their code defines it.
+"""Write docs/metrics.md: every metric of every process, as their code defines it.
 
 Usage: python -m docs.metrics
 
@@ -23,7 +23,12 @@ import msgspec
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "docs" / "metrics.md"
 # A process and the package whose modules it can load.
-PROCESSES: Final = {"node agent": "dradriver.node", "controller": "dradriver.controller", "webhook": "webhook"}
+PROCESSES: Final = {
+    "node agent": "dradriver.node",
+    "MPS": "dradriver.node.mps",
+    "controller": "dradriver.controller",
+    "webhook": "webhook",
+}
 PREFIX: Final = "gpu_topology_"
 _SUFFIX: Final = {"counter": "_total", "histogram": "_seconds", "gauge": "", "info": "_info"}
 _NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_timestamp)_seconds$")
@@ -56,8 +61,10 @@ def defined(package: str) -> list[Metric]:
     from dradriver.kube.labels import Labelled, Names
 
     top = importlib.import_module(package)
+    others = tuple(f"{other}." for other in PROCESSES.values() if other.startswith(f"{package}."))
     for module in pkgutil.walk_packages(top.__path__, f"{package}."):
-        importlib.import_module(module.name)
+        if not module.name.startswith(others):
+            importlib.import_module(module.name)
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("dradriver", "webhook")]
     values = [value for module in ours for value in vars(module).values()]
     words = {value.name: value.words for value in values if isinstance(value, Labelled | Names)}

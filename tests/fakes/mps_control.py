@@ -44,7 +44,7 @@ def client():
 
 class Daemon:
     def __init__(self):
-        self.threads, self.memory, self.servers = 100, None, []
+        self.threads, self.memory, self.servers, self.given = 100, None, [], {{}}
 
     def answer(self, line):
         note("Cmd:" + line)
@@ -53,6 +53,7 @@ class Daemon:
             return "\\n".join(map(str, self.servers))
         if word == "start_server":
             self.servers.append(server())
+            self.given[self.servers[-1]] = [self.threads, self.memory]
             return ""
         if word == "set_default_active_thread_percentage":
             if not has("deaf"):
@@ -71,6 +72,13 @@ class Daemon:
             if self.memory is None:
                 return "No limit"
             return f"{{self.memory // 1024}}G" if self.memory >= 1024 else f"{{self.memory}}M"
+        if word.endswith("t_active_thread_percentage") or word.endswith("t_device_pinned_mem_limit"):
+            given, number = self.given.get(int(rest[0])), int("mem" in word)
+            if given is None:
+                return "Server " + rest[0] + " does not exist"
+            if word.startswith("set"):
+                given[number] = int(rest[-1][:-1]) if number else float(rest[-1])
+            return (f"{{given[1]}}M" if number else str(float(given[0]))) if word.startswith("get") else ""
         if word == "quit" and not has("stubborn"):
             for pid in self.servers:
                 if rest[:1] == ["-t"]:

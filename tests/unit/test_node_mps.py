@@ -7,10 +7,12 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from dradriver.node.devices.made import boot_id
 from dradriver.node.devices.nvml import NvmlControl
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import daemon as daemons
-from dradriver.node.mps import enter
+from dradriver.node.mps import enter, limits
 from dradriver.node.mps import main as mps
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import STALE_S, MpsFolder, Server
@@ -115,9 +117,11 @@ def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: 
     assert node.files.ready(A) == wanted
     assert node.log(A) == [
         f"start -d -M for {A}",
-        f"Cmd:set_default_device_pinned_mem_limit {A} 40000M",
-        "Cmd:set_default_active_thread_percentage 50",
         f"Cmd:get_default_device_pinned_mem_limit {A}",
+        f"Cmd:set_default_device_pinned_mem_limit {A} 40000M",
+        f"Cmd:get_default_device_pinned_mem_limit {A}",
+        "Cmd:get_default_active_thread_percentage",
+        "Cmd:set_default_active_thread_percentage 50",
         "Cmd:get_default_active_thread_percentage",
     ]
     pid = node.pid(A)
@@ -348,11 +352,120 @@ def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.L
     node.look()
     assert node.of(A).ask("get_default_active_thread_percentage") == "50.0"
     assert node.of(A).ask(f"get_default_device_pinned_mem_limit {A}") == "39G"
-    assert "has its limits back" in caplog.text
+    assert "has a limit back" in caplog.text
     caplog.clear()
     node.now += CHECK_S
     node.look()
     assert caplog.text == ""
+
+
+def test_limits_of_servers_that_run_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """A server took the daemon's when it started; who speaks to the daemon can give it others, for clients to come."""
+    node.files.want(A, HALF)
+    node.look()
+    for _ in range(2):
+        node.of(A).ask("start_server -uid 0")
+    first, second = node.of(A).ask("get_server_list").split()
+    node.of(A).ask(f"set_active_thread_percentage {first} 100")
+    node.of(A).ask(f"set_device_pinned_mem_limit {second} {A} 80000M")
+    node.now += CHECK_S
+    node.look()
+    for server in (first, second):
+        assert node.of(A).ask(f"get_active_thread_percentage {server}") == "50.0"
+        assert node.of(A).ask(f"get_device_pinned_mem_limit {server} {A}") == "40000M"
+    assert caplog.text.count("has a limit back") == 2
+
+
+def answering(node: Node, gpu: str, text: bytes, *, times: int = 1) -> contextlib.closing[socket.socket]:
+    """Return a socket in the daemon's place, as root of a container can put one there."""
+    path = node.files.of(gpu) / "pipe/control"
+    path.unlink()
+    end = socket.socket(socket.AF_UNIX)
+    end.bind(str(path))
+    end.listen()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = end.accept()
+                with peer, contextlib.suppress(OSError):
+                    peer.recv(4096)
+                    for _ in range(times):
+                        peer.sendall(text)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return contextlib.closing(end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [b"9" * 5000 + b"M\n", b"\xff\0M", b"1e999", b"50.0\n", b"40000M\n", b""])
+def test_what_a_client_answers_in_the_daemons_place_is_not_believed(text: bytes, node: Node) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    with answering(node, A, text):
+        node.now += CHECK_S
+        node.look()  # it raises nothing: the end of this process would be that of all GPUs' daemons
+        assert "a container has taken the daemon's socket" in node.trouble(A)
+    assert node.of(A).alive()
+
+
+@pytest.mark.parametrize("text", [b"9" * 5000 + b"M\n", b"\xff\0M", b"1e999", b""])
+def test_no_answer_is_more_than_a_limit_that_is_not_kept(text: bytes) -> None:
+    with pytest.raises(SetupError, match="does not keep to a limit of 40000M"):
+        limits.hold(lambda _: text.decode("utf-8", "replace"), A, HALF)
+
+
+def test_a_gpu_whose_daemon_cannot_be_asked_takes_no_more_shares_until_it_can(node: Node) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    control = node.files.of(A) / "pipe/control"
+    control.rename(control.with_name("away"))
+    node.now += CHECK_S
+    node.look()
+    assert "has taken the daemon's socket" in node.trouble(A)
+    control.with_name("away").rename(control)
+    node.now += CHECK_S
+    node.look()
+    assert node.trouble(A) == ""
+
+
+def test_what_says_without_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    monkeypatch.setattr(daemons, "_CALL_S", 600.0)
+    with (
+        answering(node, A, b"x" * 65536, times=1 << 30),
+        pytest.raises(SetupError, match="says more than 65536 bytes"),
+    ):
+        node.of(A).ask("get_server_list")
+
+
+def test_a_surprise_is_one_gpus(node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    start = Daemon.start
+
+    def odd(self: Daemon, server: Server) -> None:
+        if self.folder == node.files.of(A):
+            raise ValueError("a bug")
+        start(self, server)
+
+    monkeypatch.setattr(Daemon, "start", odd)
+    for gpu in (A, B):
+        node.files.want(gpu, HALF)
+    node.look()
+    assert (node.files.ready(A), node.trouble(B)) == (None, "")
+    assert "a bug" in caplog.text
+
+
+def test_a_log_does_not_fill_the_disk(node: Node) -> None:
+    node.files.want(A, Server())
+    node.look()
+    log = node.files.of(A) / "log/control.log"
+    with log.open("ab") as file:
+        for _ in range(17):
+            file.write(bytes(range(256)) * 4096)
+    node.now += CHECK_S
+    node.look()
+    assert log.stat().st_size == 0
 
 
 def test_a_program_that_cannot_be_killed_is_left_and_not_asked_again(
@@ -526,21 +639,32 @@ async def test_the_process_does_all_that(node: Node) -> None:
 
 
 # In the shell's words: of an interpreter below /tmp, such as that of a checkout there, nothing can be seen any more.
-MOUNTS = "echo $(ls /tmp) : $(ls /tmp/nvidia-mps) : $(ls /tmp/nvidia-log) : $(ls /dev/shm); touch /tmp/nvidia-mps/made"
+MOUNTS = (
+    "echo $(ls /tmp) : $(ls /tmp/nvidia-mps) : $(ls /tmp/nvidia-log) : $(ls /dev/shm); touch /tmp/nvidia-mps/made; "
+    "for folder in /tmp/nvidia-mps /dev/shm; do echo written 2>/dev/null >$folder/link; done; exit 0"
+)
 
 
-def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_and_nobody_else_sees_them(tmp_path: Path) -> None:
+def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_and_nobody_else_sees_them(
+    tmp_path: Path, outside: Path
+) -> None:
+    """Nor is it led by links that clients make: it is root."""
     for name in ("pipe", "log", "shm"):
         (tmp_path / "gpu" / name).mkdir(parents=True)
         (tmp_path / "gpu" / name / f"in-{name}").touch()
+    host = outside / "of-the-host"
+    host.touch()
+    for name in ("pipe", "shm"):
+        (tmp_path / "gpu" / name / "link").symlink_to(host)
     command = [sys.executable, "-I", enter.__file__, "/", str(tmp_path / "gpu")]
     done = subprocess.run(
         [*command, "/bin/sh", "-c", MOUNTS], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
     )
     if "Operation not permitted" in done.stderr:
         needs.missing("no right to mount")
-    assert done.stdout == "nvidia-log nvidia-mps : in-pipe : in-log : in-shm\n", done.stderr
+    assert done.stdout == "nvidia-log nvidia-mps : in-pipe link : in-log : in-shm link\n", done.stderr
     assert (tmp_path / "gpu/pipe/made").exists()
+    assert host.read_text() == ""
     assert not os.path.ismount(tmp_path / "gpu/shm")
 
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from dradriver.node import files, selinux
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import enter
+from dradriver.node.mps import enter, limits
 from dradriver.node.mps.files import Server
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ _START_S: Final = 5.0
 _QUIT_S: Final = 5  # the servers' clients have so long; their claims are gone
 _LOOK_S: Final = 0.05
 _MOST_SAID: Final = 1 << 16
+_MOST_LOG: Final = 16 << 20  # bytes of a log on the host's disk, to which each connection of a client adds lines
 _MOST_ENVIRON: Final = 1 << 17
 _MOUNTS: Final = {"pipe": "size=16m,nr_inodes=16k,mode=0755", "shm": "mode=1777"}  # of memory half, as elsewhere
-_AMOUNT: Final = re.compile(r"([0-9]+)([MG])B?")
 
 
 class Daemon:
@@ -72,6 +72,7 @@ class Daemon:
             "CUDA_MPS_LOG_DIRECTORY": str(log),
         }
         self._known: _Process | None = None
+        self._control: tuple[int, int] | None = None  # the socket that the daemon made to be asked by
         self._hangs: subprocess.Popen[bytes] | None = None  # what was asked last, where it cannot even be killed
 
     def start(self, server: Server) -> None:
@@ -94,7 +95,8 @@ class Daemon:
             self._until(lambda: not self.alive() or self._answers("get_server_list"), _START_S, "does not answer")
             if not self.alive():
                 raise SetupError(f"MPS of GPU {self._gpu} started and died at once: {self.folder / 'log'}")
-        self._set(server)
+        self._control = self._socket()
+        limits.hold(self.ask, self._gpu, server)
 
     def alive(self) -> bool:
         """Return whether it runs."""
@@ -119,21 +121,19 @@ class Daemon:
         self._kill(*servers)
         self._clear()
 
-    def restore(self, server: Server) -> str:
-        """Give it its limits back where somebody changed them; root of a container is its own user, and may.
+    def restore(self, server: Server) -> list[str]:
+        """Give it and its servers their limits back where somebody changed them; root of a container may.
 
         Returns:
-            What was changed; empty where they stand.
+            What was changed; empty where all stand.
 
         Raises:
-            SetupError: It does not answer, or does not take them.
+            SetupError: It does not answer or does not take them, or somebody else would answer in its place.
         """
-        try:
-            self._check(server)
-        except _LimitError as changed:
-            self._set(server)
-            return str(changed)
-        return ""
+        self._trim()
+        if self._socket() != self._control:
+            raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
+        return limits.hold(self.ask, self._gpu, server)
 
     def ask(self, line: str) -> str:
         """Return what it answers to a line.
@@ -143,39 +143,28 @@ class Daemon:
         """
         return self._run([], f"{line}\n").strip()
 
-    def _set(self, server: Server) -> None:
-        if server.memory_mib is not None:
-            self.ask(f"set_default_device_pinned_mem_limit {self._gpu} {server.memory_mib}M")
-        if server.thread_percentage is not None:
-            self.ask(f"set_default_active_thread_percentage {server.thread_percentage}")
-        self._check(server)
-
-    def _check(self, server: Server) -> None:
-        """Return if it has these limits.
-
-        Raises:
-            _LimitError: It has others.
-        """
-        if server.memory_mib is not None:
-            said = self.ask(f"get_default_device_pinned_mem_limit {self._gpu}")
-            found = _AMOUNT.search(said)
-            # From 1 GiB on some drivers show whole GiB alone.
-            shown = (server.memory_mib, "M"), (server.memory_mib >> 10, "G")
-            if found is None or (int(found[1]), found[2]) not in shown:
-                raise _LimitError(f"{PROGRAM} does not keep to a limit of {server.memory_mib}M: {said[:200]!r}")
-        if server.thread_percentage is not None:
-            said = self.ask("get_default_active_thread_percentage")
-            with contextlib.suppress(ValueError):
-                if float(said.split()[-1] if said else "") == server.thread_percentage:
-                    return
-            raise _LimitError(f"{PROGRAM} does not keep to {server.thread_percentage} % of the threads: {said[:200]!r}")
-
     def _answers(self, line: str) -> bool:
         try:
             self.ask(line)
         except SetupError:
             return False
         return True
+
+    def _socket(self) -> tuple[int, int] | None:
+        """Return which socket clients find; None for none. It is looked at alone: a client may have put it there."""
+        with contextlib.suppress(OSError):
+            found = os.lstat(self.folder / "pipe" / "control")
+            if stat.S_ISSOCK(found.st_mode):
+                return found.st_dev, found.st_ino
+        return None
+
+    def _trim(self) -> None:
+        """Empty logs that have grown too long; what is written behind a gap takes no room."""
+        for name in ("control.log", "server.log"):
+            with contextlib.suppress(OSError):
+                path = self.folder / "log" / name
+                if path.lstat().st_blocks * 512 > _MOST_LOG:
+                    os.truncate(path, 0)
 
     def _own(self) -> list[_Process]:
         """Return the processes of MPS that serve this GPU from this folder: daemons and servers."""
@@ -232,20 +221,23 @@ class Daemon:
                 )
             except OSError as error:
                 raise SetupError(f"{PROGRAM} cannot be run: {error}; it comes with the NVIDIA driver") from error
-            try:
-                process.communicate(text.encode(), timeout=_CALL_S)
-            except subprocess.TimeoutExpired as error:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as its_input:
+                its_input.write(text.encode())  # a line, which a pipe holds
+            if why := _until_it_ends(process, output):
                 process.kill()
                 try:
-                    process.communicate(timeout=_KILLED_S)
+                    process.wait(_KILLED_S)
                 except subprocess.TimeoutExpired:
                     self._hangs = process
-                raise SetupError(f"{PROGRAM} has not answered for {_CALL_S:.0f} s") from error
+                raise SetupError(f"{PROGRAM} {why}")
             output.seek(0)
             said = output.read(_MOST_SAID).decode("utf-8", "replace")
         if process.returncode:
             last = said.strip().splitlines()[-1:] or ["no word"]
-            raise SetupError(f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0]}")
+            raise SetupError(
+                f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0][:200]}"
+            )
         return said
 
     def _until(self, holds: Callable[[], bool], patience_s: float, said: str) -> None:
@@ -256,8 +248,19 @@ class Daemon:
             time.sleep(_LOOK_S)
 
 
-class _LimitError(SetupError):
-    """It has other limits than those that were set."""
+def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
+    """Wait for a process and return why nobody waits any longer; empty where it has ended.
+
+    What answers may be a client's, which says without end; the output is on a disk.
+    """
+    until = time.monotonic() + _CALL_S
+    while time.monotonic() < until:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
+            return ""
+        if os.fstat(output.fileno()).st_size > _MOST_SAID:
+            return f"says more than {_MOST_SAID} bytes"
+    return f"has not answered for {_CALL_S:.0f} s"
 
 
 class _Process(NamedTuple):

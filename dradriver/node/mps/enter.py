@@ -24,6 +24,8 @@ _NEW_MOUNTS: Final = 0x20000
 _NOSUID: Final = 2
 _NODEV: Final = 4
 _NOEXEC: Final = 8
+_REMOUNT: Final = 32
+_NOSYMFOLLOW: Final = 256  # since Linux 5.10; older ones pass over it
 _BIND: Final = 4096
 _RECURSIVE: Final = 16384
 _SLAVE: Final = 1 << 19
@@ -72,7 +74,9 @@ def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") 
 
 
 def _bind(folder: int, target: str) -> None:
+    """Mount a folder of the daemon's. Clients put links there, which would lead root through the host's files."""
     _mount(f"/proc/self/fd/{folder}", Path(target), "", _BIND)
+    _mount("", Path(target), "", _BIND | _REMOUNT | _NOSUID | _NODEV | _NOEXEC | _NOSYMFOLLOW)
 
 
 def _libc() -> ctypes.CDLL:

@@ -18,6 +18,7 @@ import msgspec
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import MpsFolder, Wanted
+from dradriver.node.mps.metrics import RESTORED
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +30,12 @@ DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's f
 
 
 class _Kept(msgspec.Struct):
-    """A daemon that is kept: what it serves, when that was last said, and when it is tried again."""
+    """A daemon that is kept: what it serves, or what keeps it; when that was last said, and when it is tried again."""
 
     wanted: Wanted
     daemon: Daemon
     serves: bool = False
+    trouble: bool = False
     said_s: float = 0.0
     checked_s: float = 0.0
     again_s: float = 0.0
@@ -68,7 +70,10 @@ class Supervisor:
         return self._folder.every()
 
     def look(self, name: str, wanted: Wanted | None) -> None:
-        """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted."""
+        """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted.
+
+        Nothing is raised: the end of this process would be that of all GPUs' daemons.
+        """
         try:
             if wanted is None or wanted.gpu.lower() != name:
                 self._end(name)
@@ -76,6 +81,8 @@ class Supervisor:
                 self._keep(name, wanted)
         except (SetupError, OSError) as error:
             self._say(name, str(error))
+        except Exception:  # clients have a part in what is read here: a surprise must not end all GPUs' daemons
+            logger.exception("MPS of %s: look again", name)
 
     def hangs(self, name: str, wanted: Wanted | None) -> None:
         """Say that a look at a GPU does not come back, in the log and to the agent."""
@@ -119,8 +126,7 @@ class Supervisor:
                 kept.said_s = now
             if now - kept.checked_s >= CHECK_S:
                 kept.checked_s = now
-                if changed := kept.daemon.restore(wanted.server):
-                    logger.warning("MPS of GPU %s has its limits back, which a client had changed: %s", name, changed)
+                self._check(name, kept)
             return
         if kept.serves:
             logger.error("MPS of GPU %s died, and its clients with it; it is started again", wanted.gpu)
@@ -139,6 +145,22 @@ class Supervisor:
         self._answer(wanted)
         self._said.pop(name, None)
         logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
+
+    def _check(self, name: str, kept: _Kept) -> None:
+        """Give the daemon its limits back; while that fails no further share is served."""
+        try:
+            changed = kept.daemon.restore(kept.wanted.server)
+        except SetupError as error:
+            self._answer(msgspec.structs.replace(kept.wanted, trouble=str(error)))
+            kept.trouble = True
+            raise
+        for one in changed:
+            RESTORED.inc()
+            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, one)
+        if kept.trouble:
+            self._answer(kept.wanted)
+            kept.trouble = False
+            self._said.pop(name, None)
 
     def _end(self, name: str) -> None:
         kept = self._kept.get(name)
