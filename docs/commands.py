@@ -1,10 +1,11 @@
 """Write docs/commands.md: every command of gputopo, as its own help tells it.
 
-Usage: python -m docs.commands
+Usage: python -m docs.commands [--print]
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -51,4 +52,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(page())
+    if sys.argv[1:] == ["--print"]:
+        sys.stdout.write(page())
+    else:
+        TARGET.write_text(page())

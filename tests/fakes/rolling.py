@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 WORKS_S: Final = (0.0, 0.1, 1.0, 4.0, 35.0, 90.0)  # a driver's; the last two keep callers waiting for too long
 GIVES_UP_S: Final = (0.01, 0.05, 0.5, 2.0, 20.0, 45.0)  # a kubelet's patience: it, too, is restarted
+_LEFT = ("state/claims", "state/made", "state/files", "cdi")  # of which nothing stays in the end
+_PASSES = 10
 _AGENT: contextvars.ContextVar[int] = contextvars.ContextVar("agent", default=-1)
 
 
@@ -201,8 +203,11 @@ class Node:
             else:
                 task.cancel()
         await asyncio.wait(around)
-        await asyncio.sleep(600)  # whatever was given up ends
-        await self.agents[-1].reconciler.once()
+        for _ in range(_PASSES):  # a driver that does not answer in one of them is asked in the next
+            await asyncio.sleep(600)  # whatever was given up ends
+            await self.agents[-1].reconciler.once()
+            if not any(map(self._in, _LEFT)):
+                break
         self._nothing_is_left()
         for agent in list(self.agents):
             await agent.end(0)
@@ -312,7 +317,7 @@ class Node:
         return [entry.value for entry in ledger.read().values()]
 
     def _nothing_is_left(self) -> None:
-        left = [path.name for part in ("state/claims", "state/made", "state/files", "cdi") for path in self._in(part)]
+        left = [path.name for part in _LEFT for path in self._in(part)]
         assert not left
         for gpu in MIG:
             assert not self.gpus.gpu_instances(uuid(gpu))

@@ -610,6 +610,19 @@ def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:
     node.look()
     node.supervisor.leave()
     assert node.files.ready(A) is None
+    node.files.want(B, Server())
+    node.look()  # one that is under way when all ends
+    assert node.files.ready(B) is None
+
+
+def test_every_wish_of_a_gpu_that_hangs_is_answered(node: Node) -> None:
+    for server in (HALF, Server(memory_mib=2048)):
+        node.files.want(A, server)
+        wanted = node.files.wanted(A)
+        node.supervisor.hangs(A.lower(), wanted)
+        ready = node.files.ready(A)
+        assert ready is not None
+        assert (ready.server, "hangs in the driver" in ready.trouble) == (server, True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"gpu": 1}', '{"gpu":"GPU-x","boot":"b","server":{}}'])

@@ -103,6 +103,12 @@ def test_a_text_of_npu_smi_is_the_profile() -> None:
     assert machine.link_gbps == 0.0
 
 
+def test_numa_nodes_are_by_the_gpus_number() -> None:
+    text = "=== Link Type between two GPUs ===\n GPU4 GPU5\nGPU4 0 PCIE\nGPU5 PCIE 0\n=== Numa Nodes ===\n"
+    text += "".join(f"GPU[{n}] : (Topology) Numa Node: {n - 4}\n" for n in (4, 5))
+    assert [gpu.numa for gpu in smi.read(text).gpus] == [0, 1]
+
+
 AMD_SMI = """\
 LINK TYPE TABLE:
              0000:03:00.0 0000:26:00.0 0000:43:00.0

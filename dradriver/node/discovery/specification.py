@@ -26,7 +26,7 @@ from dradriver.topology.machine import Gpu
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 _OURS: Final = f"{names.DRIVER}-"
 _KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
-_NODE: Final = re.compile(r"/(?:.*/)?dev/nvidia([0-9]+)")  # on the host perhaps below the driver's root
+_NODE: Final = re.compile(r"/(?:.*/)?dev/nvidia([0-9]{1,9})")  # on the host perhaps below the driver's root
 _CONTROL: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")  # every container's
 _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 

@@ -58,7 +58,8 @@ class Supervisor:
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
         self._said: dict[str, str] = {}
-        self._hang: set[str] = set()  # of whom the agent was told so
+        self._hang: dict[str, Wanted] = {}  # of whom the agent was told so, and what it wanted then
+        self._left = False
         self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
@@ -88,14 +89,15 @@ class Supervisor:
         """Say that a look at a GPU does not come back, in the log and to the agent."""
         said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
         self._say(name, said)
-        if wanted is not None and name not in self._hang:
+        if wanted is not None and self._hang.get(name) != wanted:
             with contextlib.suppress(OSError):
                 self._answer(msgspec.structs.replace(wanted, trouble=said))
-            self._hang.add(name)  # a look that comes back after all takes it back
+                self._hang[name] = wanted  # a look that comes back after all takes it back
 
     def _answer(self, wanted: Wanted) -> None:
-        with self._answering:  # a look that hung may come back while that is said of it
-            self._folder.answer(wanted)
+        with self._answering:  # a look that hung may come back while that is said of it, or when all is over
+            if not self._left:
+                self._folder.answer(wanted)
 
     def _say(self, name: str, error: str) -> None:
         if self._said.get(name) != error:
@@ -104,6 +106,8 @@ class Supervisor:
 
     def leave(self) -> None:
         """Say that no daemon serves any more: they end with this process."""
+        with self._answering:
+            self._left = True
         for name in list(self._kept):
             self._folder.answer_none(name)
 
@@ -120,7 +124,7 @@ class Supervisor:
         if kept.serves and kept.daemon.alive():
             if name in self._hang:
                 self._answer(wanted)
-                self._hang.discard(name)
+                self._hang.pop(name, None)
             if now - kept.said_s >= KEEP_S:
                 self._folder.keep_answer(name)
                 kept.said_s = now
@@ -139,7 +143,7 @@ class Supervisor:
         except (SetupError, OSError) as error:
             kept.again_s, kept.wait_s = now + kept.wait_s, min(2 * kept.wait_s, _LATEST_S)
             self._answer(msgspec.structs.replace(wanted, trouble=str(error)))
-            self._hang.discard(name)
+            self._hang.pop(name, None)
             raise
         kept.serves, kept.said_s, kept.checked_s, kept.wait_s = True, now, now, 1.0
         self._answer(wanted)

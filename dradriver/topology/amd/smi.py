@@ -83,7 +83,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                 raise _error(kinds.lines[kinds.names[i]], f"{kinds.names[i]} to {kinds.names[j]} is not as back")
     links = [[0] * len(g) for _ in g]
     paths = [[PathType.SELF] * len(g) for _ in g]
-    nodes = [numas.get(i) for i in g]
+    nodes = [numas.get(int(match[1])) if (match := _GPU.fullmatch(device)) else None for device in kinds.names]
     for i in g:
         for j in g:
             if i == j:
