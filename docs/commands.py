@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -27,8 +27,8 @@ What `gputopo COMMAND --help` says. Written by `make reference` from the code. `
 
 def commands() -> Iterator[tuple[click.Command, click.Context]]:
     """Yield every command with the context that it is called in, in alphabetical order."""
-    width: dict[str, Any] = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
-    yield from _below(gputopo, click.Context(gputopo, info_name="gputopo", **gputopo.context_settings, **width))
+    settings = {**gputopo.context_settings, "terminal_width": _WIDTH, "max_content_width": _WIDTH}
+    yield from _below(gputopo, click.Context(gputopo, info_name="gputopo", **settings))
 
 
 def _below(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:

@@ -17,6 +17,7 @@ class Vendor(msgspec.Struct, frozen=True):
         library: The collective library that its jobs bring.
         predicted: Whether the all-reduce bandwidth of sets can be predicted. The model here is NCCL's; RCCL and HCCL
             search otherwise, and a figure of theirs would be invented.
+        rated: Whether what one link carries is published.
     """
 
     word: str
@@ -24,9 +25,10 @@ class Vendor(msgspec.Struct, frozen=True):
     cell: str
     library: str
     predicted: bool = False
+    rated: bool = True
 
 
 NVIDIA: Final = Vendor("nvidia", "NVLink", "NV", "NCCL", predicted=True)
 AMD: Final = Vendor("amd", "xGMI", "XGMI", "RCCL")
-ASCEND: Final = Vendor("ascend", "HCCS", "HCCS", "HCCL")
+ASCEND: Final = Vendor("ascend", "HCCS", "HCCS", "HCCL", rated=False)
 VENDORS: Final = {vendor.word: vendor for vendor in (NVIDIA, AMD, ASCEND)}

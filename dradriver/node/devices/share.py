@@ -6,8 +6,8 @@ much memory and time each takes is a promise among friends.
 *MPS* runs the processes side by side, with limits. A control daemon of the GPU's own starts with the first share and
 ends after the last; meanwhile the GPU is in mode EXCLUSIVE_PROCESS, so that nobody uses it beside the daemon. Equal
 shares are the daemon's defaults, which bind every client (root of one can ask the daemon for others, and they are set
-back); unequal ones are variables of the container, which a program
-can unset (NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+back); unequal ones are variables of the container, which a program can unset
+(NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
 from __future__ import annotations

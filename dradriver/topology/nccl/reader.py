@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from dradriver.topology import cpulist
 from dradriver.topology.amd import parts
 from dradriver.topology.check import check, is_bus_id
@@ -25,7 +27,7 @@ from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.xml import Element, parse
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
-from dradriver.topology.vendors import AMD, NVIDIA
+from dradriver.topology.vendors import AMD
 
 _NUMA = re.compile(r"[0-9]{1,6}")
 _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
@@ -125,7 +127,6 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
         numbers = list(range(len(leaves)))
     numbered = sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0] or 0)
     leaves = [leaf for _, leaf in numbered]
-    amd = [_is_amd(leaf) for leaf in leaves]
     direct, switched = link_counts(leaves)
     count = range(len(leaves))
     links = tuple(tuple(0 if i == j else direct[i][j] + min(switched[i], switched[j]) for j in count) for i in count)
@@ -135,9 +136,7 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
         Machine(
             name=name,
             gpus=tuple(
-                (_amd_gpu if amd[i] else _gpu)(
-                    index or 0, leaf, switch_links=switched[i], uuid=synthetic_uuid(name, index or 0, seed=seed)
-                )
+                _gpu(index or 0, leaf, switch_links=switched[i], uuid=synthetic_uuid(name, index or 0, seed=seed))
                 for i, (index, leaf) in enumerate(numbered)
             ),
             links=links,
@@ -165,9 +164,13 @@ def _link_gbps(leaves: Sequence[Leaf]) -> float:
     return facts.link_gbps(max(map(_compute, leaves)))
 
 
+def _part(leaf: Leaf) -> parts.Part | None:
+    return parts.PARTS.get((leaf.pci.get("device") or "")[2:])
+
+
 def _architecture(leaf: Leaf) -> str:
     """Return ``gfx942`` of an AMD GPU; empty where neither its device id nor the file says."""
-    part = parts.PARTS.get((leaf.pci.get("device") or "")[2:])
+    part = _part(leaf)
     return part.architecture if part else parts.architecture((leaf.gpu.get("gcn") or "") if leaf.gpu else "")
 
 
@@ -178,41 +181,35 @@ def _compute(leaf: Leaf) -> int:
     return said or (_COMPUTE.get(device[:2], 0) if device in _PRODUCTS else 0)
 
 
-def _amd_gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
+def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
     pci = leaf.pci
-    part = parts.PARTS.get((pci.get("device") or "")[2:])
-    return Gpu(
+    bare = Gpu(
         index=index,
         uuid=uuid,
         minor=index,
         pci=leaf.busid,
         numa=leaf.place.numa,
-        product=part.product if part else "",
-        architecture=_architecture(leaf),
-        memory_mib=part.memory_mib if part else 0,
         pcie_gbps=facts.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
         switch_links=switch_links,
-        vendor=AMD.word,
     )
-
-
-def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
-    pci, compute = leaf.pci, _compute(leaf)
+    if _is_amd(leaf):
+        part = _part(leaf)
+        return msgspec.structs.replace(
+            bare,
+            product=part.product if part else "",
+            architecture=_architecture(leaf),
+            memory_mib=part.memory_mib if part else 0,
+            vendor=AMD.word,
+        )
+    compute = _compute(leaf)
     c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
     lanes = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
-    return Gpu(
-        index=index,
-        uuid=uuid,
-        minor=index,
-        pci=leaf.busid,
-        numa=leaf.place.numa,
+    return msgspec.structs.replace(
+        bare,
         product=_PRODUCTS.get((pci.get("device") or "")[2:], ""),
         architecture=facts.architecture(compute),
         compute_capability=f"{compute // 10}.{compute % 10}" if compute else "",
-        pcie_gbps=facts.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
-        switch_links=switch_links,
         c2c_gbps=lanes,
-        vendor=NVIDIA.word,
     )
 
 

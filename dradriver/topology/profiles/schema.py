@@ -13,7 +13,7 @@ from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.profiles import mig
 from dradriver.topology.profiles.entries import MOST_LINKS, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
-from dradriver.topology.vendors import ASCEND
+from dradriver.topology.vendors import VENDORS
 from dradriver.yamltext import read as yamltext
 
 _PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
@@ -104,8 +104,11 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
     matrix = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
     if any(gpu.switch_links for gpu in gpus) and profile.links:
         raise TopologyError("links: given beside switch_links; a machine has one or the other")
-    rated = profile.vendor != ASCEND.word  # nobody publishes what a link of theirs carries
-    if rated and (profile.links or any(gpu.switch_links for gpu in gpus)) and profile.link_gbps <= 0:
+    if (
+        VENDORS[profile.vendor].rated
+        and (profile.links or any(gpu.switch_links for gpu in gpus))
+        and profile.link_gbps <= 0
+    ):
         raise TopologyError("link_gbps: 0, but there are links; write one link's GB/s in one direction")
     given: set[frozenset[int]] = set()
     totals = [0] * len(gpus)
