@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from dradriver.api import names
+from tests import deploy
 from tests.cluster import Cluster
 
 IMAGE = "busybox"
@@ -134,7 +135,12 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
 
 def told_why(namespace: Namespace, name: str) -> str:
     """Return what a gated pod says of why it waits, once it does."""
-    found = eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
+    try:
+        found = eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
+    except AssertionError as error:
+        shown = namespace.kubectl("get", "pod,resourceclaim", "-o", "yaml").stdout
+        log = namespace.cluster.kubectl("-n", deploy.NAMESPACE, "logs", "-l", "app.kubernetes.io/component=controller", "--tail=200").stdout
+        raise AssertionError(f"{error}\n{shown}\n{log}") from error
     assert namespace.get("pod", name)["spec"]["schedulingGates"]
     return found
 
