@@ -1,7 +1,7 @@
-"""Builds the driver's image without a container engine: Debian's Python, the locked wheels, our wheel.
+"""Builds the driver's image without a container engine: Debian's Python, locked wheels, NVIDIA's toolkit, our wheel.
 
 Everything is kept in the cache folder by a hash of what it was made from: with unchanged inputs a build is instant, and
-after a change of our own code only our wheel is built again. Needs root on Debian, for chroot and apt.
+after a change of our own code only our wheel is built again. Needs root on Debian, for chroot and apt, and Go.
 
 Usage: python -m image.build [--output FILE.tar] [--reference NAME:TAG] [--platform linux/arm64]
 """
@@ -30,8 +30,9 @@ from tests.cluster.settings import cache_folder
 
 REFERENCE: Final = "gpu-topology-dra:test"
 PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-_DEBIANS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_DEBIANS: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Go calls them so, too
 _BASE_INPUTS: Final = ("image/contents.toml", "image/assemble.py", "image/build.py", "requirements/[br]*.txt")
+_TOOLKIT_INPUTS: Final = ("image/toolkit/*",)
 _OUR_INPUTS: Final = (
     "pyproject.toml",
     "README.md",
@@ -63,7 +64,7 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
         raise Unavailable("building the image for another machine needs Debian's own version of Python to run this")
     output = (output or cache_folder() / "image" / f"gpu-topology-dra{suffix}.tar").absolute()
     base_key = _hash([release, machine], _BASE_INPUTS)
-    key = _hash([base_key, reference], _OUR_INPUTS)
+    key = _hash([base_key, reference], (*_OUR_INPUTS, *_TOOLKIT_INPUTS))
     stamp = output.with_name(output.name + ".inputs")
     if output.exists() and stamp.exists() and stamp.read_text() == key:
         return output
@@ -76,6 +77,9 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
             _say("building the image's base: Debian's Python and the locked wheels (about 20 s)")
             _build_base(base, contents, release, machine)
         rootfs = folder / f"rootfs{suffix}"
+        shutil.rmtree(rootfs, ignore_errors=True)
+        shutil.copytree(base / "root", rootfs, symlinks=True, copy_function=os.link)
+        shutil.copytree(toolkit(machine), rootfs / contents["toolkit"]["folder"].lstrip("/"), copy_function=os.link)
         _add_ours(rootfs, contents, base=base, machine=machine)
         stamp.unlink(missing_ok=True)
         run = contents["run"]
@@ -93,6 +97,46 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
         )
         stamp.write_text(key)
     return output
+
+
+def toolkit(machine: str = "") -> Path:
+    """Return the folder with NVIDIA's container toolkit as the image has it, built unless it is there already.
+
+    Args:
+        machine: What it runs on, as uname says it; this machine by default.
+
+    Raises:
+        Unavailable: This machine cannot build it; the message is the reason in one line.
+        AssembleError: The compiler failed.
+    """
+    machine = machine or platform.machine()
+    here = machine == platform.machine()
+    compiler = "cc" if here else f"{machine}-linux-gnu-gcc"
+    folder = cache_folder() / "image"
+    built = folder / f"toolkit-{machine}-{_hash([machine], _TOOLKIT_INPUTS)[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "toolkit.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if built.exists():
+            return built
+        for program in ("go", compiler):
+            if shutil.which(program) is None:
+                raise Unavailable(f"building NVIDIA's container toolkit for {machine} needs {program}")
+        for old in folder.glob(f"toolkit-{machine}-*"):
+            shutil.rmtree(old)
+        _say("building NVIDIA's container toolkit (about 10 s)")
+        ldconfig = Path("/sbin/ldconfig")
+        if not here:
+            shutil.rmtree(folder / "toolkit.deb", ignore_errors=True)
+            (package,) = _download(["libc-bin"], folder / "toolkit.deb", machine)
+            assemble.run(["dpkg", "-x", str(package), str(folder / "toolkit.deb/root")])
+            (ldconfig,) = (folder / "toolkit.deb/root").glob("**/sbin/ldconfig")
+        fresh = built.with_suffix(".new")
+        words = {"GOARCH": _DEBIANS[machine], "CC": compiler, "LDCONFIG": str(ldconfig)}
+        assemble.run(["sh", "image/toolkit/build.sh", str(fresh)], **words)
+        shutil.rmtree(folder / "toolkit.deb", ignore_errors=True)
+        fresh.rename(built)
+    return built
 
 
 def _build_base(base: Path, contents: dict[str, Any], release: str, machine: str) -> None:
@@ -123,9 +167,7 @@ def _build_base(base: Path, contents: dict[str, Any], release: str, machine: str
 
 
 def _add_ours(rootfs: Path, contents: dict[str, Any], *, base: Path, machine: str) -> None:
-    """Make the whole root from hard links to the base, and our own packages."""
-    shutil.rmtree(rootfs, ignore_errors=True)
-    shutil.copytree(base / "root", rootfs, symlinks=True, copy_function=os.link)
+    """Add our own packages to the root."""
     folder = contents["app"]["folder"]
     app = rootfs / folder.lstrip("/")
     assemble.install_ours(app, tools=base / "tools")

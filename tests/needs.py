@@ -15,7 +15,9 @@ from typing import Final, NoReturn
 
 import pytest
 
+from image import build as image
 from tests.cluster import build, why_not
+from tests.cluster.errors import Unavailable
 from tests.paths import SHARED_DATA
 
 
@@ -51,6 +53,15 @@ def nvidia_toolkit(version: str) -> Path:
     if not target.built and not os.environ.get("CI"):
         missing(f"{target.name} is not built: python -m tests.cluster build")
     return target.ensure()
+
+
+@functools.cache
+def image_toolkit() -> Path:
+    """The folder with NVIDIA's container toolkit as the image has it, built if need be."""
+    try:
+        return image.toolkit()
+    except Unavailable as error:
+        missing(str(error))
 
 
 def no_helm() -> str:

@@ -36,6 +36,7 @@ from dradriver.node.devices.share import Sharing
 from dradriver.node.devices.workshop import Workshop
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.discovery.own_toolkit import OwnToolkit
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.errors import NotYetError
@@ -75,6 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     discovery: Literal["nvml", "simulated"] = "nvml"
     driver_root: Path | None = None
     host_root: Path = Path("/")
+    toolkit: Path | None = None
     simulated_default: str | None = None
     simulated_machines: dict[str, str] = {}
     simulated_dir: Path | None = None
@@ -344,7 +346,12 @@ def discovery_of(options: Options, released: Callable[[], str | None], *, prepar
         driver_root, host_root = options.driver_root, options.host_root
         base = None
         if prepares:
-            base = BaseSpecification(cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root)
+            own = None
+            if options.toolkit is not None:
+                own = OwnToolkit(options.toolkit, copies=options.state_dir / "toolkit", host_root=host_root)
+            base = BaseSpecification(
+                cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
+            )
         return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 

@@ -17,6 +17,7 @@ class Options(options.Common):
     discovery: Literal["nvml", "simulated"]
     driver_root: Path | None
     host_root: Path
+    toolkit: Path | None
     simulated_default: str | None
     simulated_machine: list[tuple[str, str]]
     simulated_dir: Path | None
@@ -57,6 +58,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("/"),
         help="where the host's /sys and /proc are; default: /",
+    )
+    add(
+        "--toolkit",
+        metavar="DIR",
+        type=Path,
+        help="NVIDIA's container toolkit for a host that has none that works: nvidia-ctk, nvidia-cdi-hook and ldconfig",
     )
     add("--simulated-default", metavar="PROFILE", help="profile or file that stands for every node not named below")
     add(
@@ -121,6 +128,7 @@ def main(argv: list[str]) -> int:
         discovery=args.discovery,
         driver_root=args.driver_root,
         host_root=args.host_root,
+        toolkit=args.toolkit,
         simulated_default=args.simulated_default,
         simulated_machines=dict(args.simulated_machine),
         simulated_dir=args.simulated_dir,

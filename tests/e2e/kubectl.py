@@ -133,14 +133,19 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
         time.sleep(0.2)  # kubectl cannot wait for this kind of thing
 
 
+def controller_log(cluster: Cluster) -> str:
+    """Return the end of what each replica of the controller says."""
+    chosen = "app.kubernetes.io/component=controller"
+    return cluster.kubectl("-n", deploy.NAMESPACE, "logs", "-l", chosen, "--prefix", "--tail=200", check=False).stdout
+
+
 def told_why(namespace: Namespace, name: str) -> str:
     """Return what a gated pod says of why it waits, once it does."""
     try:
         found = eventually(f"{name} is told why it waits", lambda: namespace.annotation(name, names.REASON))
     except AssertionError as error:
-        shown = namespace.kubectl("get", "pod,resourceclaim", "-o", "yaml").stdout
-        log = namespace.cluster.kubectl("-n", deploy.NAMESPACE, "logs", "-l", "app.kubernetes.io/component=controller", "--tail=200").stdout
-        raise AssertionError(f"{error}\n{shown}\n{log}") from error
+        shown = namespace.kubectl("get", "pods,resourceclaims", "-o", "yaml").stdout
+        raise AssertionError(f"{error}\n{shown}\n{controller_log(namespace.cluster)}") from error
     assert namespace.get("pod", name)["spec"]["schedulingGates"]
     return found
 

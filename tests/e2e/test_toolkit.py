@@ -1,9 +1,10 @@
-"""NVIDIA's own container toolkit on the nodes: the agent runs it in its pod, and containerd its hooks in containers."""
+"""NVIDIA's container toolkit, the nodes' own or the image's: the agent runs it, containerd its hooks in containers."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tests.programs.host import CONTROL, LIBRARIES, put_libraries
 
 NODE: Final = "node-a"
 ROOT: Final = "/run/nvidia/driver"  # of the GPU operator's driver container
+COPIED: Final = r"/var/lib/kubelet/plugins/gpu\.topology/toolkit/[0-9a-f]{16}/nvidia-cdi-hook"
 _PCI: Final = "/sys/bus/pci/devices"
 
 
@@ -83,11 +85,13 @@ def host(driver: Cluster) -> Iterator[Node]:
         (node.cdi_dir / toolkit.FILE).unlink(missing_ok=True)
 
 
-def put_toolkit(node: Node, version: str) -> None:
-    """Have the driver's container bring this release of the toolkit, and nothing made by another."""
+def put_toolkit(node: Node, version: str | None) -> None:
+    """Have the driver's container bring this release of the toolkit, or none, and nothing made by another."""
     folder = node.folder / "driver/usr/bin"
+    if version is None:
+        shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for program in needs.nvidia_toolkit(version).glob("nvidia-*"):
+    for program in () if version is None else needs.nvidia_toolkit(version).glob("nvidia-*"):
         shutil.copy(program, folder / f"{program.name}.new")
         (folder / f"{program.name}.new").replace(folder / program.name)
     (node.cdi_dir / toolkit.FILE).unlink(missing_ok=True)
@@ -102,14 +106,18 @@ def made(node: Node) -> dict[str, Any] | None:
     return found
 
 
-@pytest.mark.parametrize("version", [one for one in NVIDIA_TOOLKITS if not one.startswith("1.15.")])
-def test_the_toolkits_hooks_prepare_a_container(version: str, host: Node, namespace: Namespace) -> None:
+VERSIONS: Final = (*(one for one in NVIDIA_TOOLKITS if not one.startswith("1.15.")), None)  # None: the image's
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version or "image's")
+def test_the_toolkits_hooks_prepare_a_container(version: str | None, host: Node, namespace: Namespace) -> None:
     """What they do is seen from inside: links, the linker's cache, a folder that everybody may enter."""
     put_toolkit(host, version)
     spec = eventually("the agent has run nvidia-ctk", lambda: made(host), timeout_s=90)
     ran = [hook["args"][1] for edits in (spec, *spec["devices"]) for hook in edits["containerEdits"].get("hooks", ())]
     assert {"create-symlinks", "update-ldcache"} <= set(ran)
-    assert {hook["path"] for hook in spec["containerEdits"]["hooks"]} == {f"{ROOT}/usr/bin/nvidia-cdi-hook"}
+    (path,) = {hook["path"] for hook in spec["containerEdits"]["hooks"]}
+    assert re.fullmatch(COPIED if version is None else f"{ROOT}/usr/bin/nvidia-cdi-hook", path)
 
     namespace.apply(pod("user", gpus=2, words={names.POLICY: "nvlink"}, node=NODE))
     namespace.wait_running("user")

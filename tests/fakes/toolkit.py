@@ -81,7 +81,7 @@ def management(
 
 def _gpu_edits(gpu: Gpu, *, root: str, hook: str) -> Object:
     dri = [_node(f"/dev/dri/card{gpu.minor + 1}", root), _node(f"/dev/dri/renderD{128 + gpu.minor}", root)]
-    link = f"../card{gpu.minor + 1}::/dev/dri/by-path/pci-{gpu.pci}-card"
+    link = f"../card{gpu.minor + 1}::{root}/dev/dri/by-path/pci-{gpu.pci}-card"
     return {
         "deviceNodes": [_node(f"/dev/nvidia{gpu.minor}", root), *dri],
         "hooks": [_hook(hook, "create-symlinks", "--link", link)],
@@ -162,6 +162,48 @@ class Ctk:
             hook=hook,
         )
         return json.dumps(lay(root, made)).encode()
+
+
+class ImageCtk:
+    """``nvidia-ctk`` 1.20 in the agent's own file system, with its hooks' programs, for a host below ``host_root``.
+
+    Attributes:
+        folder: Where it is.
+        machine: What it finds.
+        calls: The commands that were run.
+    """
+
+    def __init__(self, folder: Path, host_root: Path, machine: Machine, *, build: str = "first") -> None:
+        self.folder = folder
+        self.machine = machine
+        self.calls: list[list[str]] = []
+        self._host = str(host_root)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("nvidia-ctk", "nvidia-cdi-hook", "ldconfig"):
+            (folder / name).write_text(f"{name} of the {build} build")
+            (folder / name).chmod(0o755)
+
+    def run(self, root: Path, command: Sequence[str]) -> bytes:
+        """Do what it does, in place of a process."""
+        assert root == Path("/")
+        assert command[:3] == [str(self.folder / "nvidia-ctk"), "cdi", "generate"]
+        self.calls.append(list(command))
+        flags = dict(word.split("=", 1) for word in command[3:])
+        assert flags["--disable-hook"] == "apply-cuda-memory-limits"
+        hook, ldconfig = (Path(flags[name]) for name in ("--nvidia-ctk-path", "--ldconfig-path"))
+        assert all(path.stat().st_mode & 0o111 == 0o111 for path in (hook, ldconfig)), "the host may run them"
+        driver_root, dev_root = flags["--driver-root"], flags.get("--dev-root")
+        if flags["--mode"] == "management":
+            made = management(self.machine, driver_root=driver_root, hook=str(hook))
+        elif all(gpu.mig is not None for gpu in self.machine.gpus):
+            raise SetupError(f'{command[0]} cdi generate failed (1): invalid device "all", empty device edits')
+        else:
+            made = specification(
+                self.machine, strategies=["uuid"], driver_root=driver_root, dev_root=dev_root, hook=str(hook)
+            )
+        text = json.dumps(made | {"kind": f"{flags['--vendor']}/{flags['--class']}"})
+        lay(Path(self._host), json.loads(text.replace(f"{self._host}/", "/")))
+        return text.encode()
 
 
 def lay(root: Path, spec: Object) -> Object:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import msgspec
 import yaml
 
 from dradriver.node.discovery import ctk, toolkit
+from dradriver.node.discovery.own_toolkit import OwnToolkit
 from dradriver.node.discovery.toolkit import BaseSpecification
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine
-from tests.fakes.toolkit import Ctk, lay
+from tests.fakes.toolkit import Ctk, ImageCtk, lay
 
 WHOLE = machine()
 Object = dict[str, Any]
@@ -30,13 +33,36 @@ class Host:
         self.cdi = root / "var/run/cdi"
         self.now = 0.0
         self.ctk: Ctk | None = None
-        self.base = BaseSpecification(
+        self._driver_root = root / driver_root
+        self.base = self.agent()
+
+    def agent(self, image: ImageCtk | None = None) -> BaseSpecification:
+        """What a fresh agent makes, whose image may bring a toolkit."""
+        own = None if image is None else OwnToolkit(image.folder, copies=self.copies, host_root=self.root)
+
+        def run(root: Path, command: Sequence[str]) -> bytes:
+            if image is not None and root == Path("/"):
+                return image.run(root, command)
+            return self.ctk.run(root, command) if self.ctk else ctk.run(root, command)
+
+        return BaseSpecification(
             cdi_root=self.cdi,
-            host_root=root,
-            driver_root=root / driver_root,
-            run=lambda *words: self.ctk.run(*words) if self.ctk else ctk.run(*words),
+            host_root=self.root,
+            driver_root=self._driver_root,
+            own_toolkit=own,
+            run=run,
             clock=lambda: self.now,
         )
+
+    @functools.cached_property
+    def copies(self) -> Path:
+        """Where the hooks' programs of images are copied to: at the same path for the agent as for the host."""
+        path = self.root.with_name(f"{self.root.name}-copies")
+        if not path.is_symlink():
+            below = self.root / str(path).lstrip("/")
+            below.mkdir(parents=True)
+            path.symlink_to(below)
+        return path
 
     def put(self, path: str, spec: Object) -> Path:
         file = self.root / path

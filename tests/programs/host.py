@@ -1,6 +1,7 @@
 """A host with a driver and NVIDIA's container toolkit, and the node agent's look at it through the chart's mounts.
 
-The driver is the tests' NVML and libraries without content that have real names and ELF headers; the toolkit is real.
+The driver is the tests' NVML and libraries without content that have real names and ELF headers; the toolkit is real,
+the host's or the image's.
 """
 
 from __future__ import annotations
@@ -72,23 +73,23 @@ class Host:
 
     Attributes:
         root: Its root.
-        version: The toolkit's release.
+        version: The release of its toolkit; None where it has none.
         sys: Its /sys.
         driver: Where the driver's root is; empty for the host's own.
         dev: Where its device nodes are.
     """
 
-    def __init__(self, folder: Path, machine: Machine, *, version: str, layout: Layout = PACKAGES) -> None:
+    def __init__(self, folder: Path, machine: Machine, *, version: str | None, layout: Layout = PACKAGES) -> None:
         """Lay it out.
 
         Args:
             folder: Where to.
             machine: What the driver finds.
-            version: The toolkit's release.
+            version: The toolkit's release; None for none.
             layout: What kind of host.
         """
         self._folder = folder
-        self._built = needs.nvidia_toolkit(version)
+        self._built = needs.nvidia_toolkit(version) if version else None
         self.version = version
         self.root = folder / "host"
         self.sys = Sys(self.root, machine)
@@ -101,15 +102,24 @@ class Host:
         (self.root / "var/run").symlink_to("/run")
         for name in ("bin", "lib"):
             (self.root / name).symlink_to(f"usr/{name}")
-        self._toolkit()
+        if self._built is not None:
+            self._toolkit(self._built)
         self._made_for: str | None = None
         self.say(machine)
 
     @property
     def hook(self) -> str:
         """The program that containers' hooks run."""
+        if self.version is None:
+            return self.copied_hook
         name = "nvidia-ctk" if self.version.startswith("1.15.") else "nvidia-cdi-hook"
         return f"/{self._layout.toolkit}/{name}"
+
+    @property
+    def copied_hook(self) -> str:
+        """The image's, as copied to the host."""
+        (copies,) = (self.root / "var/lib/kubelet/plugins/gpu.topology/toolkit").iterdir()
+        return f"/{(copies / 'nvidia-cdi-hook').relative_to(self.root)}"
 
     @property
     def made(self) -> Object:
@@ -149,6 +159,7 @@ class Host:
         """Have a fresh agent, in the pod that the chart makes of these values, read the machine."""
         spec = _pod((*settings, f"driverRoot=/{self.driver}"))
         wanted = {"host": str(self.root), "pod": str(self._folder / "pod"), "keep": _kept(), "spec": spec}
+        wanted["toolkit"] = str(needs.image_toolkit())
         inside = Path(__file__).with_name("inside.py")
         command = ["unshare", "--mount", "--propagation=private", sys.executable, str(inside)]
         done = subprocess.run(
@@ -157,12 +168,12 @@ class Host:
         assert done.returncode == 0, done.stderr
         return Seen(gpus=json.loads(done.stdout), log=done.stderr)
 
-    def _toolkit(self) -> None:
+    def _toolkit(self, built: Path) -> None:
         """Put the programs in place, with what they link to."""
         at, wrapped = self._layout.toolkit, self._layout.wrapped
         folder = self.root / at
         folder.mkdir(parents=True, exist_ok=True)
-        for program in sorted(self._built.glob("nvidia-*")):
+        for program in sorted(built.glob("nvidia-*")):
             shutil.copy(program, folder / (f"{program.name}.real" if wrapped else program.name))
             for linked in _linked(program):
                 to = (

@@ -31,8 +31,8 @@ def bind(source: Path, at: Path, *, read_only: bool = False) -> None:
         mount("-o", "remount,bind,ro", at)
 
 
-def lay(host: Path, pod: Path, keep: list[str], spec: Object) -> None:
-    """Make the pod's root: this machine's system for an image, and the volumes that the agent's container mounts."""
+def lay(host: Path, pod: Path, keep: list[str], toolkit: Path, spec: Object) -> None:
+    """Make the pod's root: this machine's system and the image's toolkit for an image, and the container's volumes."""
     for name in _MOUNTS:
         bind(host / name, host / name)
     pod.mkdir(exist_ok=True)
@@ -42,8 +42,11 @@ def lay(host: Path, pod: Path, keep: list[str], spec: Object) -> None:
             (pod / name).symlink_to(os.readlink(f"/{name}"))
         elif Path("/", name).is_dir():
             bind(Path("/", name), pod / name)
+    if (driver := host / "proc/driver").is_dir():
+        bind(driver, pod / "proc/driver")  # what modules say there they say in every container
     for path in keep:
         bind(Path(path), pod / path.lstrip("/"))
+    bind(toolkit, pod / "app/toolkit")
     (pod / "dev").mkdir()
     for name, minor in (("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)):
         os.mknod(pod / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
@@ -65,7 +68,7 @@ def lay(host: Path, pod: Path, keep: list[str], spec: Object) -> None:
 
 def main() -> None:
     wanted = json.load(sys.stdin)
-    lay(Path(wanted["host"]), Path(wanted["pod"]), wanted["keep"], wanted["spec"])
+    lay(Path(wanted["host"]), Path(wanted["pod"]), wanted["keep"], Path(wanted["toolkit"]), wanted["spec"])
     os.chroot(wanted["pod"])
     os.chdir("/")
 
@@ -77,6 +80,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     words = wanted["spec"]["containers"][0]["args"]
     options: Any = parse(words[2:])  # after ``dradriver node``
+    options.state_dir = options.kubelet_root / "plugins/gpu.topology"  # as ``main`` has it by default
     discovery = agent.discovery_of(options, lambda: None)
     sys.stdout.write(json.dumps([gpu.uuid for gpu in discovery.read().gpus]))
 

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from dradriver import __version__
 from image import assemble, build
 from tests.cluster.oci import write_oci_tar
+from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.paths import REPO
 
 CONTENTS = assemble.read_contents()
@@ -145,11 +146,27 @@ def settings(word: str) -> dict[str, str]:
 
 def test_the_dockerfile_assembles_with_the_same_program_and_list() -> None:
     folder = CONTENTS["app"]["folder"]
-    assert instructions("RUN") == [f"python image/assemble.py {folder}"]
+    toolkit = CONTENTS["toolkit"]["folder"]
+    assert instructions("RUN") == [f"python image/assemble.py {folder}", f"sh build.sh {toolkit}"]
     assert f"--from=build {folder} {folder}" in instructions("COPY")
+    assert f"--from=toolkit {toolkit} {toolkit}" in instructions("COPY")
+    assert "image/toolkit/ ./" in instructions("COPY")
     copied = " ".join(instructions("COPY"))
     for source in ("image/", CONTENTS["app"]["requirements"].partition("/")[0] + "/", "dradriver/", "webhook/"):
         assert source in copied.split()
+
+
+def test_the_chart_names_the_images_toolkit() -> None:
+    daemonset = (REPO / "helm/gpu-topology-dra/templates/node/daemonset.yaml").read_text()
+    assert f"- --toolkit={CONTENTS['toolkit']['folder']}\n" in daemonset
+
+
+def test_the_toolkit_is_pinned_with_hashes() -> None:
+    module = "github.com/NVIDIA/nvidia-container-toolkit"
+    version = re.search(rf"{module} (v\S+)", (REPO / "image/toolkit/go.mod").read_text())
+    assert version
+    assert f"{module} {version[1]} h1:" in (REPO / "image/toolkit/go.sum").read_text()
+    assert version[1].removeprefix("v") in NVIDIA_TOOLKITS, "its hooks run in the tests"
 
 
 def test_the_dockerfile_runs_as_the_list_says() -> None:

@@ -52,7 +52,7 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) 
 
 
 def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctk, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(ctk, "TIMEOUT_S", 0.5)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     hold = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

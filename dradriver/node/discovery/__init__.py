@@ -26,6 +26,7 @@ steady     what is published, which does not flutter
 toolkit    the base specification, which makes a whole GPU usable in a container
 specification  CDI specifications that others made
 ctk        NVIDIA's tool that makes them
+own_toolkit  the image's, for hosts that have none that works
 """
 
 from __future__ import annotations

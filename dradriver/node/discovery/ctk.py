@@ -1,14 +1,15 @@
-"""NVIDIA's ``nvidia-ctk`` on the host, which knows how a container is given a GPU.
+"""NVIDIA's ``nvidia-ctk``, which knows how a container is given a GPU.
 
-It runs with the host's file system as its root, so that what it writes are the host's own paths, and a wrapper script
-of the GPU operator finds what it wraps. Only options that releases from 1.14 on know are used; their names and defaults
-are from cmd/nvidia-ctk/cdi/generate/generate.go of NVIDIA/nvidia-container-toolkit.
+The host's runs with the host's file system as its root, so that what it writes are the host's own paths, and a wrapper
+script of the GPU operator finds what it wraps. It is asked only what releases from 1.14 on know; the options' names and
+defaults are from cmd/nvidia-ctk/cdi/generate/generate.go of NVIDIA/nvidia-container-toolkit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -29,7 +30,7 @@ CLASS: Final = "gpu"
 AUTO: Final = "auto"
 MANAGEMENT: Final = "management"  # names no GPU and does not ask NVML: every container's libraries, and all nodes
 MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
-_TIMEOUT_S: Final = 25.0  # it runs twice at most; after a minute a reading would be taken for a driver that hangs
+TIMEOUT_S: Final = 25.0  # it runs twice at most; after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",
@@ -60,20 +61,33 @@ _IN_ROOT: Final = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.exe
 Run = Callable[[Path, Sequence[str]], bytes]  # the root and the words; what was printed
 
 
-def find(host_root: Path) -> str | None:
-    """Return where the host has it, as a path of the host's; None where it has none."""
+class Toolkit(msgspec.Struct, frozen=True):
+    """One that can be run.
+
+    Attributes:
+        program: Its ``nvidia-ctk``, a path below ``root``.
+        root: Where its file system is.
+        hook: The program that containers' hooks run, as a path of the host's.
+        host: Where the host's files are for it; empty where they are at their own paths.
+        options: What it is told beside.
+    """
+
+    program: str
+    root: Path
+    hook: str
+    host: str = ""
+    options: tuple[str, ...] = ()
+
+
+def find(host_root: Path) -> Toolkit | None:
+    """Return the host's own; None where it has none."""
     for place in _PLACES:
         path = inside(host_root, place)
         if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
-            return f"/{place}"
+            beside = str(PurePosixPath(place).with_name(_HOOK))
+            hook = inside(host_root, beside)
+            return Toolkit(f"/{place}", host_root, f"/{beside if hook and os.path.isfile(hook) else place}")
     return None
-
-
-def hook(host_root: Path, ctk: str) -> str:
-    """Return the program that containers' hooks run, as a path of the host's."""
-    beside = PurePosixPath(ctk).with_name(_HOOK)
-    path = inside(host_root, str(beside).lstrip("/"))
-    return str(beside) if path is not None and os.path.isfile(path) else ctk
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -89,21 +103,27 @@ class Driver(msgspec.Struct, frozen=True):
     dev_root: str
     libraries: str
 
-    @property
-    def options(self) -> list[str]:
-        """What says so, as far as the tool would not find out: two of these options are known from 1.15 on only."""
-        words = [f"--driver-root={self.root}"]
+    def options(self, host: str = "") -> list[str]:
+        """Return what says so to a tool that has the host's files there, as far as it would not find out.
+
+        The last two of these options are known from 1.15 on only.
+        """
+        words = [f"--driver-root={_at(host, self.root)}"]
         if self.dev_root != self.root:
-            words.append(f"--dev-root={self.dev_root}")
+            words.append(f"--dev-root={_at(host, self.dev_root)}")
         if self.libraries and self.libraries not in _SEARCHED:
-            words.append(f"--library-search-path={PurePosixPath(self.root, self.libraries)}")
+            words.append(f"--library-search-path={_at(host, str(PurePosixPath(self.root, self.libraries)))}")
         return words
 
 
-def words(ctk: str, *, hook: str, driver: Driver, mode: str = AUTO) -> list[str]:
-    """Return the command that prints a specification of our own vendor with uuids as names."""
-    return [
-        ctk,
+def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run) -> bytes:
+    """Return a specification, in JSON, of our own vendor with uuids as names.
+
+    Raises:
+        SetupError: There is none; the message is what the tool said.
+    """
+    command = [
+        toolkit.program,
         "cdi",
         "generate",
         "--format=json",
@@ -111,36 +131,64 @@ def words(ctk: str, *, hook: str, driver: Driver, mode: str = AUTO) -> list[str]
         f"--vendor={names.DRIVER}",
         f"--class={CLASS}",
         "--device-name-strategy=uuid",
-        *driver.options,
-        f"--nvidia-ctk-path={hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
+        *driver.options(toolkit.host),
+        f"--nvidia-ctk-path={toolkit.hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
+        *toolkit.options,
     ]
+    made = run(toolkit.root, command)
+    return _own_paths(made, toolkit.host) if toolkit.host else made
 
 
-def advice(ctk: str | None, *, driver: Driver) -> str:
+def _at(host: str, path: str) -> str:
+    return f"{host}{path}".rstrip("/") or "/"
+
+
+def _own_paths(made: bytes, host: str) -> bytes:
+    """Return a specification with paths as the host's own: alone, or as where a hook's link is to be.
+
+    Raises:
+        SetupError: It is no JSON.
+    """
+    path = re.compile(rf"(?:^|(?<=::)){re.escape(host)}(?=/|$)")
+
+    def own(value: object) -> object:
+        if isinstance(value, str):
+            return path.sub("", value) or (value and "/")
+        if isinstance(value, list):
+            return [own(one) for one in value]
+        return {key: own(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+    try:
+        return msgspec.json.encode(own(msgspec.json.decode(made)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SetupError(f"nvidia-ctk printed no specification: {error}") from error
+
+
+def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
     """Return what an administrator does about a specification that is missing or stale."""
     command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
-    command += [word for word in driver.options if word != "--driver-root=/"]
-    if ctk is None:
+    command += [word for word in driver.options() if word != "--driver-root=/"]
+    if toolkit is None:
         told = shlex.join(["nvidia-ctk", *command])
         return f"install the NVIDIA Container Toolkit on the node (1.14 or newer), or run: {told}"
-    return f"run on the node: {shlex.join([ctk, *command])}"
+    return f"run on the node: {shlex.join([toolkit.program, *command])}"
 
 
-def run(host_root: Path, command: Sequence[str]) -> bytes:
-    """Run a command of the host's and return what it printed.
+def run(root: Path, command: Sequence[str]) -> bytes:
+    """Run a command with this root and return what it printed.
 
     Raises:
         SetupError: It failed, took too long, printed too much, or this process may not change its root.
     """
-    prefix = [] if host_root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(host_root)]
-    until = time.monotonic() + _TIMEOUT_S
+    prefix = [] if root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(root)]
+    until = time.monotonic() + TIMEOUT_S
     try:
-        process = subprocess.Popen(  # noqa: S603  # the host's own tool, with words of ours
+        process = subprocess.Popen(  # noqa: S603  # NVIDIA's own tool, with words of ours
             [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": _PATH} | _temporary(host_root),
+            env={"PATH": _PATH} | _temporary(root),
             start_new_session=True,
         )
     except OSError as error:
@@ -160,10 +208,10 @@ def run(host_root: Path, command: Sequence[str]) -> bytes:
     return out
 
 
-def _temporary(host_root: Path) -> dict[str, str]:
-    """Return the variable that names a folder where a command of the host's can make files; none where none is."""
+def _temporary(root: Path) -> dict[str, str]:
+    """Return the variable that names a folder where a command can make files; none where none is."""
     for name in _WRITABLE:
-        path = inside(host_root, name)
+        path = inside(root, name)
         if path is not None and os.access(path, os.W_OK | os.X_OK):
             return {"TMPDIR": f"/{name}"}
     return {}
@@ -185,7 +233,7 @@ def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, 
         while pipes.get_map():
             left_s = until - time.monotonic()
             if left_s <= 0:
-                raise subprocess.TimeoutExpired(process.args, _TIMEOUT_S)
+                raise subprocess.TimeoutExpired(process.args, TIMEOUT_S)
             for key, _ in pipes.select(left_s):
                 data = os.read(key.fd, 1 << 16)
                 read[key.fd] += data

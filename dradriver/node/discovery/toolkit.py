@@ -1,7 +1,8 @@
 """The base specification: what makes a whole GPU usable in a container, its device nodes and the driver's libraries.
 
 It is our own CDI specification, so that a claim's devices keep their names whatever others do to theirs: made by the
-host's ``nvidia-ctk``; where there is none, from a specification that is there, as far as it is true of the machine.
+host's ``nvidia-ctk``; where there is none that works, by the image's; else from a specification that is there, as far
+as it is true of the machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.discovery import ctk
 from dradriver.node.discovery.library import below, dev_root, inside, library_folder
+from dradriver.node.discovery.own_toolkit import STAYS_S, OwnToolkit
 from dradriver.node.discovery.specification import Specification, read_all
 from dradriver.node.discovery.specification import files as specifications
 from dradriver.node.errors import NotYetError, SetupError
@@ -78,6 +80,7 @@ class BaseSpecification:
         cdi_root: Path,
         host_root: Path,
         driver_root: Path | None,
+        own_toolkit: OwnToolkit | None = None,
         run: ctk.Run = ctk.run,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,13 +90,17 @@ class BaseSpecification:
             cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
             host_root: Where the host's file system is.
             driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
-            run: Runs a command of the host's.
+            own_toolkit: For where the host has no toolkit that works.
+            run: Runs a toolkit.
             clock: Seconds that only grow.
         """
         self._path = cdi_root / FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
         self._driver_root = driver_root
+        self._own_toolkit = own_toolkit
+        self._outdated: bool | None = None  # whether it is made anew, once, for the hooks of this agent's own toolkit
+        self._tidy_s = 0.0  # when its older copies are looked at
         self._run = run
         self._clock = clock
         self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
@@ -111,6 +118,8 @@ class BaseSpecification:
         if not machine.gpus:
             return {}
         whole, driver_version = [gpu for gpu in machine.gpus if gpu.mig is None], machine.driver_version
+        if self._outdated is None:
+            self._outdated = self._own_toolkit is not None and self._own_toolkit.outdated(self._path)
         lacks = self._lacks(whole, driver_version)
         about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
         if lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s):
@@ -120,10 +129,14 @@ class BaseSpecification:
             except OSError as error:
                 self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
                 self._again_s = self._clock() + SOON_S
+            self._outdated = False
             lacks = self._lacks(whole, driver_version)
             self._asked = (about, self._stamps()) if lacks else None
             if lacks == {DRIVER}:
                 logger.warning("parts of GPUs cannot be prepared: %s", self._said(DRIVER))
+        if self._own_toolkit is not None and self._clock() >= self._tidy_s:
+            self._own_toolkit.tidy(self._path)
+            self._tidy_s = self._clock() + STAYS_S
         return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
     def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
@@ -135,7 +148,7 @@ class BaseSpecification:
             on_paper: Whether the host is believed to have what the file names.
         """
         ours = self._own(on_paper=on_paper)
-        if ours is None:
+        if ours is None or self._outdated:
             return {DRIVER, *_uuids(gpus)}
         has_driver = ours.has(DRIVER) and ours.driver(DRIVER, driver_version) is not None
         return ours.devices(gpus, driver_version)[1].keys() | (set() if has_driver else {DRIVER})
@@ -177,7 +190,7 @@ class BaseSpecification:
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
         best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
-        for one in self._sources(gpus, wrong):
+        for one in self._sources(gpus, driver_version, wrong):
             found, reasons = one.devices(gpus, driver_version)
             common = one.driver(DRIVER, driver_version)
             if common is None:
@@ -208,21 +221,20 @@ class BaseSpecification:
             )
         return None
 
-    def _sources(self, gpus: list[Gpu], wrong: dict[str, str]) -> Iterator[Specification]:
+    def _sources(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[Specification]:
         """Yield the toolkit's, made now, those that are there, and ours; why there is none of it goes into ``wrong``.
 
         Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
         read; then there is what brings no GPU.
         """
-        found = ctk.find(self._host_root)
-        driver = self._driver()
-        if found is not None and driver is not None:
-            hook = ctk.hook(self._host_root, found)
+        driver, begun = self._driver(), self._clock()
+        for found in self._toolkits(gpus, driver_version, wrong):
+            if driver is None or self._clock() - begun >= ctk.TIMEOUT_S:  # where one hung, so does the next
+                break
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
-                command = ctk.words(found, hook=hook, driver=driver, mode=mode)
                 try:
-                    made = self._run(self._host_root, command)
-                    yield Specification(found, made, json=True, host_root=self._host_root)
+                    made = ctk.generate(found, driver, mode=mode, run=self._run)
+                    yield Specification(found.program, made, json=True, host_root=self._host_root)
                     break
                 except (SetupError, ValueError) as error:
                     wrong.setdefault("", str(error))
@@ -230,6 +242,23 @@ class BaseSpecification:
         yield from read_all(self._folders, host_root=self._host_root)
         if (ours := self._own(on_paper=self._patient)) is not None:
             yield ours
+
+    def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
+        """Yield the host's, and the image's where that is not enough; one that is being replaced is given its time."""
+        if (found := ctk.find(self._host_root)) is not None:
+            yield found
+        if self._own_toolkit is not None and not self._awaited(gpus, driver_version):
+            try:
+                yield self._own_toolkit.ready()
+            except OSError as error:
+                said = f"the toolkit of the agent's image cannot be used: {error}"
+                wrong.setdefault("", said)
+                logger.warning("%s", said)
+
+    def _awaited(self, gpus: list[Gpu], driver_version: str) -> bool:
+        """Return whether all would be well if the host's toolkit came back."""
+        own = self._own_toolkit is not None and self._own_toolkit.named(self._path)
+        return not own and self._patient and not self._lacks(gpus, driver_version, on_paper=True)
 
     def _driver(self) -> ctk.Driver | None:
         """Return where the host has the driver now; None where its root is not below the host's file system."""
@@ -243,7 +272,7 @@ class BaseSpecification:
         """Return what changes when our specification does, the toolkit, or the specifications of others."""
         found = ctk.find(self._host_root)
         others = (path for folder in self._folders for path in specifications(folder))
-        toolkit = inside(self._host_root, found.lstrip("/")) if found else None
+        toolkit = inside(self._host_root, found.program.lstrip("/")) if found else None
         return tuple(map(_stamp, filter(None, (toolkit, self._path, *others))))
 
 
