@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from dradriver.api.policies.read import read
 from tests.cluster import Cluster, Node
 from tests.cluster.settings import cache_folder
+from tests.cluster.waiting import wait_for
 from tests.kind import KindCluster
 from tests.paths import REPO
 
@@ -53,7 +57,7 @@ def policies(*, exclusive: bool = True) -> list[str]:
 
 
 def install(cluster: Target, *settings: str, driver_root: str | None = None, exclusive: bool = True) -> None:
-    """Install or upgrade the chart with this checkout's image; returns once every part is ready.
+    """Install or upgrade the chart with this checkout's image; returns once every part is ready and has the policies.
 
     With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of; else they are simulated, and
     parts are handed out as ``policies`` says.
@@ -77,6 +81,33 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None, exc
         *(word for value in values for word in ("--set", value)),
         *("--wait", "--timeout", "180s"),
     )
+    if isinstance(cluster, Cluster):
+        _policies_in_force(cluster)
+
+
+def _policies_in_force(cluster: Cluster) -> None:
+    """Wait until every part has the policies of the ConfigMap, which the kubelet brings to each when its turn comes."""
+    ours = ("-n", NAMESPACE)
+    found = cluster.kubectl(*ours, "get", "configmap", f"{RELEASE}-policies", "-o", "json").stdout
+    digest = read(json.loads(found)["data"]["policies.yaml"].encode(), source="policies.yaml").digest
+    # A pod that changed has its turn at once.
+    cluster.kubectl(*ours, "annotate", "pods", "--all", "--overwrite", f"tests/policies={digest:012x}")
+
+    def other() -> list[str]:
+        pods = json.loads(cluster.kubectl(*ours, "get", "pods", "-o", "json").stdout)["items"]
+        alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return [pod["metadata"]["name"] for pod in alive if _digest(cluster, pod) != digest]
+
+    wait_for("policies in force", lambda: not other(), seconds=180, interval=0.5, why=lambda: f"not in {other()}")
+
+
+def _digest(cluster: Cluster, pod: dict[str, Any]) -> float | None:
+    """Return the digest of the policies that a part says are in force; None where it does not answer."""
+    ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:{ports['health']}/proxy/metrics"
+    page = cluster.kubectl("get", "--raw", path, check=False).stdout
+    said = re.search(r"^gpu_topology_policies_digest (\S+)$", page, re.MULTILINE)
+    return float(said[1]) if said else None
 
 
 def change(cluster: Cluster, *settings: str, check: bool = True) -> subprocess.CompletedProcess[str]:

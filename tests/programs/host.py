@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.node.discovery import toolkit
-from dradriver.topology.machine import Machine
+from dradriver.topology.machine import Gpu, Machine
 from tests import needs
 from tests.cluster import requirements
 from tests.fakes import chart, nvml
@@ -134,8 +134,17 @@ class Host:
             put_libraries(libraries, machine.driver_version)
             self._made_for = machine.driver_version
         nvml.write(nvml.table(machine) | dict(more or {}), libraries / "table")
-        for name in (*CONTROL, *(f"nvidia{gpu.minor}" for gpu in machine.gpus)):
+        for name in CONTROL:
             self.node(name)
+        for gpu in machine.gpus:
+            for name, kind in zip(direct(gpu.minor), ("card", "render"), strict=True):
+                link = self.root / self.dev / f"dri/by-path/pci-{gpu.pci}-{kind}"
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    link.symlink_to(f"../{name}")
+                (self.sys.device(str(gpu.pci)) / "drm" / name).mkdir(parents=True, exist_ok=True)
+                self.node(f"dri/{name}")
+            self.node(f"nvidia{gpu.minor}")
 
     def capabilities(self, gpu: int, instance: int) -> None:
         """Have the driver's files and nodes of a GPU instance with one compute instance."""
@@ -154,6 +163,11 @@ class Host:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+    def nodes(self, gpu: Gpu) -> list[str]:
+        """Return the device nodes that a container with a GPU gets, as paths of the host's."""
+        names = (*(f"dri/{name}" for name in direct(gpu.minor)), f"nvidia{gpu.minor}")
+        return [f"/{self.dev}/{name}" for name in names]
 
     def look(self, *settings: str) -> Seen:
         """Have a fresh agent, in the pod that the chart makes of these values, read the machine."""
@@ -203,6 +217,11 @@ def put_libraries(folder: Path, driver_version: str) -> None:
         shutil.copy(file, folder / f"{name}.so.{driver_version}")
         (folder / f"{name}.so.1").unlink(missing_ok=True)
         (folder / f"{name}.so.1").symlink_to(f"{name}.so.{driver_version}")
+
+
+def direct(minor: int) -> tuple[str, str]:
+    """The nodes by which a GPU draws."""
+    return f"card{minor + 1}", f"renderD{128 + minor}"
 
 
 def nodes(edits: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from dradriver.node.discovery.library import inside
 
 Object = dict[str, Any]
 _MOUNTS = ("dev", "dev/shm", "run")  # what is mounted on a host, so that a read-only mount of its root is none of these
-_SYSTEM = ("bin", "etc", "lib", "lib64", "opt", "proc", "sbin", "sys", "usr")
+_SYSTEM = ("bin", "etc", "lib", "lib64", "opt", "proc", "sbin", "usr")
 
 
 def mount(*words: str | Path) -> None:
@@ -42,8 +42,9 @@ def lay(host: Path, pod: Path, keep: list[str], toolkit: Path, spec: Object) -> 
             (pod / name).symlink_to(os.readlink(f"/{name}"))
         elif Path("/", name).is_dir():
             bind(Path("/", name), pod / name)
-    if (driver := host / "proc/driver").is_dir():
-        bind(driver, pod / "proc/driver")  # what modules say there they say in every container
+    for name in ("sys", "proc/driver"):  # what the kernel says there it says in every container
+        if (host / name).is_dir():
+            bind(host / name, pod / name)
     for path in keep:
         bind(Path(path), pod / path.lstrip("/"))
     bind(toolkit, pod / "app/toolkit")

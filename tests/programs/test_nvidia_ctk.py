@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -30,7 +31,10 @@ def test_every_gpu_is_in_it(version: str | None, tmp_path: Path) -> None:
     assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
     devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
     assert devices.pop("driver") == ["/dev/nvidiactl"]
-    assert devices == {gpu.uuid: [f"/dev/nvidia{gpu.minor}"] for gpu in WHOLE.gpus}
+    assert devices == {gpu.uuid: host.nodes(gpu) for gpu in WHOLE.gpus}
+    for gpu in WHOLE.gpus:
+        link = f"../card{gpu.minor + 1}::/dev/dri/by-path/pci-{gpu.pci}-card"
+        assert link in json.dumps(host.made)
     assert_common(host)
 
 
@@ -43,7 +47,8 @@ def test_the_operators_driver_and_toolkit(version: str | None, tmp_path: Path) -
         assert "ERROR_LIBRARY_NOT_FOUND" in seen.log
     assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
     devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
-    assert devices[WHOLE.gpus[3].uuid] == [f"/run/nvidia/driver/dev/nvidia{WHOLE.gpus[3].minor}"]
+    assert devices[WHOLE.gpus[3].uuid] == host.nodes(WHOLE.gpus[3])
+    assert f"/run/nvidia/driver/dev/nvidia{WHOLE.gpus[3].minor}" in host.nodes(WHOLE.gpus[3])
     assert_common(host, hook=host.copied_hook if version == "1.15.0" else host.hook)
 
 
@@ -58,7 +63,7 @@ def test_drivers_without_device_nodes_of_their_own_and_libraries_in_odd_places(
         assert "ERROR_LIBRARY_NOT_FOUND" in seen.log
     assert seen.gpus == [gpu.uuid for gpu in WHOLE.gpus], seen.log
     devices = {one["name"]: nodes(one["containerEdits"]) for one in host.made["devices"]}
-    assert devices[WHOLE.gpus[3].uuid] == [f"/dev/nvidia{WHOLE.gpus[3].minor}"]
+    assert devices[WHOLE.gpus[3].uuid] == host.nodes(WHOLE.gpus[3])
     assert_common(host, hook=host.copied_hook if version == "1.15.0" else host.hook)
     for mount in host.made["containerEdits"]["mounts"]:
         assert mount["hostPath"] == f"/{layout.driver}{mount['containerPath']}".replace("//", "/")
@@ -71,6 +76,8 @@ def assert_common(host: Host, *, hook: str = "") -> None:
     assert nodes(edits) == [f"/{host.dev}/{name}" for name in sorted(CONTROL)]
     mounted = {Path(one["hostPath"]).name for one in edits["mounts"]}
     assert {f"{name}.so.{WHOLE.driver_version}" for name in ("libcuda", "libnvidia-ml")} <= mounted
+    assert '/host"' not in json.dumps(host.made), "of the agent's own view of the host"
+    assert "/host/" not in json.dumps(host.made)
     assert {one["path"] for one in edits["hooks"]} == {hook or host.hook}
     assert not any(p.is_file() for folder in ("dev/shm", "tmp") for p in (host.root / folder).iterdir())
 
