@@ -180,8 +180,11 @@ class Making:
         async with locked(self._lock):
             self._ledgers.cdi.remove(uid)
             made = [one.to_undo() for one in self._ledgers.made.of(uid)]
-            for one in made:  # from now on the claim is not whole
-                self._ledgers.made.write(one)
+            try:
+                for one in made:  # from now on the claim is not whole
+                    self._ledgers.made.write(one)
+            except OSError:  # a full disk: without its entry nobody takes it for whole either
+                self._ledgers.drop(uid)
         try:
             async with self._alone():
                 refused = await self._undo(made)
