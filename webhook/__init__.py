@@ -4,15 +4,15 @@ A review of a pod goes down this list once: it is read, decided about, and answe
 
     server        HTTP: bodies within bounds, answers; ``inflight`` is how many bytes are held at once
     admission     which reviews are answered by what, counted; ``review`` is the form of question and answer
-    view          a pod as it is read: typed, only the fields that decisions are made from
+    pod_view      a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``references`` its claims' templates,
-                  ``alone`` what the scheduler can follow by itself, ``advice`` warns of what spoils it, ``queued``
+                  ``static`` what the scheduler can follow by itself, ``advice`` warns of what spoils it, ``kueue``
                   sees to it that Kueue charges what a pod will have
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
-    beside        what a pod cannot have where another driver hands out the GPUs
-    wanted        what both come to: the fields that are the driver's, as they should be
+    addon         what a pod cannot have where another driver hands out the GPUs
+    desired       what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
     workloads     Jobs, Deployments and others that make pods: their words go into the templates
     validate      claims and templates with configurations for this driver, or of parts of GPUs

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from dradriver.kube import options
+from dradriver.process import options
 
 
 class Options(options.Common):
@@ -30,9 +30,9 @@ class Options(options.Common):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until a signal, and return the exit status."""
     args = parse(argv)
-    from dradriver.kube import process  # --help costs nothing
+    from dradriver.process import run  # --help costs nothing
 
-    return process.start(serve(args), args)
+    return run.start(serve(args), args)
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
 async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
     from dradriver.api.ledger import LEDGERS
-    from dradriver.kube.policies import PoliciesFile
-    from dradriver.kube.serve import serve_health
+    from dradriver.process.policies_file import PoliciesFile
+    from dradriver.process.serve import serve_health
     from webhook import server, tls
     from webhook.admission import Admission
 

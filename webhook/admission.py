@@ -14,8 +14,8 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
-from dradriver.kube.policies import PoliciesFile
-from webhook import create, patch, review, translate, update, validate, view, wanted, workloads
+from dradriver.process.policies_file import PoliciesFile
+from webhook import create, desired, patch, pod_view, review, translate, update, validate, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}
 Answer = tuple[bytes, str]
 """The body, and the result for the metric."""
 
-_Create = Callable[[view.Pod, Policies, Ledger], tuple[wanted.Wanted | None, list[str]]]
+_Create = Callable[[pod_view.Pod, Policies, Ledger], tuple[desired.Desired | None, list[str]]]
 
 
 class Admission:
@@ -99,11 +99,11 @@ class Admission:
         policies = self._policies.in_force
         try:
             if request.operation == "CREATE":
-                pod = view.read(request.object)
+                pod = pod_view.read(request.object)
                 want, warnings = created(pod, policies, self._ledger)
             elif request.operation == "UPDATE":
-                pod = view.read(request.object)
-                want, warnings = update.update(pod, view.read(request.old_object), policies, self._ledger)
+                pod = pod_view.read(request.object)
+                want, warnings = update.update(pod, pod_view.read(request.old_object), policies, self._ledger)
             else:
                 return review.allow(request), "allowed"
             made = None if want is None else patch.write(pod, want)

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from webhook import view
+from webhook import pod_view
 
 MOST_BYTES: Final = 1 << 17  # of JSON: so much of a pod's environment is looked at
 
@@ -35,7 +35,7 @@ class _EnvVar(msgspec.Struct, frozen=True, gc=False):
 _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
-def warnings(pod: view.Pod) -> list[str]:
+def warnings(pod: pod_view.Pod) -> list[str]:
     """Return a warning for each variable or setting that spoils what the driver does, in pod order.
 
     Raises:
@@ -48,14 +48,14 @@ def warnings(pod: view.Pod) -> list[str]:
         if container.security_context is not None and container.security_context.privileged:
             found.append(where + "privileged: it sees every GPU of the node, not only its own")
         size = len(memoryview(container.env))
-        if size <= left and not view.same(container.env, view.ABSENT):
+        if size <= left and not pod_view.same(container.env, pod_view.ABSENT):
             left -= size
             found += [where + text for text in _about_env(container)]
     return found
 
 
-def _about_env(container: view.Container) -> Iterator[str]:
-    for variable in view.decode(_ENV, container.env, "env: ") or ():
+def _about_env(container: pod_view.Container) -> Iterator[str]:
+    for variable in pod_view.decode(_ENV, container.env, "env: ") or ():
         if variable.name in _LOOKED_AT:
             text = _about(variable.name, variable.value or "")
             if text is not None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from dradriver.api.errors import WordError
-from webhook import view
+from webhook import pod_view
 
 CONTAINERS: Final = 256
 CLAIMS: Final = 256
@@ -28,7 +28,7 @@ class _Anything(msgspec.Struct, frozen=True, gc=False):
 _LIST: Final = msgspec.json.Decoder(list[_Anything] | None)
 
 
-def check(pod: view.Pod, live: view.Pod | None = None) -> None:
+def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
     """Return if a pod is within bounds, or beyond none further than the live pod is already.
 
     Raises:
@@ -40,7 +40,7 @@ def check(pod: view.Pod, live: view.Pod | None = None) -> None:
             raise WordError(f"{path}: {size} {unit}; a pod whose GPUs the driver chooses has at most {most}")
 
 
-def _beyond(pod: view.Pod) -> Iterator[tuple[str, int, int, str]]:
+def _beyond(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
     """Yield path, size, bound and unit of each part that is beyond its bound."""
     spec = pod.spec
     every = (*pod.containers, *pod.init_containers)
@@ -53,11 +53,11 @@ def _beyond(pod: view.Pod) -> Iterator[tuple[str, int, int, str]]:
         yield "spec.schedulingGates", len(spec.scheduling_gates), GATES, "entries"
     if (length := _length(spec.affinity)) > BYTES:
         yield "spec.affinity", length, BYTES, "bytes of JSON"
-    elif length > _FEW and (selector := view.selector(spec)) and len(selector.node_selector_terms) > TERMS:
+    elif length > _FEW and (selector := pod_view.selector(spec)) and len(selector.node_selector_terms) > TERMS:
         yield "spec.affinity.nodeAffinity, terms", len(selector.node_selector_terms), TERMS, "entries"
     if (length := _length(spec.tolerations)) > BYTES:
         yield "spec.tolerations", length, BYTES, "bytes of JSON"
-    elif length > _FEW and len(entries := view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS:
+    elif length > _FEW and len(entries := pod_view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS:
         yield "spec.tolerations", len(entries), TOLERATIONS, "entries"
     for container in every:
         if len(container.name) > NAME:

@@ -13,7 +13,7 @@ from dradriver.api import limits, names
 from dradriver.api.annotations import gpu_number
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, count, described
-from webhook import view
+from webhook import pod_view
 
 Asks = dict[str, Asked]
 """What each container asks for that wants any GPU or part of one, by name in pod order."""
@@ -30,8 +30,8 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
         gpus: Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole.
     """
 
-    limits: Mapping[str, view.Quantity]
-    requests: Mapping[str, view.Quantity]
+    limits: Mapping[str, pod_view.Quantity]
+    requests: Mapping[str, pod_view.Quantity]
     gpus: tuple[tuple[str, ...], ...]
 
 
@@ -39,7 +39,7 @@ _NONE: Final = Amounts({}, {}, ())
 _LONGEST: Final = 1024  # bytes of JSON of limits or requests that are remembered
 
 
-def amounts(container: view.Container) -> Amounts:
+def amounts(container: pod_view.Container) -> Amounts:
     """Return a container's limits and requests.
 
     Raises:
@@ -56,17 +56,17 @@ def amounts(container: view.Container) -> Amounts:
 @functools.lru_cache(maxsize=256)
 def _amounts(limits: bytes, requests: bytes) -> Amounts:
     """Read a container's limits and requests, which are asked for several times, and are alike in a job's pods."""
-    found = view.quantities(Raw(limits))
-    others = found if limits == requests else view.quantities(Raw(requests))
+    found = pod_view.quantities(Raw(limits))
+    others = found if limits == requests else pod_view.quantities(Raw(requests))
     return Amounts(found, others, (*_gpus("limits", found), *_gpus("requests", others)))
 
 
-def _gpus(where: str, found: Mapping[str, view.Quantity]) -> list[tuple[str, ...]]:
+def _gpus(where: str, found: Mapping[str, pod_view.Quantity]) -> list[tuple[str, ...]]:
     ours = [(where, resource) for resource in found if limits.is_ours(resource)]
     return [(where,)] if ours and len(ours) == len(found) else list(ours)
 
 
-def asks(pod: view.Pod) -> Asks:
+def asks(pod: pod_view.Pod) -> Asks:
     """Return what each container asks for that wants a GPU or a part of one, by name in pod order.
 
     Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's. Where
@@ -85,12 +85,12 @@ def asks(pod: view.Pod) -> Asks:
     return found or _of_init_containers(pod)
 
 
-def _of_init_containers(pod: view.Pod) -> Asks:
+def _of_init_containers(pod: pod_view.Pod) -> Asks:
     found = [(c.name, one) for c in pod.init_containers if (one := asked(c.name, amounts(c)))]
     return dict([max(found, key=lambda item: count(item[1]))] if found else [])
 
 
-def product(pod: view.Pod) -> str:
+def product(pod: pod_view.Pod) -> str:
     """Return which product the limits of a pod's containers name, as the annotation ``product`` would; empty for any.
 
     Raises:

@@ -22,7 +22,7 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import advice, alone, beside, bounds, containers, queued, references, view, wanted
+from webhook import addon, advice, bounds, containers, desired, kueue, pod_view, references, static
 from webhook.containers import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
@@ -41,7 +41,7 @@ _MEANT: Final = {
     names.LEVEL: names.REQUIRED,
     names.NODE: "a nodeSelector kubernetes.io/hostname",
 }
-_GATE: Final = view.Named(names.GATE)
+_GATE: Final = pod_view.Named(names.GATE)
 
 
 def claim_name() -> str:
@@ -49,19 +49,19 @@ def claim_name() -> str:
     return names.CLAIM_PREFIX + secrets.token_bytes(10).translate(_LETTERS).decode()
 
 
-def marked(pod: view.Pod) -> bool:
+def marked(pod: pod_view.Pod) -> bool:
     """Return whether a pod is for us: it has an annotation under one of our prefixes, or our label."""
     return bool(pod.words or pod.written) or pod.label is not None
 
 
 def create(
-    pod: view.Pod,
+    pod: pod_view.Pod,
     policies: Policies,
     ledger: Ledger = OURS,
     *,
     by_limits: bool = False,
     new_name: Callable[[], str] = claim_name,
-) -> tuple[wanted.Wanted | None, list[str]]:
+) -> tuple[desired.Desired | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
 
     Args:
@@ -82,7 +82,7 @@ def create(
     spec = pod.spec
     copied = _is_copy(pod)
     if copied:
-        queued.check_copy(pod)
+        kueue.check_copy(pod)
     template = pod.template if copied else None
     if copied and template is None:
         asks, product = _noted(pod)
@@ -96,32 +96,32 @@ def create(
         ]
         asks, product = containers.asks(pod), containers.product(pod)
         template = references.meant(pod, asks)
-        queued.check(pod)
+        kueue.check(pod)
     if template is not None:
         references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
-    warnings += beside.check(found, ledger)
-    warnings += alone.advice(found) if template is None else ()  # else the template says how many
+    warnings += addon.check(found, ledger)
+    warnings += static.advice(found) if template is None else ()  # else the template says how many
     warnings += _without_effect(pod.words)
-    warnings += queued.advice(pod, found, ledger)
+    warnings += kueue.advice(pod, found, ledger)
     shared = None if found.shared is msgspec.UNSET else found.shared
     if shared is not None:
         asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
-    sent, gates = spec.resource_claims or (), wanted.with_last(spec.scheduling_gates or (), _GATE)
+    sent, gates = spec.resource_claims or (), desired.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
-        claims = wanted.replaced(sent, view.PodClaim(template[0], new_name()))
-    elif alone.is_static(found):
-        note = resolved.write(alone.noted(found, alone.kept(pod, requests)))
-        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
-        label, gates = names.LABEL_STATIC, wanted.without(spec.scheduling_gates or (), names.GATE)
+        claims = desired.replaced(sent, pod_view.PodClaim(template[0], new_name()))
+    elif static.is_static(found):
+        note = resolved.write(static.noted(found, static.kept(pod, requests)))
+        claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
+        label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
-        claims = wanted.with_last(sent, view.PodClaim(names.POD_CLAIM, shared or new_name()))
+        claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
     return (
-        wanted.Wanted(
+        desired.Desired(
             label=label,
             written=written | {names.REQUEST: note},
             containers=tuple(_app(c, requests) for c in pod.containers),
@@ -133,7 +133,7 @@ def create(
             gates=gates,
             node_name=None,
             scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
-            required=authors_affinity(pod) if copied else wanted.AS_SENT,
+            required=authors_affinity(pod) if copied else desired.AS_SENT,
         ),
         warnings,
     )
@@ -156,7 +156,7 @@ def _resolved(
     if by_template:
         references.check(found)
         return found, resolved.write(found), {}
-    alone.check(found, policies)
+    static.check(found, policies)
     return found, resolved.write(found), found.requests
 
 
@@ -165,7 +165,7 @@ def _without_effect(words: Mapping[str, str]) -> list[str]:
     return [f"{names.PREFIX}{of}: {said}" for of, said in told if of]
 
 
-def authors_affinity(pod: view.Pod) -> Any:
+def authors_affinity(pod: pod_view.Pod) -> Any:
     """Return the required affinity, as JSON, that a copy of a narrowed pod should have: its author's own.
 
     Raises:
@@ -173,15 +173,15 @@ def authors_affinity(pod: view.Pod) -> Any:
     """
     note = pod.written.get(names.AFFINITY)
     if note is None:
-        return wanted.AS_SENT
-    selector = view.selector(pod.spec)
+        return desired.AS_SENT
+    selector = pod_view.selector(pod.spec)
     if selector is None or not selector.node_selector_terms:
-        return wanted.AS_SENT
+        return desired.AS_SENT
     own = affinity.read_note(note)
     return None if own is None else affinity.plain(own)
 
 
-def _is_copy(pod: view.Pod) -> bool:
+def _is_copy(pod: pod_view.Pod) -> bool:
     entry = pod.own_claim
     return (
         names.REQUEST in pod.written
@@ -194,7 +194,7 @@ def _is_copy(pod: view.Pod) -> bool:
     )
 
 
-def _shares(pod: view.Pod, claim: str | None) -> bool:
+def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
     """Return whether a pod was admitted as one that shares this claim."""
     try:
         return claim is not None and resolved.read(pod.written).shared == claim
@@ -202,7 +202,7 @@ def _shares(pod: view.Pod, claim: str | None) -> bool:
         return False
 
 
-def _noted(pod: view.Pod) -> tuple[Asks, str]:
+def _noted(pod: pod_view.Pod) -> tuple[Asks, str]:
     """Return what a copy's note says that its containers ask for, and the product that their limits named."""
     try:
         found = resolved.read(pod.written)
@@ -219,7 +219,7 @@ def _noted(pod: view.Pod) -> tuple[Asks, str]:
     return {name: noted[name] for name in present if name in noted}, found.product or ""
 
 
-def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:
+def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:
     if pod.gated or pod.label == names.LABEL_STATIC:
         return []  # a second pass: a LimitRange has put its default where the first took a limit away
     return [
@@ -230,7 +230,7 @@ def _ignored_limits(pod: view.Pod, asks: Asks) -> list[str]:
     ]
 
 
-def _refuse_foreign(pod: view.Pod) -> None:
+def _refuse_foreign(pod: pod_view.Pod) -> None:
     if pod.spec.node_name:
         raise WordError(
             f"spec.nodeName: {messages.shown(pod.spec.node_name)} leaves no choice of GPUs; remove it and write a "
@@ -248,27 +248,27 @@ def _refuse_foreign(pod: view.Pod) -> None:
                 )
 
 
-def _uses_claim(claims: Sequence[view.UsedClaim]) -> bool:
+def _uses_claim(claims: Sequence[pod_view.UsedClaim]) -> bool:
     return any(claim.name == names.POD_CLAIM for claim in claims)
 
 
-def _app(container: view.Container, requests: Requests) -> wanted.Container | None:
+def _app(container: pod_view.Container, requests: Requests) -> desired.Container | None:
     """What an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
     stripped = containers.amounts(container).gpus
     if container.name in requests:
         return _user(container, requests[container.name], stripped)
-    return wanted.Container(tuple(range(len(container.claims))), stripped) if stripped else None
+    return desired.Container(tuple(range(len(container.claims))), stripped) if stripped else None
 
 
 def _user(
-    container: view.Container, requests: Sequence[str | None], stripped: tuple[tuple[str, ...], ...]
-) -> wanted.Container:
+    container: pod_view.Container, requests: Sequence[str | None], stripped: tuple[tuple[str, ...], ...]
+) -> desired.Container:
     """What a container should be that uses these requests of the claim; None for all of it."""
-    own = [view.UsedClaim(names.POD_CLAIM, request) for request in requests]
-    return wanted.Container(wanted.with_last(container.claims, *own), stripped)
+    own = [pod_view.UsedClaim(names.POD_CLAIM, request) for request in requests]
+    return desired.Container(desired.with_last(container.claims, *own), stripped)
 
 
-def _init(container: view.Container, asks: Asks, requests: Requests, *, copied: bool) -> wanted.Container | None:
+def _init(container: pod_view.Container, asks: Asks, requests: Requests, *, copied: bool) -> desired.Container | None:
     """What an init container should be: a borrower of GPUs that another has later.
 
     Raises:
@@ -282,12 +282,12 @@ def _init(container: view.Container, asks: Asks, requests: Requests, *, copied: 
         return None
     own_ask = 0 if copied else containers.asked(container.name, found)
     if not own_ask:
-        return wanted.Container(tuple(range(len(container.claims))), found.gpus)
+        return desired.Container(tuple(range(len(container.claims))), found.gpus)
     lender = containers.lender(container.name, own_ask, asks)
     return _user(container, (None,) if lender is None else requests[lender], found.gpus)
 
 
-def _lost(container: view.Container, requests: Requests) -> bool:
+def _lost(container: pod_view.Container, requests: Requests) -> bool:
     """Return whether a container borrows what the claim has under other names: a copy's set may be one that is shared.
 
     No container starts whose claim has no such request.

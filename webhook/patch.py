@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
-from webhook import view, wanted
+from webhook import desired, pod_view
 
 _Path = tuple[str | int, ...]
 
 
-def write(pod: view.Pod, want: wanted.Wanted) -> Patch:
+def write(pod: pod_view.Pod, want: desired.Desired) -> Patch:
     """Return the patch that makes the pod what it should be; empty where it is that already.
 
     Raises:
@@ -26,14 +26,14 @@ def write(pod: view.Pod, want: wanted.Wanted) -> Patch:
     _write_list(patch, ("spec", "schedulingGates"), len(spec.scheduling_gates or ()), want.gates)
     _write_text(patch, "nodeName", spec.node_name, want.node_name)
     _write_text(patch, "schedulerName", spec.scheduler_name, want.scheduler_name)
-    if want.required is not wanted.AS_SENT:
-        members = view.members(spec.affinity)
-        node = view.members((members or {}).get("nodeAffinity", view.ABSENT))
+    if want.required is not desired.AS_SENT:
+        members = pod_view.members(spec.affinity)
+        node = pod_view.members((members or {}).get("nodeAffinity", pod_view.ABSENT))
         affinity.put_required(patch, members, node, want.required)
     return patch
 
 
-def _write_metadata(patch: Patch, pod: view.Pod, want: wanted.Wanted) -> None:
+def _write_metadata(patch: Patch, pod: pod_view.Pod, want: desired.Desired) -> None:
     if not pod.annotated:
         if want.written:
             patch.add("metadata", "annotations", value=want.written)
@@ -51,7 +51,7 @@ def _write_metadata(patch: Patch, pod: view.Pod, want: wanted.Wanted) -> None:
 
 
 def _write_containers(
-    patch: Patch, key: str, sent: Sequence[view.Container], want: Sequence[wanted.Container | None]
+    patch: Patch, key: str, sent: Sequence[pod_view.Container], want: Sequence[desired.Container | None]
 ) -> None:
     for i, (container, wish) in enumerate(zip(sent, want, strict=True)):
         if wish is None:
@@ -65,7 +65,7 @@ def _write_containers(
             _write_list(patch, (*path, "claims"), len(container.claims), wish.claims)
 
 
-def _write_list(patch: Patch, path: _Path, length: int, want: wanted.Entries) -> None:
+def _write_list(patch: Patch, path: _Path, length: int, want: desired.Entries) -> None:
     """Add what makes a list of ``length`` the one that is wanted: others' entries are moved at most, never sent."""
     if want == tuple(range(length)):
         return

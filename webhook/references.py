@@ -12,13 +12,13 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import MOST_GPUS
-from webhook import containers, view
+from webhook import containers, pod_view
 from webhook.containers import Asks
 
 LONGEST: Final = 253  # characters of an object's name
 
 
-def meant(pod: view.Pod, asks: Asks) -> tuple[str, str] | None:
+def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
     """Return the entry of ``spec.resourceClaims`` that is the pod's GPUs, and its template; None where limits say them.
 
     What is in the template nobody knows here: that it is of this driver's GPUs the controller sees.
@@ -74,7 +74,7 @@ def check_names(entry: str, template: str) -> None:
         raise WordError(f"spec.resourceClaims: {shown(longest)} is longer than any object's name")
 
 
-def _refuse_named(pod: view.Pod) -> None:
+def _refuse_named(pod: pod_view.Pod) -> None:
     for entry in pod.spec.resource_claims or ():
         if entry.resource_claim_name and entry.name != names.POD_CLAIM:
             raise WordError(
@@ -85,7 +85,7 @@ def _refuse_named(pod: view.Pod) -> None:
             )
 
 
-def users(pod: view.Pod, entry: str) -> Asks:
+def users(pod: pod_view.Pod, entry: str) -> Asks:
     """Return the containers that use a claim, as asks of one GPU each: how many it has is for the template to say.
 
     Raises:

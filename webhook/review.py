@@ -28,7 +28,7 @@ class ReviewError(DriverError):
     reason = "BadReview"
 
 
-class Kind(msgspec.Struct, frozen=True, gc=False):
+class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
     """The kind of the object in question."""
 
     kind: str = ""
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=Fals
 
     uid: str
     operation: str
-    kind: Kind = Kind()
+    kind: GroupVersionKind = GroupVersionKind()
     sub_resource: str | None = None
     namespace: str = ""
     name: str = ""

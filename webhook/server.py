@@ -15,7 +15,7 @@ from typing import Final
 from aiohttp import StreamReader, hdrs, web
 from multidict import CIMultiDict
 
-from dradriver.kube.connections import Connections, Handler, listening
+from dradriver.process.connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
 from webhook.inflight import Budget

@@ -12,7 +12,7 @@ from typing import Final
 from dradriver.api import messages
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
-from webhook import bounds, containers, create, view, wanted
+from webhook import bounds, containers, create, desired, pod_view
 
 _ON_A_NODE: Final = (
     "not translated: a pod that names its node is never scheduled, and only the scheduler hands out claims; remove it "
@@ -20,7 +20,7 @@ _ON_A_NODE: Final = (
 )
 
 
-def translate(pod: view.Pod, policies: Policies, ledger: Ledger = OURS) -> tuple[wanted.Wanted | None, list[str]]:
+def translate(pod: pod_view.Pod, policies: Policies, ledger: Ledger = OURS) -> tuple[desired.Desired | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it stays as it is.
 
     A pod on a node that its author chose stays, with a warning: the kubelet announces its static pods like that, and

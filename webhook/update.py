@@ -19,7 +19,7 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import alone, beside, bounds, containers, create, references, view, wanted
+from webhook import addon, bounds, containers, create, desired, pod_view, references, static
 from webhook.containers import Asks
 
 _KEPT: Final = (
@@ -36,8 +36,8 @@ _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations ca
 
 
 def update(
-    pod: view.Pod, live: view.Pod, policies: Policies, ledger: Ledger = OURS
-) -> tuple[wanted.Wanted | None, list[str]]:
+    pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Ledger = OURS
+) -> tuple[desired.Desired | None, list[str]]:
     """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
 
     Raises:
@@ -53,13 +53,13 @@ def update(
     required, more = _affinity(pod, live)
     spec, was = pod.spec, live.spec
     return (
-        wanted.Wanted(
+        desired.Desired(
             label=live.label,
             written=live.written if note is None else live.written | {names.REQUEST: note},
             containers=_containers(pod.containers, live.containers),
             init_containers=_containers(pod.init_containers, live.init_containers),
-            claims=wanted.as_in(was.resource_claims or (), spec.resource_claims or (), live.own_entry),
-            gates=wanted.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
+            claims=desired.as_in(was.resource_claims or (), spec.resource_claims or (), live.own_entry),
+            gates=desired.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
             node_name=was.node_name,
             scheduler_name=was.scheduler_name,
             required=required,
@@ -68,7 +68,7 @@ def update(
     )
 
 
-def _note(pod: view.Pod, live: view.Pod, policies: Policies, ledger: Ledger) -> tuple[str | None, list[str]]:
+def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Ledger) -> tuple[str | None, list[str]]:
     """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
     Raises:
@@ -112,14 +112,14 @@ def _read(
         WordError: They are bad, or for no such pod.
     """
     found = resolved.resolve(words, asks, policies, product=product)
-    warnings = beside.check(found, ledger)
-    if alone.is_static(found):
+    warnings = addon.check(found, ledger)
+    if static.is_static(found):
         raise WordError(_OTHER_PLACEMENT)
     if by_template:
         references.check(found)
     else:
-        alone.check(found, policies)
-        warnings += alone.advice(found)
+        static.check(found, policies)
+        warnings += static.advice(found)
     return found, warnings
 
 
@@ -127,14 +127,14 @@ def _has_parts(asks: Asks) -> bool:
     return any(not isinstance(one, int) for one in asks.values())
 
 
-def _asks(live: view.Pod) -> tuple[Asks | None, str, bool]:
+def _asks(live: pod_view.Pod) -> tuple[Asks | None, str, bool]:
     """Return the GPUs of the live pod's containers, None where nothing tells, their product, and if its note does."""
     try:
         found = resolved.read(live.written)
         return found.asked, found.product or "", True
     except WordError:
         pass
-    users = [c.name for c in live.app_containers if view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
+    users = [c.name for c in live.app_containers if pod_view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
     # In a queue words say nothing: what was charged stood in limits, which are gone.
     count = None if live.queued else values.gpu_count(live.words.get(names.GPUS, ""))
     return ({users[0]: count} if count is not None and len(users) == 1 else None), "", False
@@ -182,14 +182,14 @@ def _refuse_what_is_new(
         raise error
 
 
-def _affinity(pod: view.Pod, live: view.Pod) -> tuple[Any, list[str]]:
+def _affinity(pod: pod_view.Pod, live: pod_view.Pod) -> tuple[Any, list[str]]:
     note = live.written.get(names.AFFINITY)
     if note is None:
         return create.authors_affinity(pod), []  # the manifest may be a copy of a placed pod, while the live one waits
-    sent, was = view.required(pod.spec), view.required(live.spec)
-    if view.same(sent, was) or (selector := view.selector(pod.spec)) == view.selector(live.spec):
-        return wanted.AS_SENT, []
-    wish = None if view.same(was, view.ABSENT) else was
+    sent, was = pod_view.required(pod.spec), pod_view.required(live.spec)
+    if pod_view.same(sent, was) or (selector := pod_view.selector(pod.spec)) == pod_view.selector(live.spec):
+        return desired.AS_SENT, []
+    wish = None if pod_view.same(was, pod_view.ABSENT) else was
     try:
         authors = selector is None or selector == affinity.read_note(note)
     except WordError:
@@ -197,20 +197,22 @@ def _affinity(pod: view.Pod, live: view.Pod) -> tuple[Any, list[str]]:
     return wish, [] if authors else [_KEPT]
 
 
-def _containers(sent: Sequence[view.Container], live: Sequence[view.Container]) -> tuple[wanted.Container | None, ...]:
+def _containers(
+    sent: Sequence[pod_view.Container], live: Sequence[pod_view.Container]
+) -> tuple[desired.Container | None, ...]:
     if len(sent) > bounds.CONTAINERS:
         return (None,) * len(sent)  # an old object beyond all bounds, which only has to stay deletable
     by_name = {container.name: container for container in live}
     return tuple(_container(container, by_name.get(container.name)) for container in sent)
 
 
-def _container(sent: view.Container, live: view.Container | None) -> wanted.Container | None:
-    now, was = sent.resources or view.Resources(), (live and live.resources) or view.Resources()
-    claims = wanted.as_in(was.claims or (), now.claims or (), names.POD_CLAIM)
+def _container(sent: pod_view.Container, live: pod_view.Container | None) -> desired.Container | None:
+    now, was = sent.resources or pod_view.Resources(), (live and live.resources) or pod_view.Resources()
+    claims = desired.as_in(was.claims or (), now.claims or (), names.POD_CLAIM)
     stripped: tuple[tuple[str, ...], ...]
-    if view.same(now.limits, was.limits) and view.same(now.requests, was.requests):
+    if pod_view.same(now.limits, was.limits) and pod_view.same(now.requests, was.requests):
         stripped = ()
     else:
-        kept = any(map(limits.is_ours, view.quantities(was.limits)))
+        kept = any(map(limits.is_ours, pod_view.quantities(was.limits)))
         stripped = () if kept else containers.amounts(sent).gpus
-    return wanted.Container(claims, stripped)
+    return desired.Container(claims, stripped)

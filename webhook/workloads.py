@@ -18,7 +18,7 @@ from dradriver.api.annotations import check_words, is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.policies.model import Policies
-from webhook import queued, view
+from webhook import kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members
 _SPEC: Final = ("spec", "template")
@@ -47,19 +47,21 @@ class _Metadata(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def queue(self) -> str | None:
-        return (self.labels or {}).get(view.QUEUE)
+        return (self.labels or {}).get(pod_view.QUEUE)
 
 
 class _Template(msgspec.Struct, frozen=True, gc=False):
     metadata: _Metadata | None = None
-    spec: view.Spec | None = None
+    spec: pod_view.Spec | None = None
 
     @property
     def asks(self) -> bool:
         """Whether a container has a limit on GPUs or parts of them."""
-        spec = self.spec or view.Spec()
+        spec = self.spec or pod_view.Spec()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
-        return any(limits.is_ours(name) for c in every if c.resources for name in view.quantities(c.resources.limits))
+        return any(
+            limits.is_ours(name) for c in every if c.resources for name in pod_view.quantities(c.resources.limits)
+        )
 
 
 class _Object(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +101,7 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
     if now.queue and (now.queue, words) != (before.queue, were):
-        queued.check_words(words, limits=any(template.asks for _, template in templates))
+        kueue.check_words(words, limits=any(template.asks for _, template in templates))
     for path, template in [found for found in templates if found[1].asks] or templates:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:

@@ -22,7 +22,7 @@ likeness     whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations
-abilities    what the API server keeps of a slice
+slice_features  what the API server keeps of a slice
 devices      a GPU as devices of a slice
 mig_devices  the same of a GPU whose MIG instances are made for claims
 slices       a machine as ResourceSlices, and back

@@ -86,7 +86,7 @@ RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBAC
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
-SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the abilities that the API server lacks
+SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the features that the API server lacks
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON

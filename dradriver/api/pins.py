@@ -26,7 +26,7 @@ _MIB: Final = 2**20
 _MOST_START: Final = 63  # nobody counts in bits whatever number stands in a claim
 
 
-class Slice(msgspec.Struct, frozen=True):
+class MigSlice(msgspec.Struct, frozen=True):
     """One MIG slice of a GPU.
 
     Attributes:
@@ -42,7 +42,7 @@ class Slice(msgspec.Struct, frozen=True):
     compute: int = 0
 
 
-Taken = tuple[Amount | Slice, ...] | None
+Usage = tuple[Amount | MigSlice, ...] | None
 """What is taken of a device: its parts, or None for all of it, and where nobody knows which part it is."""
 
 
@@ -112,7 +112,7 @@ class Pin(msgspec.Struct, frozen=True):
         return frozenset(self.taken)
 
     @property
-    def taken(self) -> dict[Device, Taken]:
+    def taken(self) -> dict[Device, Usage]:
         """What is taken of each of them."""
         return taken_of(self.choice, self.uuids)
 
@@ -133,14 +133,14 @@ class Pin(msgspec.Struct, frozen=True):
         }
 
 
-def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Taken]:
+def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Usage]:
     """Return what is taken of each device of a node's GPUs, given by request."""
     if isinstance(choice, Choice):
         return {(choice.node, slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
-    found: dict[Device, tuple[Amount | Slice, ...]] = {}
+    found: dict[Device, tuple[Amount | MigSlice, ...]] = {}
     for request, part in claims.parts_of(choice, uuids).items():
         device = choice.node, slices.device_name(uuids[request][0])
-        one = part.amount if isinstance(part, SharePart) else Slice(part.profile, part.start, part.size)
+        one = part.amount if isinstance(part, SharePart) else MigSlice(part.profile, part.start, part.size)
         found[device] = (*found.get(device, ()), one)
     return dict(found)
 
@@ -198,7 +198,7 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
     return Amount(cores, -(-quantity.whole(capacities.get(names.CAPACITY_MEMORY, "0")) // _MIB))
 
 
-def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
+def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
     """Return what the scheduler gave the claim of this driver's devices; monitoring takes nothing from anybody.
 
     Where a MIG slice lies the scheduler does not know. That is read from the pin, and of a claim without one from what
@@ -207,13 +207,13 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Taken]:
     """
     if claim.status.allocation is None:
         return {}
-    found: dict[Device, Taken] = {}
-    pinned: dict[Device, Taken] | None = None
+    found: dict[Device, Usage] = {}
+    pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
         if result.driver != ledger.driver or result.admin_access:
             continue
         device = result.pool, result.device
-        part: Amount | Slice | None
+        part: Amount | MigSlice | None
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
             if pinned is None:
                 pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
@@ -239,7 +239,7 @@ class _Told(msgspec.Struct, frozen=True, gc=False):
 _TOLD: Final = msgspec.json.Decoder(_Told)
 
 
-def slice_of(claim: ResourceClaim, result: AllocationResult) -> Slice | None:
+def slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
     """Return where the MIG slice of a result lies, as the claim's status says; None where it does not, or nonsense.
 
     What it takes of the GPU is what the scheduler counted: whether that is what the profile takes, only who knows the
@@ -258,7 +258,7 @@ def slice_of(claim: ResourceClaim, result: AllocationResult) -> Slice | None:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WordError):
             return None
         sound = told.type == "mig" and is_mig_profile(told.profile) and 0 <= told.placement <= _MOST_START
-        return Slice(told.profile, told.placement, size, compute) if sound and min(size, compute) > 0 else None
+        return MigSlice(told.profile, told.placement, size, compute) if sound and min(size, compute) > 0 else None
     return None
 
 

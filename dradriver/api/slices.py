@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import devices, mig_devices, names
-from dradriver.api.abilities import ALL, Abilities
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
@@ -34,7 +34,7 @@ def build(
     modes: Mapping[str, Mode] = MappingProxyType({}),
     kept: Mapping[str, Collection[str]] = MappingProxyType({}),
     gone: Mapping[str, Any] = MappingProxyType({}),
-    abilities: Abilities = ALL,
+    features: SliceFeatures = ALL,
 ) -> list[dict[str, Any]]:
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
 
@@ -54,7 +54,7 @@ def build(
         kept: Names of the devices that claims have, by the GPU's uuid: a MIG instance that is handed out as it is stays
             a device until its claim is gone.
         gone: The taint of such a one.
-        abilities: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
+        features: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
             devices.
 
     Raises:
@@ -62,12 +62,12 @@ def build(
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
-    annotations = {names.MACHINE: codec.encode(_steady(machine, modes, abilities))}
-    if abilities.lacking:
-        annotations[names.SERVER_LACKS] = ",".join(abilities.lacking)
+    annotations = {names.MACHINE: codec.encode(_steady(machine, modes, features))}
+    if features.lacking:
+        annotations[names.SERVER_LACKS] = ",".join(features.lacking)
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
-    out = () if abilities.taints else kept_off
+    out = () if features.taints else kept_off
     by_gpu: list[list[devices.Device]] = []
     sets: list[dict[str, Any]] = []
     for position in groups.order:
@@ -75,10 +75,10 @@ def build(
         if position in out:
             continue
         mode = _mode(gpu, modes)
-        found = _lost(machine, position, mode, abilities, kept.get(gpu.uuid, ()), gone)
+        found = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
         if found is None:
-            found = _of_gpu(machine, groups, position, mode, abilities)
-        if abilities.taints and (told := taints.get(gpu.uuid)):
+            found = _of_gpu(machine, groups, position, mode, features)
+        if features.taints and (told := taints.get(gpu.uuid)):
             found = [device | {"taints": [*told, *device.get("taints", ())]} for device in found]
         by_gpu.append(found)
         if any("consumesCounters" in device for device in found):
@@ -181,9 +181,9 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     return codec.decode(newest.metadata.annotations[names.MACHINE])
 
 
-def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
+def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
     """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted."""
-    able = {"dynamic": abilities.shares, "placements": abilities.counters}.get(mode.mig, False)
+    able = {"dynamic": features.shares, "placements": features.counters}.get(mode.mig, False)
     if able and gpu.profiles:
         return mode
     if gpu.mig is not None:
@@ -191,14 +191,16 @@ def as_handed_out(gpu: Gpu, mode: Mode, abilities: Abilities) -> Mode:
     return mode if mode.mig == "off" and gpu.memory_mib else Mode()
 
 
-def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abilities: Abilities) -> list[devices.Device]:
+def _of_gpu(
+    machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
+) -> list[devices.Device]:
     """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
 
     In MIG mode it is never whole: where instances are not made for claims, those that exist are handed out.
     """
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
-    mode = as_handed_out(gpu, mode, abilities)
+    mode = as_handed_out(gpu, mode, features)
     if mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
     if mode.mig == "placements":
@@ -207,7 +209,7 @@ def _of_gpu(machine: Machine, groups: Groups, position: int, mode: Mode, abiliti
         return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
     if mode.shared == "none":
         return [devices.whole(machine, groups, position, name=name)]
-    if abilities.shares:
+    if features.shares:
         return [devices.shared(machine, groups, position, mode, name=name)]
     return devices.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
 
@@ -216,7 +218,7 @@ def _lost(
     machine: Machine,
     position: int,
     mode: Mode,
-    abilities: Abilities,
+    features: SliceFeatures,
     kept: Collection[str],
     taint: Mapping[str, Any],
 ) -> list[devices.Device] | None:
@@ -225,28 +227,28 @@ def _lost(
     It is not whole, be MIG mode off by now. Without taints the instance is no device: claims count by its name.
     """
     gpu = machine.gpus[position]
-    handed_out = as_handed_out(gpu, mode, abilities)
+    handed_out = as_handed_out(gpu, mode, features)
     if not kept or "static" not in (mode.mig, handed_out.mig):
         return None
     name = device_name(gpu.uuid)
     lost = mig_devices.gone(machine, position, mode, kept, taint, name=name)
     if not lost:
         return None
-    return [*mig_devices.static(machine, position, mode, name=name), *(lost if abilities.taints else ())]
+    return [*mig_devices.static(machine, position, mode, name=name), *(lost if features.taints else ())]
 
 
 def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
     return modes.get(gpu.uuid) or (_WHOLE if gpu.mig is None else _STATIC)
 
 
-def _steady(machine: Machine, modes: Mapping[str, Mode], abilities: Abilities) -> Machine:
+def _steady(machine: Machine, modes: Mapping[str, Mode], features: SliceFeatures) -> Machine:
     """Return the machine without what every pod would change: the instances that are made for claims.
 
     Where MIG mode comes and goes with them, it goes, too.
     """
     gpus = tuple(
         msgspec.structs.replace(gpu, mig=None if mig_devices.can_be_whole(gpu) or gpu.mig is None else ())
-        if as_handed_out(gpu, _mode(gpu, modes), abilities).mig in ("dynamic", "placements")
+        if as_handed_out(gpu, _mode(gpu, modes), features).mig in ("dynamic", "placements")
         else gpu
         for gpu in machine.gpus
     )

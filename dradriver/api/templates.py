@@ -76,7 +76,7 @@ class _Spec(msgspec.Struct, frozen=True):
     metadata: _ClaimMetadata = _ClaimMetadata()
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod gets by a template.
 
     Attributes:
@@ -103,7 +103,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
-def read(template: Template, words: Whole, ledger: Ledger = OURS) -> Asked:
+def read(template: Template, words: Whole, ledger: Ledger = OURS) -> TemplateRequest:
     """Return what a pod gets by a template.
 
     Args:
@@ -120,7 +120,7 @@ def read(template: Template, words: Whole, ledger: Ledger = OURS) -> Asked:
         raise WordError(f"ResourceClaimTemplate {template.metadata.name}: {error}") from None
 
 
-def _read(template: Template, words: Whole, ledger: Ledger) -> Asked:
+def _read(template: Template, words: Whole, ledger: Ledger) -> TemplateRequest:
     if not template.spec:
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
@@ -136,7 +136,7 @@ def _read(template: Template, words: Whole, ledger: Ledger) -> Asked:
     told, others = _configured(devices.config or (), asked, ledger)
     fields = _selected(words, asked, ledger)
     required = _alike(devices.constraints or (), asked)
-    return Asked(
+    return TemplateRequest(
         request=_request(words, asked, told, fields, required, ledger),
         requests=tuple(asked),
         metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
@@ -319,7 +319,7 @@ def _profile(name: str, told: config.ClaimConfig | None) -> str:
     return told.mig[name].profile
 
 
-def completed(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
+def completed(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
     """Return the pinned claim of a pod with what its template says beside: labels, tolerations, others' configuration.
 
     Args:
@@ -333,7 +333,7 @@ def completed(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
     }
 
 
-def marked(claim: dict[str, Any], asked: Asked) -> dict[str, Any]:
+def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
     """Return a claim with its template's labels and annotations beside its own, which stand."""
     metadata = claim["metadata"]
     return claim | {"metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()}}

@@ -11,5 +11,4 @@
 * ``explainer``: what ``explain`` finds out about a pod.
 * ``linter``: manifests as the webhook would admit them, for ``lint``.
 * ``simulator``: the cluster, jobs and policies of ``simulate``.
-* ``render``: how all of it is drawn as text, SVG and HTML.
 """

@@ -15,8 +15,8 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
+from dradriver.view.plain import plain
 
 _NO_FILES, _FILES = 4, 0
 MOST: Final = 200  # names from a cluster

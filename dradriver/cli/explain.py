@@ -26,10 +26,10 @@ from dradriver.cli.explainer import document
 from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.inputs import policies_of
-from dradriver.cli.render.output import show, show_as, warn
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS
+from dradriver.view.output import show, show_as, warn
 
 
 @click.command()

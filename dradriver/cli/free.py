@@ -16,10 +16,10 @@ from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import policies_of
-from dradriver.cli.render.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
-from dradriver.cli.render.output import FORMATS, show_as, warn
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
+from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
+from dradriver.view.output import FORMATS, show_as, warn
 
 
 @click.command()

@@ -12,9 +12,9 @@ from dradriver.cli.cluster.options import ledger_option, output_options
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.admitted import Result, results
 from dradriver.cli.linter.documents import DocumentError, documents
-from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
-from dradriver.cli.render.output import show_as, show_documents
-from dradriver.kube.policies import PoliciesFile
+from dradriver.process.policies_file import PoliciesFile
+from dradriver.view.document import Cell, Document, Notes, Tone, report
+from dradriver.view.output import show_as, show_documents
 from webhook.admission import Admission
 
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from dradriver.cli.render.output import warn
 from dradriver.errors import DriverError
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.view.output import warn
 
 F = TypeVar("F", bound=Callable[..., Any])
 

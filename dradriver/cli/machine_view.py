@@ -7,7 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
-from dradriver.cli.render.document import (
+from dradriver.topology import codec, levels
+from dradriver.topology.groups import SIZES, Groups
+from dradriver.topology.machine import Machine
+from dradriver.topology.topo_m import writer
+from dradriver.view.document import (
     Block,
     Cell,
     Column,
@@ -22,10 +26,6 @@ from dradriver.cli.render.document import (
     table,
     words,
 )
-from dradriver.topology import codec, levels
-from dradriver.topology.groups import SIZES, Groups
-from dradriver.topology.machine import Machine
-from dradriver.topology.topo_m import writer
 
 _TONES: Final = {tone.value: tone for tone in (Tone.SELF, Tone.PIX, Tone.PXB, Tone.PHB, Tone.NODE, Tone.SYS)}
 

@@ -8,8 +8,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from dradriver import __version__
-from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
+from dradriver.view.plain import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",

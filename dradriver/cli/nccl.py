@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 
 from dradriver.cli.machine_source import machine_options, read
-from dradriver.cli.render.document import Cell, Notes, Tone, report, words
-from dradriver.cli.render.output import show, warn
 from dradriver.topology import nccl as files
 from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
@@ -20,6 +18,8 @@ from dradriver.topology.nccl.like import lost
 from dradriver.topology.nccl.notes import Finding
 from dradriver.topology.nccl.tree import reduced
 from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
+from dradriver.view.document import Cell, Notes, Tone, report, words
+from dradriver.view.output import show, warn
 
 _MOST_BYTES = 1 << 20
 

@@ -26,11 +26,11 @@ from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.machine_source import nccl_version_option
 from dradriver.cli.policies import load
-from dradriver.cli.render.document import Document, report, table
-from dradriver.cli.render.output import safe_json, show
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.view.document import Document, report, table
+from dradriver.view.output import safe_json, show
 
 _FREE = re.compile(r"(?a:(\d{1,4})(?:-(\d{1,4}))?)")
 

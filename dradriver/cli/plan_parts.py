@@ -13,9 +13,9 @@ from dradriver.allocator.request import Part
 from dradriver.api import values
 from dradriver.api.messages import shown
 from dradriver.cli.offered import offered
-from dradriver.cli.render.document import Document, report, table
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.view.document import Document, report, table
 
 _PART = re.compile(r"(?a:(\d{1,4}):(?:(\d*\.\d+)|([^@]{1,24})@(\d{1,2})))")
 

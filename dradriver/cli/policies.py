@@ -10,8 +10,8 @@ import click
 
 from dradriver.api.policies.model import MOST_BYTES, Policies, plain
 from dradriver.api.policies.read import PoliciesError, notes, read
-from dradriver.cli.render.document import Cell, Document, Notes, Tone, report
-from dradriver.cli.render.output import show_as
+from dradriver.view.document import Cell, Document, Notes, Tone, report
+from dradriver.view.output import show_as
 
 _STDIN = "-"
 

@@ -17,12 +17,12 @@ from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options
 from dradriver.cli.inputs import called, content
 from dradriver.cli.linter.documents import DocumentError, documents
-from dradriver.cli.render.document import report, table
-from dradriver.cli.render.output import show_as, show_documents, warn
-from dradriver.cli.render.plain import plain
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
+from dradriver.view.document import report, table
+from dradriver.view.output import show_as, show_documents, warn
+from dradriver.view.plain import plain
 
 KIND: Final = "ResourceQuota"
 _QUOTAS: Final = Resource("", "v1", "resourcequotas", KIND, namespaced=True)

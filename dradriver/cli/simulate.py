@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from dradriver.cli.inputs import Number
-from dradriver.cli.render import svg
-from dradriver.cli.render.document import Document
-from dradriver.cli.render.output import show
 from dradriver.cli.simulator import mixed, report, trace
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.policies import POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
+from dradriver.view import svg
+from dradriver.view.document import Document
+from dradriver.view.output import show
 
 _EVERY = list(dict.fromkeys((*POLICIES, *MIXED)))
 

@@ -12,9 +12,9 @@ from dradriver.api import slices as api
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
-from dradriver.cli.render.document import report, table
-from dradriver.cli.render.output import show_as, show_documents
 from dradriver.topology.machine import Machine
+from dradriver.view.document import report, table
+from dradriver.view.output import show_as, show_documents
 
 NODE: Final = "template"
 _GENERATION: Final = 1

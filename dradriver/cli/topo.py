@@ -8,10 +8,10 @@ import click
 
 from dradriver.cli import machine_view
 from dradriver.cli.machine_source import machine_options, nccl_version_option, read
-from dradriver.cli.render.document import report, table
-from dradriver.cli.render.output import FORMATS, show, show_as
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
+from dradriver.view.document import report, table
+from dradriver.view.output import FORMATS, show, show_as
 
 
 @click.command()

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.pods import Foreign
 from dradriver.controller import metrics
-from dradriver.controller.nodes.requests import Amounts
-from dradriver.controller.picture import Picture
-from dradriver.controller.pods import Foreign
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 
@@ -52,7 +52,7 @@ class Audit:
     async def look(self) -> int:
         """Compare everything once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        for check in (self._objects, self._claimants, self._holders, self._usage, self._free):
+        for check in (self._objects, self._claim_users, self._holders, self._usage, self._free):
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -94,8 +94,8 @@ class Audit:
 
     # What follows from these.
 
-    async def _claimants(self) -> None:
-        claimants, pods = self._picture.claimants, self._picture.pods
+    async def _claim_users(self) -> None:
+        claimants, pods = self._picture.claim_users, self._picture.pods
         async for key in _in_slices(tuple(pods)):
             claim = claim_key(pods[key]) if key in pods else None
             if claim is not None and not claimants.has(claim, key):
@@ -119,7 +119,7 @@ class Audit:
 
     async def _usage(self) -> None:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
-        nodes, taking = self._picture.nodes, self._picture.taking
+        nodes, taking = self._picture.nodes, self._picture.node_usage
         async for key in _in_slices(_both(self._picture.pods, taking.pods())):
             if taking.recount(key):
                 self._differs("usage", key)

@@ -9,14 +9,14 @@ from typing import Final
 
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
-from dradriver.controller.commit import Writer
-from dradriver.controller.limiter import Limiter
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord, claim_record
+from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, outcome
-from dradriver.controller.picture import Picture
-from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.limiter import Limiter
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,9 @@ LONGEST_S: Final = 10.0  # for one namespace in one sweep
 class Collector:
     """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference."""
 
-    def __init__(self, client: Client, picture: Picture, writer: Writer, limiter: Limiter, *, grace_s: float) -> None:
+    def __init__(
+        self, client: Client, picture: Picture, writer: ApiWriter, limiter: Limiter, *, grace_s: float
+    ) -> None:
         """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
         self._client = client
         self._picture = picture
@@ -87,7 +89,7 @@ class Collector:
         """
         if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
             return False
-        return not any(_wants(pod, claim) for pod in self._picture.claimants.owners(claim))
+        return not any(_wants(pod, claim) for pod in self._picture.claim_users.owners(claim))
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
         """Ask the server itself whether a pod wants it still: the claims' reflector may be ahead of the pods'."""

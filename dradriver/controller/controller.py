@@ -13,15 +13,16 @@ import msgspec
 
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
-from dradriver.controller import pods, records, unread
+from dradriver.cluster import pods, records
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.tabulating import Tabulator
+from dradriver.cluster.taint_rules import read_rule
+from dradriver.controller import unread
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
-from dradriver.controller.picture import Picture
 from dradriver.controller.reasons import Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
-from dradriver.controller.statics import Statics
-from dradriver.controller.tabulating import Tabulator
-from dradriver.controller.taint_rules import read_rule
+from dradriver.controller.template_writer import TemplateWriter
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -136,7 +137,7 @@ class Controller:
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
         )
-        self.statics = Statics(client, self.worker.picture.templates.known, record=record)
+        self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
@@ -172,15 +173,15 @@ class Controller:
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
-            tasks.create_task(self.statics.run())
+            tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 
     def _changed(self, source: Source, change: Change[Any]) -> None:
         source.changed(self.worker.picture, change)
         if source.resource is PODS:
-            self.statics.pod_changed(change)
+            self.template_writer.pod_changed(change)
         elif source.resource is RESOURCE_CLAIM_TEMPLATES:
-            self.statics.template_changed(change)
+            self.template_writer.template_changed(change)
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

@@ -13,15 +13,15 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.request import Choice, Mig, NoPlaceError, PartChoice, Whole
 from dradriver.api import names, results
 from dradriver.api.pins import Pin
-from dradriver.controller.claimants import MOST
-from dradriver.controller.entries import Wish
-from dradriver.controller.neighbours import BESIDE
-from dradriver.controller.nodes.ask import listed
-from dradriver.controller.nodes.columns import Bools
-from dradriver.controller.nodes.requests import Amounts
-from dradriver.controller.picture import Picture
-from dradriver.controller.placement import Placement
-from dradriver.controller.records import ClaimRecord
+from dradriver.cluster.claim_users import MOST
+from dradriver.cluster.neighbours import BESIDE
+from dradriver.cluster.nodes.ask import listed
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord
+from dradriver.queue.entries import PlacementRequest
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
@@ -33,7 +33,7 @@ _RULES: Final = 3  # that a reason names
 
 def decide(
     picture: Picture,
-    wish: Wish,
+    wish: PlacementRequest,
     *,
     avoid: Collection[str] = (),
     only: Bools | None = None,
@@ -63,7 +63,7 @@ def decide(
         raise NoPlaceError("no such node")
     if wish.shared:
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
-        all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claimants.crowd(wish.claim)))
+        all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
             found = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most)
             return _placement(picture, wish, found, most)
@@ -74,7 +74,7 @@ def decide(
     return _placement(picture, wish, _rank(picture, wish, fit, most=most), most)
 
 
-def _eligible(picture: Picture, wish: Wish, *, besides: tuple[str, Amounts] | None = None) -> Bools:
+def _eligible(picture: Picture, wish: PlacementRequest, *, besides: tuple[str, Amounts] | None = None) -> Bools:
     """Return the nodes that a pod fits on by what is free there, and by what it says of pods of ours beside it."""
     fit = picture.nodes.eligible(wish.ask, besides=besides)
     if wish.rules is not None:
@@ -82,7 +82,7 @@ def _eligible(picture: Picture, wish: Wish, *, besides: tuple[str, Amounts] | No
     return fit
 
 
-def _joining(picture: Picture, wish: Wish, claim: ClaimRecord) -> Placement:
+def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
     """Return the placement of a pod that shares a set which others have already.
 
     Raises:
@@ -119,7 +119,7 @@ def _joining(picture: Picture, wish: Wish, claim: ClaimRecord) -> Placement:
     )
 
 
-def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
+def revalidate(picture: Picture, wish: PlacementRequest, pin: Pin) -> Placement | None:
     """Return the placement that a gated pod's claim was made for, or None where it is not right any more.
 
     A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is right if its GPUs
@@ -154,7 +154,7 @@ def keep(picture: Picture, wish: Wish, pin: Pin) -> Placement | None:
 
 
 def _rank(
-    picture: Picture, wish: Wish, fit: Bools, *, most: int = MOST_NODES
+    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES
 ) -> Sequence[Choice] | Sequence[PartChoice]:
     fleet = picture.inventory.fleet
     if not fit.any():
@@ -192,7 +192,7 @@ def _lacks(picture: Picture) -> str:
     )
 
 
-def _causes(picture: Picture, wish: Wish, fit: Bools) -> str:
+def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
     found = list(picture.nodes.causes(wish.ask))
     aside = (picture.nodes.find(node) for node in picture.inventory.aside)
     if any(row is not None and fit[row] for row in aside):
@@ -204,7 +204,9 @@ def _causes(picture: Picture, wish: Wish, fit: Bools) -> str:
     return ", ".join(sorted(found))
 
 
-def _placement(picture: Picture, wish: Wish, choices: Sequence[Choice] | Sequence[PartChoice], most: int) -> Placement:
+def _placement(
+    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice] | Sequence[PartChoice], most: int
+) -> Placement:
     first = choices[0]
     known = picture.inventory.uuids(first.node)
     if isinstance(first, Choice):

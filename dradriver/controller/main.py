@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from dradriver import __version__
-from dradriver.kube import options
+from dradriver.process import options
 
 LEASE: Final = "gpu-topology-controller"
 
@@ -28,9 +28,9 @@ class Options(options.Common):
 def main(argv: list[str]) -> int:
     """Run the controller until it is told to stop and return the process's exit status."""
     args = parse(argv)
-    from dradriver.kube import process  # --help costs nothing
+    from dradriver.process import run  # --help costs nothing
 
-    return process.start(serve(args), args)
+    return run.start(serve(args), args)
 
 
 async def serve(args: Options) -> None:
@@ -40,13 +40,14 @@ async def serve(args: Options) -> None:
         ConfigError: The API server's address or credentials cannot be read.
     """
     from dradriver.api.ledger import LEDGERS
+    from dradriver.cluster.tabulating import Tabulator
     from dradriver.controller import policies, reasons, unread
     from dradriver.controller.controller import Controller
-    from dradriver.controller.tabulating import Tabulator
-    from dradriver.kube import config, memory
+    from dradriver.kube import config
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
-    from dradriver.kube.serve import serve_health
+    from dradriver.process import memory
+    from dradriver.process.serve import serve_health
 
     server = config.load(args.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:

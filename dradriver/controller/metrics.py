@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.allocator.request import Level
-from dradriver.controller.causes import Cause
+from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.kube.labels import Labelled
 
 PART: Final = "part"
@@ -30,7 +30,7 @@ WITHDRAWALS: Final = Labelled(
     Counter,
     "gpu_topology_promises_withdrawn_total",
     "Claims that were taken back before the scheduler gave them GPUs, by cause.",
-    cause=[cause.value for cause in Cause],
+    cause=[cause.value for cause in WithdrawReason],
 )
 DIFFERENCES: Final = Labelled(
     Counter,

@@ -11,9 +11,9 @@ from dradriver.api import claims
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.outcome import MovedOnError
-from dradriver.controller.picture import Picture
-from dradriver.controller.records import ClaimRecord, claim_record
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import RESOURCE_CLAIMS
 
@@ -101,7 +101,7 @@ class Owners:
         if not new:
             return known
         mine = [claims.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
-        staying = self._picture.claimants.staying(known)
+        staying = self._picture.claim_users.staying(known)
         if staying and staying == known.owners:
             for owner in mine:
                 patch.add("metadata", "ownerReferences", "-", value=owner)

@@ -15,8 +15,8 @@ from dradriver.controller.controller import Controller
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
-from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import CONFIG_MAPS
+from dradriver.process.policies_file import PoliciesFile
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Final
 from dradriver.api import names
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
-from dradriver.controller.commit import Writer
-from dradriver.controller.limiter import EARLY_S, Limiter
+from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
+from dradriver.queue.limiter import EARLY_S, Limiter
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Reasons:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: ApiWriter,
         *,
         pods: Callable[[Key], Pod | None],
         limiter: Limiter,

@@ -14,10 +14,10 @@ import msgspec
 from dradriver.api import names, results
 from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key, is_set
-from dradriver.controller.causes import Cause
-from dradriver.controller.entries import Entry
-from dradriver.controller.picture import Picture
-from dradriver.controller.records import ClaimRecord
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord
+from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.queue.entries import Entry
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
@@ -66,7 +66,7 @@ class Keep(msgspec.Struct, frozen=True):
     """The gated pod has a claim, left by a crash or a conflict: lift the pod if the claim is right, else replace it."""
 
     claim: ClaimRecord
-    cause: Cause = Cause.OUTDATED
+    cause: WithdrawReason = WithdrawReason.OUTDATED
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Withdraw(msgspec.Struct, frozen=True):
     """
 
     claim: ClaimRecord
-    cause: Cause
+    cause: WithdrawReason
     reason: str = ""
 
 
@@ -157,13 +157,13 @@ def _bypassed(entry: Entry, claim: ClaimRecord | None, now: float, *, promise_s:
     if now < (until := entry.bound_at + promise_s):
         said = entry.pod.metadata.annotations.get(names.REASON, reason)  # perhaps why it waited before
         return Wait(until=until, texts={} if said == reason else {names.REASON: None})
-    return Wait(reason=reason) if claim is None or claim.deleting else Withdraw(claim, Cause.BYPASSED, reason)
+    return Wait(reason=reason) if claim is None or claim.deleting else Withdraw(claim, WithdrawReason.BYPASSED, reason)
 
 
 def _behind(pod: Pod, picture: Picture) -> Step | None:
     """Return what a pod does whose set is to be chosen for another that shares it; None where it is the one."""
     key = claim_key(pod)
-    if key is None or not is_set(key) or (lead := picture.claimants.lead(key)) is None or _same(lead, pod):
+    if key is None or not is_set(key) or (lead := picture.claim_users.lead(key)) is None or _same(lead, pod):
         return None
     return Wait(reason=_led(key[1], lead))
 
@@ -182,7 +182,7 @@ def _sharing(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) 
     if claim.deleting:
         return Wait(reason=f"waits until the earlier claim {name} is gone, and its pods with it")
     if claim.devices is None:
-        heir = picture.claimants.heir(claim)
+        heir = picture.claim_users.heir(claim)
         if heir is None:
             return Wait(reason=f"waits until the earlier claim {name}, whose pods have ended, is gone")
         return None if _same(heir, pod) else Wait(reason=_led(name, heir))
@@ -219,7 +219,7 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) ->
         # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
         return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
     if others:
-        return Withdraw(claim, Cause.BLOCKED, _other_gate(others))
+        return Withdraw(claim, WithdrawReason.BLOCKED, _other_gate(others))
     if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
         return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
     return Keep(claim)
@@ -229,11 +229,11 @@ def _promised(
     entry: Entry, claim: ClaimRecord, picture: Picture, now: float, *, promise_s: float, unschedulable_s: float
 ) -> Step:
     if claim.pin is None:
-        return Withdraw(claim, Cause.DAMAGED)
+        return Withdraw(claim, WithdrawReason.DAMAGED)
     if picture.rivals(claim):
-        return Withdraw(claim, Cause.TAKEN)
+        return Withdraw(claim, WithdrawReason.TAKEN)
     if not picture.inventory.keeps(claim.pin):
-        return Withdraw(claim, Cause.GONE)
+        return Withdraw(claim, WithdrawReason.GONE)
     pod = entry.pod
     if entry.claim_uid != claim.uid:
         entry.claim_uid, entry.promised_at, entry.unschedulable_at = claim.uid, now, None
@@ -244,17 +244,17 @@ def _promised(
         entry.unschedulable_at = now
     elif refused != entry.said:
         entry.said = None  # it speaks of this claim
-    until, cause = entry.promised_at + promise_s, Cause.OVERDUE
+    until, cause = entry.promised_at + promise_s, WithdrawReason.OVERDUE
     if entry.unschedulable_at is not None and not pod.status.nominated_node_name:
         if _overlooked(entry, claim, picture):
             # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
             # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
             overlooked = entry.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
-            return Wait(until=overlooked) if now < overlooked else Withdraw(claim, Cause.OVERLOOKED)
+            return Wait(until=overlooked) if now < overlooked else Withdraw(claim, WithdrawReason.OVERLOOKED)
         # What it said of the claim before it may say again, and then nothing is written: it has had the time to.
         patient = entry.unschedulable_at + unschedulable_s + (0.0 if entry.said is None else SCHEDULER_PAUSE_S)
         if patient < until:
-            until, cause = patient, Cause.UNSCHEDULABLE
+            until, cause = patient, WithdrawReason.UNSCHEDULABLE
     if now < until:
         return Wait(until=until)  # what the pod says is put right once the claim has its devices
     return Withdraw(claim, cause, _told(pod, refused))

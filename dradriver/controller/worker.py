@@ -14,26 +14,26 @@ from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
-from dradriver.controller.asking import Asking
+from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
 from dradriver.controller.collecting import Collector
-from dradriver.controller.commit import Writer
-from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, keep
-from dradriver.controller.entries import HAND_OVER_S, Entry, why
-from dradriver.controller.limiter import EARLY_S, Limiter
-from dradriver.controller.nodes.columns import Bools
-from dradriver.controller.pace import Pace
-from dradriver.controller.parking import Cause, Kind, Parking
-from dradriver.controller.picture import Picture
-from dradriver.controller.placement import Placement
-from dradriver.controller.queue import Order, Queue
+from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
+from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
-from dradriver.controller.specs import Specs
-from dradriver.controller.volumes import VolumeReader
-from dradriver.controller.writers import OBJECT_BACKOFF_S, OWN_ERROR, Writers
+from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.queue.asking import Asking
+from dradriver.queue.entries import HAND_OVER_S, Entry, why
+from dradriver.queue.limiter import EARLY_S, Limiter
+from dradriver.queue.pace import Pace
+from dradriver.queue.parking import Kind, Parking, WaitReason
+from dradriver.queue.waiting import Order, Queue
 
 logger = logging.getLogger(__name__)
 
@@ -80,14 +80,14 @@ class Worker:
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._asking = Asking(self._queue, self._woken.set)
         self._limiter = Limiter(self._woken.set)
-        writer = Writer(client, self.picture, paused=self._limiter.paused)
+        writer = ApiWriter(client, self.picture, paused=self._limiter.paused)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
         self._newest = ""
-        self._writers = Writers(
+        self._executor = Executor(
             writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
         )  # fmt: skip
-        self._specs = Specs(client, self.picture)
+        self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
@@ -100,7 +100,13 @@ class Worker:
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self.reasons.run, self._specs.run, self._volumes.run, self._sweep, self._recheck):
+                for work in (
+                    self.reasons.run,
+                    self._template_reader.run,
+                    self._volumes.run,
+                    self._sweep,
+                    self._recheck,
+                ):
                     group.create_task(always(work))
                 self.begin()
                 while True:
@@ -115,7 +121,7 @@ class Worker:
                         async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):
                             await self._woken.wait()
         finally:
-            await self._writers.stop()
+            await self._executor.stop()
             self._acting = False
             self._touched.clear()
 
@@ -154,11 +160,15 @@ class Worker:
         """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""
         while True:
             await self.turn()
-            if self._writers:
-                await self._writers.one_done()
+            if self._executor:
+                await self._executor.one_done()
                 continue
             await self._volumes.read()
-            if await self._specs.read() or self._queue.recheck(self.picture.version, float("inf")) or self._touched:
+            if (
+                await self._template_reader.read()
+                or self._queue.recheck(self.picture.version, float("inf"))
+                or self._touched
+            ):
                 continue
             if not await self.reasons.flush():
                 return
@@ -166,7 +176,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether writers are at work, or pods have to be looked at."""
-        return bool(self._writers or self._touched)
+        return bool(self._executor or self._touched)
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, and end assumptions that the server does not share."""
@@ -179,7 +189,7 @@ class Worker:
             self._touched[key] = None
             self._woken.set()
 
-    def _over(self, cause: Cause, order: Order) -> bool:
+    def _over(self, cause: WaitReason, order: Order) -> bool:
         """Return whether whoever waits may go on: in its turn among those that wait for a place, if that is next."""
         if not self._limiter.room():
             return False
@@ -195,10 +205,10 @@ class Worker:
     def _writable(self, entry: Entry) -> bool:
         """Return whether an entry may be written now; if not, it is looked at again when it may."""
         if self._limiter.clogged(entry.key[0]):
-            self._parking.park(entry.key, entry.order, Cause(Kind.NAMESPACE, entry.key[0]))
+            self._parking.park(entry.key, entry.order, WaitReason(Kind.NAMESPACE, entry.key[0]))
             return False
         if not self._limiter.room():
-            self._parking.park(entry.key, entry.order, Cause(Kind.WRITER))
+            self._parking.park(entry.key, entry.order, WaitReason(Kind.WRITER))
             return False
         return True
 
@@ -209,7 +219,7 @@ class Worker:
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             if (entry := self._entries.get(key)) is not None:
                 self._queue.drop(key)
-                self._writers.fail(entry, OWN_ERROR)
+                self._executor.fail(entry, OWN_ERROR)
 
     def _look(self, key: Key) -> None:
         pod, entry = self.picture.pods.get(key), self._entries.get(key)
@@ -218,7 +228,7 @@ class Worker:
             return
         if (template := self.picture.templates.unread_of(pod)) is not None:
             self._queue.drop(key)
-            self._specs.want(template)
+            self._template_reader.want(template)
             return
         if self._waits_for_volumes(key, pod):
             return
@@ -240,7 +250,7 @@ class Worker:
             return
         if entry.unsure:
             if self._writable(entry):
-                self._writers.ask(entry)
+                self._executor.ask(entry)
             return
         step = review(entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
@@ -254,10 +264,10 @@ class Worker:
             case Keep() if self._writable(entry):
                 self._keep(entry, step)
             case Withdraw() if self._writable(entry):
-                self._writers.withdraw(entry, step)
+                self._executor.withdraw(entry, step)
             case Settle() | Wait() if step.untrue:
                 if self._writable(entry):
-                    self._writers.settle(entry, step)
+                    self._executor.settle(entry, step)
             case Settle():
                 self._forget(key)
             case Wait():
@@ -297,7 +307,7 @@ class Worker:
                 self._at(until, entry.key)
             elif self._writable(entry):
                 self._queue.drop(entry.key)
-                self._writers.hand_over(entry, reason)
+                self._executor.hand_over(entry, reason)
                 return
         if not (entry.failures and self.reasons.insist(entry.pod)):  # its own trouble says more
             self.reasons.want(entry.pod, reason)
@@ -305,16 +315,16 @@ class Worker:
     def _keep(self, entry: Entry, step: Keep) -> None:
         try:
             if entry.wish.alone is not None and step.claim.handed_over == digest(entry.wish.alone):
-                self._writers.hand_over(entry, "there was no place for it", has_claim=True)
+                self._executor.hand_over(entry, "there was no place for it", has_claim=True)
                 return
-            placement = keep(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
+            placement = revalidate(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
         except WordError as error:
-            self._writers.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
+            self._executor.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
             return
         if placement is None:
-            self._writers.withdraw(entry, Withdraw(step.claim, step.cause))
+            self._executor.withdraw(entry, Withdraw(step.claim, step.cause))
         else:
-            self._writers.lift(entry, step.claim, placement)
+            self._executor.lift(entry, step.claim, placement)
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
@@ -359,7 +369,7 @@ class Worker:
         queue = entry.scheduler
         if not self._pace.room(queue, asyncio.get_running_loop().time()):
             self._queue.leave(entry)
-            self._parking.park(entry.key, entry.order, Cause(Kind.SCHEDULER, queue))
+            self._parking.park(entry.key, entry.order, WaitReason(Kind.SCHEDULER, queue))
             self.reasons.want(entry.pod, "waits until its scheduler has bound other pods of this namespace")
             return True
         try:
@@ -372,10 +382,10 @@ class Worker:
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
             self._queue.leave(entry)
-            self._writers.fail(entry, OWN_ERROR)
+            self._executor.fail(entry, OWN_ERROR)
             return True
         self._queue.leave(entry)
-        self._writers.place(entry, placement)
+        self._executor.place(entry, placement)
         return True
 
     def _decide(self, entry: Entry, rows: Bools | None) -> Placement:

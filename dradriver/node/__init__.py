@@ -10,8 +10,8 @@ kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared
 devices     kinds of devices, and making them
 mps         MPS control daemons, in a process of their own
-records     a ledger on disk
-edits       what a container is given
+journal     a ledger on disk
+container_edits  what a container is given
 files       files that are all there or not at all
 selinux     labels for what containers are given of the host's
 threads     calls that may hang, beside the event loop

@@ -15,7 +15,6 @@ from dradriver.api.ledger import Ledger
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.serve import serve_health
 from dradriver.node.agent import Options, discovery_of
 from dradriver.node.discovery import release
 from dradriver.node.discovery.watch import MachineWatch
@@ -23,6 +22,7 @@ from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
 from dradriver.node.publishing.publisher import Publisher
+from dradriver.process.serve import serve_health
 
 logger = logging.getLogger(__name__)
 

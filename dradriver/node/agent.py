@@ -12,32 +12,30 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.abilities import WITHOUT
 from dradriver.api.objects import Node, ResourceClaim
+from dradriver.api.slice_features import WITHOUT
 from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.events import Recorder, Reference
-from dradriver.kube.policies import PoliciesFile
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
-from dradriver.kube.serve import serve_health
 from dradriver.node import metrics
-from dradriver.node.claims import info, occupied
-from dradriver.node.claims.below import Below
+from dradriver.node.claims import gpu_processes, info
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.host_server import HostServer
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
 from dradriver.node.devices import assemble
-from dradriver.node.devices.made import BOOT_ID, boot_id
-from dradriver.node.devices.share import Sharing
-from dradriver.node.devices.workshop import Workshop
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.hardware_journal import BOOT_ID, boot_id
+from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.discovery import Discovery, release
 from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.own_toolkit import OwnToolkit
-from dradriver.node.discovery.toolkit import BaseSpecification
+from dradriver.node.discovery.nvidia.own_toolkit import OwnToolkit
+from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.errors import NotYetError
 from dradriver.node.health.events import Holding, PodEvents
@@ -54,6 +52,8 @@ from dradriver.node.mps.files import MpsFolder
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.node.threads import Thread
+from dradriver.process.policies_file import PoliciesFile
+from dradriver.process.serve import serve_health
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -266,12 +266,14 @@ async def run(
         cdi_root=options.cdi_root,
         get_claim=get_claim,
         machine=lambda: machines.machine,
-        workshop=_workshop(options, discovery, lambda: machines.machine, released, sharing, made, mode_switched),
+        device_manager=_device_manager(
+            options, discovery, lambda: machines.machine, released, sharing, made, mode_switched
+        ),
         boot=_boot(options),
-        processes=occupied.nobody if options.beside_device_plugin else processes,
+        processes=gpu_processes.nobody if options.beside_device_plugin else processes,
         exclusive=exclusive,
         nccl=Nccl(lambda: policies.in_force.nccl.tuning),
-        below=Below(lambda: policies.in_force.nccl.servers, get_node).find,
+        below=HostServer(lambda: policies.in_force.nccl.servers, get_node).find,
         on_prepared=prepared,
         on_given_back=given_back,
     )
@@ -370,7 +372,7 @@ def _boot(options: Options) -> str:
     return boot_id(own if options.discovery == "simulated" and own.exists() else BOOT_ID)
 
 
-def _workshop(
+def _device_manager(
     options: Options,
     discovery: Discovery,
     machine: Callable[[], Machine | None],
@@ -378,7 +380,7 @@ def _workshop(
     sharing: Callable[[Gpu], Sharing],
     made: Callable[[str], bool],
     switched: Callable[[], None],
-) -> Workshop:
+) -> DeviceManager:
     mps = MpsFolder(options.state_dir / "mps", boot=_boot(options))
     if options.discovery == "simulated":
         folder = _simulated_dir(options)

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Literal
 
-from dradriver.kube import options
+from dradriver.process import options
 
 
 class Options(options.Common):
@@ -115,8 +115,8 @@ def main(argv: list[str]) -> int:
     """Run the agent until a signal ends it and return the process's exit status."""
     args = parse(argv)
     from dradriver.api.ledger import LEDGERS, OURS
-    from dradriver.kube import process  # --help costs nothing
     from dradriver.node import addon, agent
+    from dradriver.process import run  # --help costs nothing
 
     wanted = agent.Options(
         node=args.node_name,
@@ -139,7 +139,7 @@ def main(argv: list[str]) -> int:
         kubeconfig=args.kubeconfig,
     )
     ledger = LEDGERS[args.ledger]
-    return process.start(agent.run(wanted) if ledger is OURS else addon.run(wanted, ledger), args)
+    return run.start(agent.run(wanted) if ledger is OURS else addon.run(wanted, ledger), args)
 
 
 def _machine(text: str) -> tuple[str, str]:

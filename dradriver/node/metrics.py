@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
+from dradriver.api.slice_features import FIELDS
 from dradriver.kube.labels import Labelled, Names
 from dradriver.node import errors
 from dradriver.node.health.faults import KINDS

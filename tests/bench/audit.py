@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
+from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import PERIOD_S, Audit, Shown
 from dradriver.controller.controller import SOURCES
-from dradriver.controller.picture import Picture
-from dradriver.kube import memory
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.process import memory
 from tests.fakes.gpucluster import GpuCluster
 
 

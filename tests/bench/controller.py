@@ -17,11 +17,11 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import names, resolved, slices
-from dradriver.controller import pods, records
+from dradriver.cluster import pods, records
 from dradriver.controller.worker import Worker
-from dradriver.kube import memory
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
+from dradriver.process import memory
 from dradriver.topology import profiles
 
 Object = dict[str, Any]

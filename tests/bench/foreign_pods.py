@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from dradriver.api.objects import Pod
-from dradriver.controller.pods import Foreign, read
+from dradriver.cluster.pods import Foreign, read
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.reflector import Change, Reflector

@@ -26,9 +26,9 @@ import msgspec
 from dradriver.api.ledger import NVIDIA, OURS
 from dradriver.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dradriver.cli.cluster import reading
-from dradriver.controller import records
+from dradriver.cluster import records
+from dradriver.cluster.picture import Picture
 from dradriver.controller.controller import Source, sources
-from dradriver.controller.picture import Picture
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig

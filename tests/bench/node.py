@@ -26,7 +26,7 @@ import yaml
 
 from dradriver.api import names, slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.node.claims.below import INSTANCE_TYPE
+from dradriver.node.claims.host_server import INSTANCE_TYPE
 from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine

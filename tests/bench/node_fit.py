@@ -31,7 +31,7 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.controller.nodes import NodeTable, ask_of, request_of, why_not
+from dradriver.cluster.nodes import NodeTable, ask_of, request_of, why_not
 
 _SIZES = (200, 1_000, 5_000)
 _TIMES = 200

@@ -29,9 +29,9 @@ from dradriver.api.objects import Node
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
-from dradriver.controller.inventory import Inventory
-from dradriver.controller.nodes.table import NodeTable
-from dradriver.controller.records import read_slice
+from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.records import read_slice
 from dradriver.topology import profiles
 from tests.bench.moved import Moved
 

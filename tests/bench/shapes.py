@@ -17,13 +17,13 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import names, slices
-from dradriver.controller import records
+from dradriver.cluster import records
+from dradriver.cluster.tabulating import Tabulator
 from dradriver.controller.controller import Controller
-from dradriver.controller.tabulating import Tabulator
 from dradriver.controller.worker import Worker
-from dradriver.kube import memory
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
+from dradriver.process import memory
 from dradriver.topology import codec
 from dradriver.topology.machine import Machine, PathType
 from tests.bench import controller as bench

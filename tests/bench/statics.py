@@ -18,8 +18,8 @@ from dradriver.api import ladder, names, resolved
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.pins import Key
 from dradriver.api.templates import Template
-from dradriver.controller.pods import Foreign, Static
-from dradriver.controller.statics import Statics
+from dradriver.cluster.pods import Foreign, Static
+from dradriver.controller.template_writer import TemplateWriter
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self) -> None:
         self.templates: dict[Key, Template] = {}
-        self.statics = Statics(cast("Client", self), self.templates, grace_s=0.0)
+        self.template_writer = TemplateWriter(cast("Client", self), self.templates, grace_s=0.0)
         self._uids = itertools.count()
         self._random = random.Random(1)
 
@@ -59,7 +59,7 @@ class Server:
         old = self.templates.pop(key, None)
         if new is not None:
             self.templates[key] = new
-        self.statics.template_changed(Change(key, old, new))
+        self.template_writer.template_changed(Change(key, old, new))
 
 
 class Loop:
@@ -94,7 +94,7 @@ def pod(number: int) -> Static:
 async def tell(server: Server, changes: list[Change[Pod | Foreign]]) -> None:
     for start in range(0, len(changes), BURST):
         for change in changes[start : start + BURST]:
-            server.statics.pod_changed(change)
+            server.template_writer.pod_changed(change)
         await asyncio.sleep(BURST_S)
 
 
@@ -108,7 +108,7 @@ async def measure(count: int) -> tuple[float, float]:
     server, loop = Server(), Loop()
     pods = {(one.namespace, one.name): one for one in map(pod, range(count))}
     began = time.process_time()
-    tasks = [asyncio.create_task(server.statics.run()), asyncio.create_task(loop.watch())]
+    tasks = [asyncio.create_task(server.template_writer.run()), asyncio.create_task(loop.watch())]
     await tell(server, [Change(key, None, one) for key, one in pods.items()])
     await until(lambda: len(server.templates) == count)
     await tell(server, [Change(key, one, None) for key, one in pods.items()])

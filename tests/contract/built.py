@@ -13,10 +13,10 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
-from dradriver.api.abilities import ALL, Abilities, probes
 from dradriver.api.ledger import LEDGERS
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.leader import LeaderElector
@@ -36,7 +36,7 @@ MODES: Final = (
     Mode(mig="dynamic"),
     Mode(mig="placements"),
 )
-WITHOUT: Final = Abilities(taints=False, shares=False, counters=False)
+WITHOUT: Final = SliceFeatures(taints=False, shares=False, counters=False)
 _CUT_UP: Final = ("hgx-h100", "dgx-a100")
 
 
@@ -52,7 +52,7 @@ def in_mig_mode(machine: Machine) -> Machine:
 
 def _slices(machine: Machine, **more: Any) -> list[Object]:
     """Return its slices twice: with all that a server may keep, and with what every server keeps."""
-    both = (slices.build(machine, node="n", node_uid=UID, abilities=able, **more) for able in (ALL, WITHOUT))
+    both = (slices.build(machine, node="n", node_uid=UID, features=able, **more) for able in (ALL, WITHOUT))
     return [one for made in both for one in made]
 
 

@@ -8,7 +8,7 @@ from dradriver.api import config, ladder, names, resolved
 from dradriver.api.claims import uuid_selector
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.ledger import NVIDIA
-from dradriver.controller.claimants import MOST
+from dradriver.cluster.claim_users import MOST
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused

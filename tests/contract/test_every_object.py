@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from dradriver.api import quantity
-from dradriver.api.abilities import FIELDS
 from dradriver.api.errors import WordError
+from dradriver.api.slice_features import FIELDS
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import Resource

@@ -7,10 +7,10 @@ import uuid
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.abilities import ALL, Abilities, probes
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.resources import RESOURCE_SLICES
-from dradriver.node.publishing import asking
+from dradriver.node.publishing import feature_probe
 from dradriver.node.publishing.pool import differences
 from dradriver.topology import profiles
 from tests.contract.built import MODES, UID, in_mig_mode
@@ -44,14 +44,14 @@ async def test_slices_of_nvidias_driver_come_back_as_the_fake_makes_them(server:
 
 
 async def test_this_kubernetes_keeps_all_that_divides_a_gpu(server: Server) -> None:
-    assert await asking.ask(server.client, node="n", node_uid=UID) == ALL
+    assert await feature_probe.ask(server.client, node="n", node_uid=UID) == ALL
 
 
 async def test_slices_of_instances_that_exist_come_back_as_sent(server: Server) -> None:
     for name in ("hgx-h100", "dgx-a100"):
         machine = in_mig_mode(profiles.load(name, seed="n"))
-        for able in (ALL, Abilities(taints=False, shares=False, counters=False)):
-            for one in slices.build(machine, node="n", node_uid=UID, abilities=able):
+        for able in (ALL, SliceFeatures(taints=False, shares=False, counters=False)):
+            for one in slices.build(machine, node="n", node_uid=UID, features=able):
                 assert sum("mig" in str(device["attributes"]["type"]) for device in one["spec"]["devices"]) == 16
                 stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
                 assert differences(one, stored) == frozenset()
@@ -62,7 +62,7 @@ async def test_slices_of_gpus_in_parts_come_back_as_sent(server: Server, mode: M
     for name in ("hgx-h100", "dgx-a100"):
         machine = profiles.load(name, seed="n")
         modes = {gpu.uuid: mode for gpu in machine.gpus[::2]}
-        for able in (ALL, Abilities(shares=False, counters=False)):
-            for one in slices.build(machine, node="n", node_uid=UID, modes=modes, abilities=able):
+        for able in (ALL, SliceFeatures(shares=False, counters=False)):
+            for one in slices.build(machine, node="n", node_uid=UID, modes=modes, features=able):
                 stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
                 assert differences(one, stored) == frozenset()

@@ -15,8 +15,8 @@ from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod
-from dradriver.kube.policies import PoliciesFile
-from webhook import review, view
+from dradriver.process.policies_file import PoliciesFile
+from webhook import pod_view, review
 from webhook.admission import Admission
 
 Object = dict[str, Any]
@@ -150,9 +150,9 @@ def admit(
     )
 
 
-def viewed(manifest: Object) -> view.Pod:
+def viewed(manifest: Object) -> pod_view.Pod:
     """Return a pod as the webhook reads it."""
-    return view.read(json.dumps(manifest).encode())
+    return pod_view.read(json.dumps(manifest).encode())
 
 
 def stored(admitted: Object, *, uid: str = "5b1c") -> Object:

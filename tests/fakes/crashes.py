@@ -26,14 +26,25 @@ from dradriver.node import files
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
-from dradriver.node.devices.made import Made, MadeLedger
-from dradriver.node.edits import Edits
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.errors import NotYetError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Machine
-from tests.fakes.crowd import CLAIMS, MIG, MPS, STATIC, administer, administered, allocated, overlap, parts, workshop
+from tests.fakes.crowd import (
+    CLAIMS,
+    MIG,
+    MPS,
+    STATIC,
+    administer,
+    administered,
+    allocated,
+    device_manager,
+    overlap,
+    parts,
+)
 from tests.fakes.failing import FailingGpus
 from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
@@ -44,7 +55,7 @@ T = TypeVar("T")
 UNKNOWN = 999  # NVML's word for what it has no other for
 
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
-_CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "records.py", "files.py"))
+_CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "journal.py", "files.py"))
 _HELD = str(REPO / "dradriver/node/claims/lock.py")  # a lock goes with its process, whose lines do not matter
 
 
@@ -235,7 +246,7 @@ class Node:
     @property
     def made(self) -> dict[str, Made]:
         """The entries of the other ledger."""
-        found = MadeLedger(self.folder / "state" / "made").read()
+        found = HardwareJournal(self.folder / "state" / "made").read()
         return {key: entry.value for key, entry in found.items()}
 
     @property
@@ -308,7 +319,9 @@ class Node:
             cdi_root=self.folder / "cdi",
             get_claim=get_claim,
             machine=self._machine,
-            workshop=workshop(self.gpus, MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"), Inline("inline")),
+            device_manager=device_manager(
+                self.gpus, MpsFolder(self.folder / "mps", boot=f"boot-{self.boots}"), Inline("inline")
+            ),
             boot=f"boot-{self.boots}",
             budget_s=0.0,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dradriver.api import names
+from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices import assemble
-from dradriver.node.devices.capabilities import SimulatedCapabilities
-from dradriver.node.devices.share import Sharing
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
+from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.devices.workshop import Workshop
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
 from tests.fakes.node import claim, device, edits, parameters, result, uuid
@@ -71,7 +71,7 @@ CLAIMS: dict[str, tuple[int | Part, ...]] = {
 }
 
 
-def workshop(gpus: SimulatedGpu, mps: MpsFolder, thread: Thread) -> Workshop:
+def device_manager(gpus: SimulatedGpu, mps: MpsFolder, thread: Thread) -> DeviceManager:
     """What makes these claims' parts."""
     return assemble.of(
         edits,

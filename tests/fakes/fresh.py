@@ -8,7 +8,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from dradriver.node.discovery import binding, reading
+from dradriver.node.discovery import reading
+from dradriver.node.discovery.nvidia import binding
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 

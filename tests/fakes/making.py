@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from dradriver.node.claims.prepare import Preparer
-from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
-from dradriver.node.devices.workshop import Workshop
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, edits, result, uuid
 from tests.fakes.parts import Halves, half
@@ -46,11 +46,11 @@ class Sliced(World):
         for i in range(4):
             with self.gpus.state(uuid(i)) as state:
                 state.mig = True
-        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
+        self.device_manager = DeviceManager([Whole(edits), Halves()], self.gpus, in_use_s=0)
 
     def another(self) -> Preparer:
         """An instance whose process is another: it has a thread of its own for the hardware."""
-        self.workshop = Workshop([Whole(edits), Halves()], self.gpus, in_use_s=0)
+        self.device_manager = DeviceManager([Whole(edits), Halves()], self.gpus, in_use_s=0)
         return self.preparer()
 
     def opened(self, name: str) -> int:
@@ -64,7 +64,7 @@ class Sliced(World):
 
     @property
     def made(self) -> dict[str, Made]:
-        ledger = MadeLedger(self.folder / "state" / "made")
+        ledger = HardwareJournal(self.folder / "state" / "made")
         return {key: entry.value for key, entry in ledger.read().items()}
 
     @property
@@ -93,4 +93,6 @@ async def left_by_a_kill(world: Sliced, *, boot: str, done: bool) -> None:
     halves = Halves()
     intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0))
     made = halves.make(world.gpus, intent)
-    MadeLedger(world.folder / "state" / "made").write(msgspec.structs.replace(intent, done=made) if done else intent)
+    HardwareJournal(world.folder / "state" / "made").write(
+        msgspec.structs.replace(intent, done=made) if done else intent
+    )

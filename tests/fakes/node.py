@@ -18,12 +18,12 @@ from dradriver.api import names, slices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
+from dradriver.node.claims.container_env import ContainerEnv
 from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.telling import Teller
-from dradriver.node.devices.share import Sharing, TimeSliced
+from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.nvidia.share import Sharing, TimeSliced
 from dradriver.node.devices.whole import Whole
-from dradriver.node.devices.workshop import Workshop
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.threads import BESIDE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
@@ -41,14 +41,14 @@ def edits(gpu: Gpu) -> Edits:
     return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
 
 
-def workshop() -> Workshop:
+def device_manager() -> DeviceManager:
     """The kinds of devices of a node on which nothing has to be made."""
-    return Workshop([TimeSliced(edits, lambda _: Sharing()), Whole(edits)])
+    return DeviceManager([TimeSliced(edits, lambda _: Sharing()), Whole(edits)])
 
 
-def teller(profile: str = "") -> Teller:
+def container_env(profile: str = "") -> ContainerEnv:
     """What containers are told, by a tuning profile, with their files in a folder that is not there."""
-    return Teller(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(lambda: profile))
+    return ContainerEnv(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(lambda: profile))
 
 
 @functools.cache

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import msgspec
 import pynvml
 
-from dradriver.node.devices.capabilities import SimulatedCapabilities
+from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.kinds import Kind
-from dradriver.node.devices.made import Made
-from dradriver.node.devices.mig import Mig
-from dradriver.node.devices.nvml import NvmlControl
-from dradriver.node.devices.share import Mps, Sharing
+from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
+from dradriver.node.devices.nvidia.mig import Mig
+from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.devices.nvidia.share import Mps, Sharing
 from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.mps.files import Server as MpsServer
 from dradriver.topology.machine import MigProfile
@@ -151,7 +151,7 @@ def _mig(server: Server, folder: Path, wanted: dict[str, Any]) -> Calls:
 
 
 def _prepared(kind: Kind, server: Server, mps: MpsFolder, wanted: dict[str, Any]) -> None:
-    """Settle and make a device as the workshop does."""
+    """Settle and make a device as the device manager does."""
     control = NvmlControl(driver_root=nvml.compiled(), mps=mps, mps_s=0.0)
     uuid = server.machine.gpus[0].uuid
     intent = Made(owner="u", number=0, boot="b", kind=kind.name, device="d", uuid=uuid, wanted=wanted)

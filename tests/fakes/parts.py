@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dradriver.api import slices
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.kinds import Found, Wish
-from dradriver.node.devices.made import Made
-from dradriver.node.edits import Edits
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.profiles import mig
 
@@ -28,7 +28,7 @@ class Halves:
     makes = True
     part = True
 
-    def find(self, machine: Machine, wish: Wish) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
         known = {half(gpu.uuid, start): gpu for gpu in machine.gpus for start in STARTS}
         return Found(known[wish.device], {}) if wish.device in known else None
 

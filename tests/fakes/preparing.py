@@ -14,7 +14,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.prepare import Preparer
 from dradriver.topology.machine import Machine
-from tests.fakes.node import BOOT, NODE, Object, machine, typed, workshop
+from tests.fakes.node import BOOT, NODE, Object, device_manager, machine, typed
 
 
 class World:
@@ -26,7 +26,7 @@ class World:
         self.trouble: list[DriverError] = []
         self.asked = 0
         self.machine: Machine = machine()
-        self.workshop = workshop()
+        self.device_manager = device_manager()
         self.boot = BOOT
         self.exclusive: set[str] = set()
         self.processes: dict[str, Sequence[int]] | DriverError | TimeoutError = {}
@@ -51,7 +51,7 @@ class World:
             cdi_root=self.folder / "cdi",
             get_claim=get_claim or self.get_claim,
             machine=lambda: self.machine,
-            workshop=self.workshop,
+            device_manager=self.device_manager,
             boot=self.boot,
             processes=self.running,
             exclusive=self.exclusive.__contains__,

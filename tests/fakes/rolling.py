@@ -22,15 +22,15 @@ import msgspec
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
-from dradriver.node.claims.occupied import nobody
+from dradriver.node.claims.gpu_processes import nobody
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.control import DEFAULT
-from dradriver.node.devices.made import MadeLedger
+from dradriver.node.devices.hardware_journal import HardwareJournal
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
-from tests.fakes.crowd import CLAIMS, MIG, MPS, administer, administered, allocated, workshop
+from tests.fakes.crowd import CLAIMS, MIG, MPS, administer, administered, allocated, device_manager
 from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
 from tests.simulator.loop import VirtualLoop
@@ -117,7 +117,7 @@ class Agent:
             cdi_root=node.folder / "cdi",
             get_claim=node.get_claim,
             machine=lambda: sliceable(machine()),
-            workshop=workshop(node.gpus, MpsFolder(node.folder / "mps", boot="boot"), self.driver),
+            device_manager=device_manager(node.gpus, MpsFolder(node.folder / "mps", boot="boot"), self.driver),
             boot="boot",
         )
         self.reconciler = Reconciler(self.preparer, node.get_claim, node=NODE, processes=nobody)
@@ -313,7 +313,7 @@ class Node:
                 assert one.kind != "mps" or state.server is not None, f"claim {name} has lost its server"
 
     def _made(self) -> list[Any]:
-        ledger = MadeLedger(self.folder / "state" / "made")
+        ledger = HardwareJournal(self.folder / "state" / "made")
         return [entry.value for entry in ledger.read().values()]
 
     def _nothing_is_left(self) -> None:

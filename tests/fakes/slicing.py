@@ -9,12 +9,12 @@ import msgspec
 
 from dradriver.api import names, slices
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices import assemble
-from dradriver.node.devices.capabilities import SimulatedCapabilities
-from dradriver.node.devices.made import Made, MadeLedger
-from dradriver.node.devices.share import Sharing
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
+from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
+from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.mps.files import MpsFolder
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.profiles import mig
@@ -41,7 +41,7 @@ class Sliced(World):
         self.asked_of: list[str] = []  # GPUs of which it was asked
         with self.gpus.state(uuid(7)) as state:
             state.mig = True
-        self.workshop = self.kinds(self.gpus)
+        self.device_manager = self.kinds(self.gpus)
 
     def kinds(self, control: SimulatedGpu) -> Any:
         self.switched = 0
@@ -94,7 +94,7 @@ class Sliced(World):
 
     @property
     def made(self) -> dict[str, Made]:
-        return {k: entry.value for k, entry in MadeLedger(self.folder / "state" / "made").read().items()}
+        return {k: entry.value for k, entry in HardwareJournal(self.folder / "state" / "made").read().items()}
 
 
 def at(gpu: int, profile: str, start: int, request: str = "gpu") -> Any:

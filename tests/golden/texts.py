@@ -74,7 +74,7 @@ async def _ledgers() -> dict[str, Any]:
         await node.prepare("left", at(5, "3g.40gb", 4))
         refusing = FailingGpus(node.folder / "hardware.json", node.gpu)
         refusing.failing[uuid(5)] = ("gpu_instances", 999, "Unknown Error")
-        node.workshop = node.kinds(refusing)
+        node.device_manager = node.kinds(refusing)
         await node.preparer().unprepare("uid-left")
         return _on_disk(Path(folder))
 

@@ -27,9 +27,9 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.controller.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table, why_not
-from dradriver.controller.nodes.requests import amounts
-from dradriver.controller.nodes.rules import selects
+from dradriver.cluster.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table, why_not
+from dradriver.cluster.nodes.requests import amounts
+from dradriver.cluster.nodes.rules import selects
 
 NAMES = ("a", "b", "c", "d", "7")
 CORDON = "node.kubernetes.io/unschedulable"

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
-from dradriver.controller.picture import Picture
-from dradriver.controller.tabulating import AtOnce
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient

@@ -44,8 +44,8 @@ def test_what_a_newcomer_looks_for_is_where_the_table_says(path: str, name: str)
 
 
 def packages() -> list[Path]:
-    roots = [REPO / "dradriver" / part for part in ("api", "controller", "kube", "node", "topology", "yamltext")]
-    found = sorted(init.parent for root in roots for init in root.rglob("__init__.py"))
+    rooms = ("api", "cluster", "controller", "kube", "node", "process", "queue", "topology", "yamltext")
+    found = sorted(init.parent for room in rooms for init in (REPO / "dradriver" / room).rglob("__init__.py"))
     return [package for package in found if "protos" not in package.relative_to(REPO).parts]
 
 

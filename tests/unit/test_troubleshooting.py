@@ -15,8 +15,9 @@ from dradriver.api import names
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
-from dradriver.controller import decide, neighbours
-from dradriver.controller.nodes import classes, rules, table
+from dradriver.cluster import neighbours
+from dradriver.cluster.nodes import classes, rules, table
+from dradriver.controller import decide
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of

@@ -19,7 +19,7 @@ from dradriver.allocator.choice.choose import check
 from dradriver.allocator.fleet import packing
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.network import REACHES
-from dradriver.allocator.fleet.packing import NodeTable
+from dradriver.allocator.fleet.packing import GangNodes
 from dradriver.allocator.request import Choice, Constraint, GangChoice, GangRequest, NoPlaceError, Strategy
 from dradriver.allocator.sets import tours
 from dradriver.allocator.sets.subsets import Bools, Ints
@@ -65,7 +65,7 @@ def place_gang(fleet: Fleet, request: GangRequest, *, eligible: Collection[str] 
     raise _refusal(fleet, packing.node_table(fleet, candidates, request.pod, ladder.required(request.pod)), request)
 
 
-def plan(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> Plan | None:
+def plan(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> Plan | None:
     """The best way to hold all pods by reach and number of nodes, None where there is none."""
     spread = request.pod.strategy is Strategy.SPREAD
     found: Plan | None = None
@@ -80,7 +80,7 @@ def plan(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> Plan | None:
     return found
 
 
-def _within(fleet: Fleet, nodes: NodeTable, request: GangRequest, reach: Step | None) -> Plan | None:
+def _within(fleet: Fleet, nodes: GangNodes, request: GangRequest, reach: Step | None) -> Plan | None:
     """The best domain of one width that holds all pods."""
     least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
     most = request.pods // least
@@ -125,7 +125,7 @@ def _within(fleet: Fleet, nodes: NodeTable, request: GangRequest, reach: Step | 
     return Plan(reach, own, packing.fullest(nodes.capacity[own], request.pods, least=least))
 
 
-def _fastest(fleet: Fleet, nodes: NodeTable, request: GangRequest, best: Plan) -> tuple[NodeTable, Plan]:
+def _fastest(fleet: Fleet, nodes: GangNodes, request: GangRequest, best: Plan) -> tuple[GangNodes, Plan]:
     """The plan of the same reach and as many nodes whose slowest pod is fastest."""
     values = nodes.bandwidths(request.pod.gpus)
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
@@ -140,7 +140,7 @@ def _fastest(fleet: Fleet, nodes: NodeTable, request: GangRequest, best: Plan) -
     return nodes, best
 
 
-def _described(fleet: Fleet, nodes: NodeTable, chosen: Plan, *, request: GangRequest) -> GangChoice:
+def _described(fleet: Fleet, nodes: GangNodes, chosen: Plan, *, request: GangRequest) -> GangChoice:
     names = [nodes.name(at) for at in chosen.at.tolist()]
     by_name = dict(zip(names, zip(chosen.at.tolist(), chosen.pods.tolist(), strict=True), strict=True))
     names.sort()
@@ -174,7 +174,7 @@ def _missed(pods: list[Choice]) -> tuple[Constraint, ...]:
     return max((pod.fallback for pod in pods), key=len)
 
 
-def _refusal(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> NoPlaceError:
+def _refusal(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> NoPlaceError:
     what = f"{request.pods} pods with {phrases.wanted(request.pod)} each"
     limits = []
     if request.max_nodes is not None:
@@ -198,7 +198,7 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> bool:
     return int(nodes.capacity.sum()) >= request.pods and plan(fleet, nodes, request) is not None
 
 
-def _nearest(fleet: Fleet, nodes: NodeTable, request: GangRequest) -> str:
+def _nearest(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> str:
     most = int(nodes.capacity.sum())
     if most < request.pods:
         return f"{most} of them would find a place in the whole cluster"

@@ -31,7 +31,7 @@ _MEMORY_BYTES: Final = 192 << 20  # of one process at most: 125 MB for 16 GPUs w
 _NICENESS: Final = 10
 
 
-class Kind(msgspec.Struct, frozen=True):
+class MachineKind(msgspec.Struct, frozen=True):
     """What figures depend on, without the machine's names and numbering.
 
     Attributes:
@@ -43,12 +43,12 @@ class Kind(msgspec.Struct, frozen=True):
     profiles: tuple[Profiles, ...]
 
 
-def kind_of(machine: Machine) -> Kind | None:
+def kind_of(machine: Machine) -> MachineKind | None:
     """Return a machine's kind; None where it has more GPUs than tables hold."""
     if len(machine.gpus) > tables.MAX_GPUS:
         return None
     bare = without_uuids(machine)
-    return Kind(canonical(shape_of(bare))[0], layouts.kinds(bare))
+    return MachineKind(canonical(shape_of(bare))[0], layouts.kinds(bare))
 
 
 def known(machine: Machine) -> bool:
@@ -59,14 +59,14 @@ def known(machine: Machine) -> bool:
     return tables.known(shape_of(bare)) and all(map(layouts.known, layouts.kinds(bare)))
 
 
-def computed(kind: Kind) -> Iterator[bytes]:
+def computed(kind: MachineKind) -> Iterator[bytes]:
     """Compute what is costly of a kind, for ``keep``: messages of 3 MB at most, to be taken in one by one."""
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:
         yield pickle.dumps(layouts.layout_of(profiles))
 
 
-def keep(kind: Kind, part: int, message: bytes) -> None:
+def keep(kind: MachineKind, part: int, message: bytes) -> None:
     """Take in the n-th message that another process of ours made of a kind."""
     found = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
     if part == 0:
@@ -78,7 +78,7 @@ def keep(kind: Kind, part: int, message: bytes) -> None:
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
     """Answer the kinds that are asked for, each a length and MessagePack, until there are no more."""
     while head := asked.read(_HEAD):
-        kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=Kind)
+        kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
         for message in (*computed(kind), _END):
             answers.write(len(message).to_bytes(_HEAD))
             answers.write(message)
@@ -104,7 +104,7 @@ def _read(answers: IO[bytes], size: int) -> bytes:
     return found
 
 
-def question(kind: Kind) -> bytes:
+def question(kind: MachineKind) -> bytes:
     """Return what ``serve`` reads of a kind."""
     text = msgspec.msgpack.encode(kind)
     return len(text).to_bytes(_HEAD) + text

@@ -18,7 +18,7 @@ from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables
 
 
-class NodeTable(NamedTuple):
+class GangNodes(NamedTuple):
     """The nodes that may be taken, of all kinds, as arrays of shape (nodes,), int64.
 
     Attributes:
@@ -62,12 +62,12 @@ class NodeTable(NamedTuple):
         ]
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
-    def with_busbw(self, busbw_gbps: float) -> NodeTable:
+    def with_busbw(self, busbw_gbps: float) -> GangNodes:
         """The same nodes for pods whose sets must have this much bandwidth."""
         criteria = [msgspec.structs.replace(each, min_busbw_gbps=busbw_gbps) for each in self.criteria]
         return self._replace(criteria=criteria, capacity=_capacity(self._replace(criteria=criteria)))
 
-    def all_free(self) -> NodeTable:
+    def all_free(self) -> GangNodes:
         """The same nodes as if all their GPUs were free."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         mask = suitable[self.kind]
@@ -75,7 +75,7 @@ class NodeTable(NamedTuple):
         return nodes._replace(capacity=_capacity(nodes))
 
 
-def node_table(fleet: Fleet, candidates: list[Candidates], request: Whole, rung: Criteria) -> NodeTable:
+def node_table(fleet: Fleet, candidates: list[Candidates], request: Whole, rung: Criteria) -> GangNodes:
     """The candidates as arrays; on which GPUs of which number must be in a set cannot be asked."""
     slots = [each.slots() for each in candidates]
     kind = np.repeat(np.arange(len(candidates)), [len(own) for own in slots])
@@ -85,7 +85,7 @@ def node_table(fleet: Fleet, candidates: list[Candidates], request: Whole, rung:
     site = np.concatenate(
         [each.group.sites()[own].astype(np.int64) for each, own in zip(candidates, slots, strict=True)] or [empty]
     )
-    nodes = NodeTable(
+    nodes = GangNodes(
         candidates=candidates,
         criteria=[rung] * len(candidates),
         request=request,
@@ -123,7 +123,7 @@ def fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
     return out
 
 
-def tightest(nodes: NodeTable, order: Ints, pods: int, *, number: int, least: int) -> Ints:
+def tightest(nodes: GangNodes, order: Ints, pods: int, *, number: int, least: int) -> Ints:
     """``number`` nodes that hold all pods, none larger than it must be.
 
     Args:
@@ -146,7 +146,7 @@ def tightest(nodes: NodeTable, order: Ints, pods: int, *, number: int, least: in
     return np.append(chosen[:-1], fitting[smallest])
 
 
-def disjoint_sets(nodes: NodeTable, at: int, count: int, *, request: Whole) -> list[int]:
+def disjoint_sets(nodes: GangNodes, at: int, count: int, *, request: Whole) -> list[int]:
     """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
     tables, criteria = nodes.group(at).tables, nodes.criteria[int(nodes.kind[at])]
     order = set_order(tables, preference(request), gpus=request.gpus)
@@ -164,7 +164,7 @@ def disjoint_sets(nodes: NodeTable, at: int, count: int, *, request: Whole) -> l
     return found
 
 
-def _capacity(nodes: NodeTable) -> Ints:
+def _capacity(nodes: GangNodes) -> Ints:
     out = np.zeros(len(nodes.mask), dtype=np.int64)
     for number, (each, criteria) in enumerate(zip(nodes.candidates, nodes.criteria, strict=True)):
         tables, gpus = each.group.tables, nodes.request.gpus

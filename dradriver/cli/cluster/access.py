@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dradriver.cli.render.plain import plain
 from dradriver.kube import config
 from dradriver.kube.config import Credentials, ServerConfig
 from dradriver.kube.errors import ConfigError
+from dradriver.view.plain import plain
 
 
 def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:

@@ -8,18 +8,8 @@ from typing import Any
 from dradriver.allocator import MAX_GPUS
 from dradriver.cli import machine_view
 from dradriver.cli.cluster.model import GpuView, Holder, NodeView
-from dradriver.cli.render.document import (
-    Cell,
-    Column,
-    Document,
-    Entry,
-    Key,
-    Mark,
-    Section,
-    Table,
-    Tone,
-)
 from dradriver.topology.natural import natural
+from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Section, Table, Tone
 
 _SUMMARY = ("node", "product", "GPUs", "free", "largest free NVLink set")
 _TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}

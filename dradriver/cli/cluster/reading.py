@@ -10,12 +10,12 @@ from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.ledger import NVIDIA
 from dradriver.api.objects import ResourceSlice
-from dradriver.cli.render.plain import plain
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.view.plain import plain
 
 if TYPE_CHECKING:
     from dradriver.api.pins import Claim

@@ -20,12 +20,11 @@ from dradriver.api.pins import Claim, Key
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.render.plain import plain
-from dradriver.controller import pods, records, volumes
-from dradriver.controller.nodes.ask import Where
-from dradriver.controller.picture import Picture
-from dradriver.controller.records import SliceRecord
-from dradriver.controller.taint_rules import TaintRule, read_rule
+from dradriver.cluster import pods, records, volumes
+from dradriver.cluster.nodes.ask import Where
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.taint_rules import TaintRule, read_rule
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -40,6 +39,7 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Change
+from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 

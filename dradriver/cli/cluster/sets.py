@@ -20,9 +20,9 @@ from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.tables import Tables
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.render.plain import plain
-from dradriver.controller.nodes.ask import Ask, Constraints
+from dradriver.cluster.nodes.ask import Ask, Constraints
 from dradriver.topology.natural import natural
+from dradriver.view.plain import plain
 
 SIZES: Final = (1, 2, 4, 8, 16)
 _ANYBODY: Final = Ask((), Constraints(tolerations=(("", ""),)))  # tolerates every taint

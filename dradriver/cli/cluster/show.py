@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dradriver.cli.cluster import access, document, reading
 from dradriver.cli.cluster.views import views
-from dradriver.cli.render.output import show_as, warn
 from dradriver.topology.natural import natural
+from dradriver.view.output import show_as, warn
 
 
 def show_cluster(

@@ -19,11 +19,11 @@ from dradriver.api.objects import AllocationResult, ResourceSlice
 from dradriver.api.objects import Device as SliceDevice
 from dradriver.api.pins import Claim, Device, owners, pin, share_of, slice_of
 from dradriver.cli.cluster.model import GpuView, Hold, Holder, NodeView
-from dradriver.cli.render.plain import plain
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.natural import natural
+from dradriver.view.plain import plain
 
 Held = Mapping[Device, Sequence[Holder]]
 

@@ -13,8 +13,8 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.places import given
-from dradriver.cli.render.plain import plain
-from dradriver.controller.nodes.ask import ask_of
+from dradriver.cluster.nodes.ask import ask_of
+from dradriver.view.plain import plain
 
 _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
 """Of a claim that Kubernetes made by a template: the pod's entry that it is for (resourceclaim controller)."""

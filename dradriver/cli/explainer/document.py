@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Free, Happening, Help, Place, Static, Subject, Turn, Verdict
-from dradriver.cli.render.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
+from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
     "foreign": "not placed by this driver",

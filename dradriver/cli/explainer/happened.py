@@ -11,10 +11,10 @@ from dradriver.api.objects import Metadata, Pod
 from dradriver.api.pins import Claim
 from dradriver.cli.cluster import reading
 from dradriver.cli.explainer.model import Happening
-from dradriver.cli.render.plain import plain
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import EVENTS
+from dradriver.view.plain import plain
 
 MOST: Final = 20  # of what is shown; the newest
 

@@ -11,8 +11,8 @@ from dradriver.api.pins import owners as owners_of
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Owner
-from dradriver.cli.render.plain import plain
 from dradriver.topology.natural import natural
+from dradriver.view.plain import plain
 
 _UNUSED: Final = {
     "Pending": "bound and not running",

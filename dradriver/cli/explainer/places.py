@@ -8,10 +8,10 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, Request, SharePart, Whole
 from dradriver.api import results, slices
-from dradriver.api.pins import Key, Slice
+from dradriver.api.pins import Key, MigSlice
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Place
-from dradriver.cli.render.plain import plain
+from dradriver.view.plain import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
@@ -64,7 +64,7 @@ def given(scene: Scene, key: Key, request: Request) -> Place | None:
     )
 
 
-def _part(number: int, one: Amount | Slice) -> Part:
+def _part(number: int, one: Amount | MigSlice) -> Part:
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

@@ -21,11 +21,11 @@ from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cli.explainer.owners import holders, owners
-from dradriver.cli.render.plain import plain
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.decide import decide
-from dradriver.controller.entries import Wish
-from dradriver.controller.nodes.columns import Bools
+from dradriver.queue.entries import PlacementRequest
 from dradriver.topology.natural import natural
+from dradriver.view.plain import plain
 
 SHOWN: Final = 5
 _LOOKED_AT: Final = 32  # nodes whose holders are looked at
@@ -65,7 +65,7 @@ def _room(group: NodeGroup, node: str, mask: int, largest: int) -> Room:
     )  # fmt: skip
 
 
-def helps(scene: Scene, wish: Wish, request: Whole, fit: Bools) -> list[Help]:
+def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return on each of some nodes the set that the fewest GPUs' release would make, fewest first.
 
     A set that is free is among them, with nobody who would have to end.
@@ -142,7 +142,7 @@ def _help(scene: Scene, node: str, group: NodeGroup, sets: Ints, now: int) -> He
     )
 
 
-def parts_helps(scene: Scene, wish: Wish, fit: Bools) -> list[Help]:
+def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
     """Return claims of which the end of any one would make a place for parts of GPUs."""
     picture = scene.picture
     rows = {node: picture.nodes.find(node) for node in picture.inventory.fleet.nodes}
@@ -172,7 +172,7 @@ def _only(fit: Bools, row: int | None) -> Bools:
     return only
 
 
-def better(scene: Scene, wish: Wish, choice: Choice, fit: Bools) -> list[Help]:
+def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> list[Help]:
     """Return the sets that would be better than what a pod has: of a higher rung, or of more bandwidth.
 
     Args:

@@ -19,7 +19,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.cli.explainer.model import Subject
-from dradriver.cli.render.plain import plain
+from dradriver.view.plain import plain
 
 _WORDS: Final = (
     f"an annotation such as {names.POLICY}: best-effort, which asks for the best set that is free; pods without any "

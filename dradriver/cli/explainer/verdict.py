@@ -20,17 +20,17 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import alone, happened, rooms
 from dradriver.cli.explainer.model import Happening, Help, Turn, Verdict
 from dradriver.cli.explainer.places import given, place_of
-from dradriver.cli.render.plain import plain
+from dradriver.cluster.nodes.ask import Where, ask_of
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.volumes import Unbound
 from dradriver.controller.decide import MOST_NODES, decide
-from dradriver.controller.entries import Entry, Wish
-from dradriver.controller.nodes.ask import Where, ask_of
-from dradriver.controller.nodes.columns import Bools
-from dradriver.controller.placement import Placement
 from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
-from dradriver.controller.volumes import Unbound
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
+from dradriver.queue.entries import Entry, PlacementRequest
+from dradriver.view.plain import plain
 
 _HELPS: Final = 3
 _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
@@ -132,7 +132,7 @@ def _entry(scene: Scene, pod: Pod, where: Where = ()) -> Entry:
     return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger, where)
 
 
-async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
+async def _wanting(scene: Scene, entry: Entry, wish: PlacementRequest) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
     turn = _turn(scene, entry)
     found = await _decided(scene, wish)
@@ -159,7 +159,7 @@ async def _wanting(scene: Scene, entry: Entry, wish: Wish) -> Verdict:
     )
 
 
-async def _decided(scene: Scene, wish: Wish) -> Placement | NoPlaceError:
+async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceError:
     """Return the controller's decision, in which others' pods count on all nodes that it names."""
     most = MOST_NODES
     for _ in range(_ROUNDS):
@@ -173,7 +173,7 @@ async def _decided(scene: Scene, wish: Wish) -> Placement | NoPlaceError:
     return found
 
 
-def _nearest(scene: Scene, wish: Wish, fit: Bools, stable: str) -> str:
+def _nearest(scene: Scene, wish: PlacementRequest, fit: Bools, stable: str) -> str:
     """Return what is nearest to what is wanted, where the allocator can say."""
     try:
         inventory = scene.picture.inventory
@@ -184,7 +184,7 @@ def _nearest(scene: Scene, wish: Wish, fit: Bools, stable: str) -> str:
     return ""
 
 
-async def _helps(scene: Scene, wish: Wish, fit: Bools) -> tuple[Help, ...]:
+async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
     """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
     if not isinstance(wish.request, Whole):
         return tuple(rooms.parts_helps(scene, wish, fit)[:_HELPS])
@@ -205,7 +205,7 @@ def _offering(scene: Scene, fit: Bools, nodes: Iterable[str] | None = None) -> B
     return found
 
 
-def _with_causes(scene: Scene, wish: Wish, one: Help, fit: Bools) -> Help:
+def _with_causes(scene: Scene, wish: PlacementRequest, one: Help, fit: Bools) -> Help:
     only = _offering(scene, fit, [one.node])
     causes = tuple(plain(cause) for cause in scene.picture.nodes.causes(wish.ask, only=only))
     return Help(node=one.node, gpus=one.gpus, owners=one.owners, causes=causes, busbw_gbps=one.busbw_gbps)
@@ -216,7 +216,7 @@ def _at(scene: Scene, node: str, fit: Bools) -> bool:
     return row is not None and bool(fit[row])
 
 
-async def _having(scene: Scene, pod: Pod, wish: Wish | None, pin: Pin | None, reason: str) -> Verdict:
+async def _having(scene: Scene, pod: Pod, wish: PlacementRequest | None, pin: Pin | None, reason: str) -> Verdict:
     """Return what there is to say of a pod that has GPUs, or is promised some."""
     if pin is None:
         claim = scene.picture.claim_of(pod)

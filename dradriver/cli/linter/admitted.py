@@ -14,7 +14,7 @@ from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.linter.templates import CLAIMS, Path, pods
-from dradriver.cli.render.plain import plain
+from dradriver.view.plain import plain
 from webhook import review
 from webhook.admission import Admission
 from webhook.translate import translate as by_limits
@@ -257,7 +257,10 @@ def _answer(body: bytes) -> _Response:
 
 def _request(data: dict[str, Any], kind: str) -> review.Request:
     return review.Request(
-        uid="lint", operation="CREATE", kind=review.Kind(kind), object=msgspec.Raw(msgspec.json.encode(data))
+        uid="lint",
+        operation="CREATE",
+        kind=review.GroupVersionKind(kind),
+        object=msgspec.Raw(msgspec.json.encode(data)),
     )
 
 

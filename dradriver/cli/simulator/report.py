@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dradriver.cli.render.document import Bars, Column, Document, Panel, Table, Tone, report, words
 from dradriver.cli.simulator import mixed as mixed_results
 from dradriver.cli.simulator.replay import Result
+from dradriver.view.document import Bars, Column, Document, Panel, Table, Tone, report, words
 
 _COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
 _MIXED = ("policy", "parts", "slices", "wholes", "GPU time", "empty GPUs", "empty quads", "decision")

@@ -2,13 +2,13 @@
 
 prepare     preparing and unpreparing claims
 allocation  from an allocated claim to what is prepared
-telling     what a container is told of its devices
+container_env  what a container is told of its devices
 metadata    device metadata, a file that it can read
 nccl        what NCCL is told
-below       the server below a virtual machine
+host_server  the server below a virtual machine
 status      what a claim's status says of its devices
 info        whose a prepared GPU is, in names
-occupied    processes that are on GPUs which change hands
+gpu_processes  processes that are on GPUs which change hands
 mounted     the files of a claim
 making      what has to be made on the hardware for that
 ledgers     all that is kept on disk of claims

@@ -9,11 +9,11 @@ import msgspec
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.telling import Asked, Teller, config_for
-from dradriver.node.devices.kinds import Wish
-from dradriver.node.devices.made import Made
+from dradriver.node.claims.container_env import Asked, ContainerEnv, config_for
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.kinds import AllocatedDevice
 from dradriver.node.devices.whole import named
-from dradriver.node.devices.workshop import Workshop
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
 
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     intents: tuple[Made, ...]
     files: Callable[[PreparedClaim], Mapping[str, bytes]]
 
-    def complete(self, made: Sequence[Made], workshop: Workshop) -> PreparedClaim:
+    def complete(self, made: Sequence[Made], device_manager: DeviceManager) -> PreparedClaim:
         """Return the claim with what the devices bring that were made for it.
 
         Raises:
@@ -43,12 +43,12 @@ class Plan(NamedTuple):
         by_number = {one.number: one for one in made}
         devices = list(self.claim.devices)
         for number, one in by_number.items():
-            own = workshop.edits(one.kind, self.gpus[number], one)
+            own = device_manager.edits(one.kind, self.gpus[number], one)
             device = devices[number]
             devices[number] = msgspec.structs.replace(
                 device,
                 edits=own + device.edits,
-                told=workshop.told(one),
+                told=device_manager.told(one),
                 wanted=one.wanted,
                 done=one.done,
                 driver=one.driver,
@@ -71,8 +71,8 @@ def _refuse_clash(devices: Sequence[PreparedDevice]) -> None:
 def plan(
     claim: ResourceClaim,
     machine: Machine,
-    workshop: Workshop,
-    teller: Teller,
+    device_manager: DeviceManager,
+    container_env: ContainerEnv,
     *,
     node: str,
     boot: str,
@@ -85,8 +85,8 @@ def plan(
     Args:
         claim: The claim as the API server has it.
         machine: The machine as it is now.
-        workshop: Knows the kinds of devices.
-        teller: Knows what containers are told of them.
+        device_manager: Knows the kinds of devices.
+        container_env: Knows what containers are told of them.
         node: The node's name, which is also its pool's.
         boot: Id of this boot.
         below: The server below this machine, if it is a virtual one and that is known.
@@ -107,7 +107,9 @@ def plan(
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
         request = result.request.split("/", 1)[0]
         asked = by_request.get(request) or Asked((), (), config_for(claim, result))
-        found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, asked.config))
+        found = device_manager.find(
+            machine, AllocatedDevice(result.device, request, result.consumed_capacity, asked.config)
+        )
         if found is None:
             mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
             raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
@@ -145,7 +147,7 @@ def plan(
     files: dict[str, bytes] = {}
     for request, asked in by_request.items():
         first = next(n for n, device in enumerate(devices) if device.request == request)
-        told = teller.tell(claim, request, asked, machine, below=below)
+        told = container_env.tell(claim, request, asked, machine, below=below)
         devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + told.edits)
         files |= told.files
     planned = PreparedClaim(
@@ -155,4 +157,4 @@ def plan(
         boot=boot,
         devices=tuple(devices),
     )
-    return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | teller.about(claim, done, machine))
+    return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))

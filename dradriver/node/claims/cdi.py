@@ -18,7 +18,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
-from dradriver.node.edits import DeviceNode, Edits, Mount
+from dradriver.node.container_edits import DeviceNode, Edits, Mount
 
 VERSION: Final = "0.5.0"
 KIND: Final = f"{names.DRIVER}/claim"

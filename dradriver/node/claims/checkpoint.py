@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.errors import ClaimError
-from dradriver.node.records import Records
+from dradriver.node.journal import Journal
 
 VERSION: Final = 3
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -88,7 +88,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return device is next(one for one in self.devices if one.request == device.request)
 
 
-class Checkpoint(Records[PreparedClaim]):
+class Checkpoint(Journal[PreparedClaim]):
     """The folder of prepared claims. The caller holds the node's lock around every method."""
 
     def __init__(self, folder: Path) -> None:

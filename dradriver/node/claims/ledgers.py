@@ -16,9 +16,9 @@ from dradriver.node import metrics
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
 from dradriver.node.claims.mounted import Mounted
-from dradriver.node.devices.made import Made, MadeLedger
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.errors import DeviceBusyError
-from dradriver.node.records import Entry
+from dradriver.node.journal import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Ledgers:
             exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
         """
         self.claims = Checkpoint(state_dir / "claims")
-        self.made = MadeLedger(state_dir / "made", self._made_again)
+        self.made = HardwareJournal(state_dir / "made", self._made_again)
         self.cdi = CdiFolder(cdi_root)
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot

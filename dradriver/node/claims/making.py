@@ -22,10 +22,10 @@ from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
-from dradriver.node.devices.made import Made
-from dradriver.node.devices.workshop import Workshop
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
-from dradriver.node.records import Entry
+from dradriver.node.journal import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +37,19 @@ _PATIENCE_S: Final = 35.0  # for others' work; the kubelet gives up after 45 s
 class Making:
     """Changes hardware for claims, one after the other."""
 
-    def __init__(self, state_dir: Path, lock: Path, ledgers: Ledgers, workshop: Workshop) -> None:
+    def __init__(self, state_dir: Path, lock: Path, ledgers: Ledgers, device_manager: DeviceManager) -> None:
         """Keep what is needed.
 
         Args:
             state_dir: Holds the lock of the hardware.
             lock: The lock of the ledgers.
             ledgers: Where intents and results are written.
-            workshop: What makes and undoes.
+            device_manager: What makes and undoes.
         """
         self._hardware = state_dir / "hardware.lock"
         self._lock = lock
         self._ledgers = ledgers
-        self._workshop = workshop
+        self._device_manager = device_manager
         self._tasks: set[asyncio.Task[Any]] = set()  # else nobody holds one that was given up
         self._said: set[str] = set()
 
@@ -147,7 +147,7 @@ class Making:
         try:
             yield
         finally:
-            self._workshop.afterwards(lambda: os.close(descriptor))
+            self._device_manager.afterwards(lambda: os.close(descriptor))
 
     async def _prepare(self, plan: Plan) -> Entry[PreparedClaim]:
         async with self._alone():
@@ -158,7 +158,7 @@ class Making:
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)
                 known = self._known()
-            intents = await self._workshop.settle(plan.intents, known)
+            intents = await self._device_manager.settle(plan.intents, known)
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)  # nobody waited for the hardware
                 for intent in intents:
@@ -166,11 +166,11 @@ class Making:
             made = list(intents)
             try:
                 for number, intent in enumerate(intents):
-                    made[number] = await self._workshop.make(intent)
+                    made[number] = await self._device_manager.make(intent)
                 async with locked(self._lock):
                     for one in made:
                         self._ledgers.made.write(one)
-                    done = plan.complete(made, self._workshop)
+                    done = plan.complete(made, self._device_manager)
                     return self._ledgers.put(done, plan.files(done))
             except (DriverError, OSError):
                 await self._undo(made)  # what is refused stays noted, and the next try begins with it
@@ -210,7 +210,7 @@ class Making:
         async with self._alone():
             async with locked(self._lock):
                 made = [one for one in self._ledgers.made.of(uid) if one.done is not None]
-            gone = [one for one in made if not await self._workshop.there(one)]
+            gone = [one for one in made if not await self._device_manager.there(one)]
             async with locked(self._lock):
                 noted = self._ledgers.made.of(uid)
                 for one in gone:
@@ -226,7 +226,7 @@ class Making:
             for gpu in gpus:
                 try:
                     if gpu not in owned:
-                        await self._workshop.rest(gpu)
+                        await self._device_manager.rest(gpu)
                 except NotYetError as error:
                     refused[gpu] = str(error)
                     if not isinstance(error, HardwareError):  # a driver that does not answer answers to none
@@ -246,7 +246,7 @@ class Making:
             try:
                 if hangs is not None:
                     raise hangs
-                await self._workshop.undo(one, known)
+                await self._device_manager.undo(one, known)
             except NotYetError as error:
                 refused[one.key] = error
                 hangs = error if isinstance(error.__cause__, TimeoutError) else hangs

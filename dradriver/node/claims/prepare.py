@@ -21,18 +21,18 @@ from dradriver.api import mig_devices
 from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
-from dradriver.node.claims import occupied, rebuild
+from dradriver.node.claims import gpu_processes, rebuild
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
+from dradriver.node.claims.container_env import ContainerEnv
+from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.occupied import Processes
-from dradriver.node.claims.telling import Teller
-from dradriver.node.devices.workshop import Workshop
+from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
-from dradriver.node.records import Entry, Stamp
+from dradriver.node.journal import Entry, Stamp
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ class Preparer:
         cdi_root: Path,
         get_claim: GetClaim,
         machine: Callable[[], Machine | None],
-        workshop: Workshop,
+        device_manager: DeviceManager,
         boot: str,
-        processes: Processes = occupied.nobody,
+        processes: Processes = gpu_processes.nobody,
         exclusive: Callable[[str], bool] = lambda _: False,
         nccl: Nccl | None = None,
         below: Below | None = None,
@@ -81,7 +81,7 @@ class Preparer:
             cdi_root: The runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
             machine: Gives the machine as it is now; None until it was read.
-            workshop: The kinds of devices, and what makes them.
+            device_manager: The kinds of devices, and what makes them.
             boot: Id of this boot.
             processes: Says which processes compute on GPUs: one with any is not given out.
             exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
@@ -95,14 +95,14 @@ class Preparer:
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
         self._calls = state_dir / "calls.lock"
-        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, driver=workshop.driver, exclusive=exclusive)
-        self._workshop = workshop
+        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, driver=device_manager.driver, exclusive=exclusive)
+        self._device_manager = device_manager
         self._processes = processes
-        self._teller = Teller(self._ledgers.mounted.path, nccl or Nccl())
+        self._container_env = ContainerEnv(self._ledgers.mounted.path, nccl or Nccl())
         self._below = below
         self._on_prepared = on_prepared
         self._on_given_back = on_given_back
-        self._making = Making(state_dir, self._lock, self._ledgers, workshop)
+        self._making = Making(state_dir, self._lock, self._ledgers, device_manager)
         self._get_claim = get_claim
         self._machine = machine
         self._budget_s = budget_s
@@ -291,7 +291,7 @@ class Preparer:
         found = (
             None
             if edits is None
-            else rebuild.rebuilt(claim, edits, machine, self._workshop, node=self._node, boot=self._boot)
+            else rebuild.rebuilt(claim, edits, machine, self._device_manager, node=self._node, boot=self._boot)
         )
         if found is None:
             logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
@@ -319,13 +319,15 @@ class Preparer:
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
         below = await self._below() if self._below is not None and machine.virtual else None
-        planned = plan(claim, machine, self._workshop, self._teller, node=self._node, boot=self._boot, below=below)
+        planned = plan(
+            claim, machine, self._device_manager, self._container_env, node=self._node, boot=self._boot, below=below
+        )
         if not planned.claim.devices:
             return planned.claim
         try:
             if entry is not None:  # allocated anew since
                 await self._give_back(uid, held)
-            await occupied.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
+            await gpu_processes.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
             if planned.intents:
                 done = await self._made(planned, held, until=until)
             else:

@@ -19,10 +19,10 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.telling import config_for
-from dradriver.node.devices.kinds import Wish
-from dradriver.node.devices.workshop import Workshop
-from dradriver.node.edits import Edits
+from dradriver.node.claims.container_env import config_for
+from dradriver.node.container_edits import Edits
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.kinds import AllocatedDevice
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,13 @@ def identity(text: bytes, uid: str) -> Identity | None:
 
 
 def rebuilt(
-    claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine, workshop: Workshop, *, node: str, boot: str
+    claim: ResourceClaim,
+    edits: Mapping[str, Edits],
+    machine: Machine,
+    device_manager: DeviceManager,
+    *,
+    node: str,
+    boot: str,
 ) -> PreparedClaim | None:
     """Return what was prepared for the claim; None where its spec says what this agent would lose.
 
@@ -61,7 +67,7 @@ def rebuilt(
         claim: The claim as the API server has it.
         edits: What its CDI spec brings to containers, by the names of the spec's devices.
         machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
-        workshop: Knows what others' specifications bring.
+        device_manager: Knows what others' specifications bring.
         node: This node's pool.
         boot: Id of this boot.
     """
@@ -75,7 +81,9 @@ def rebuilt(
         with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
             config = config_for(claim, result)
         try:
-            found = workshop.find(machine, Wish(result.device, request, result.consumed_capacity, config))
+            found = device_manager.find(
+                machine, AllocatedDevice(result.device, request, result.consumed_capacity, config)
+            )
         except DriverError as error:
             logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
             return None

@@ -11,12 +11,12 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
-from dradriver.node.claims import occupied
+from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.claims.occupied import Processes
+from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import GET_S, GetClaim, Preparer
 from dradriver.node.errors import ClaimError
-from dradriver.node.records import Stamp
+from dradriver.node.journal import Stamp
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Reconciler:
         except (DriverError, TimeoutError) as error:
             said = str(error) or "no answer"
             return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {said}")
-        return {uuid: f"{what}: {occupied.text(found[uuid])}" for uuid in owned if found.get(uuid)}
+        return {uuid: f"{what}: {gpu_processes.text(found[uuid])}" for uuid in owned if found.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
         """Return why no new pod should have a GPU although no claim holds it, by uuid: in two passes in a row."""
@@ -190,7 +190,7 @@ class Reconciler:
             return {uuid: self._held[uuid] for uuid in self._strays & free & self._held.keys()}
         strays = {uuid for uuid in free - await self._owned() if found.get(uuid)}
         before, self._strays = self._strays, strays
-        return {uuid: f"no claim holds it, {occupied.text(found[uuid])}" for uuid in strays & before}
+        return {uuid: f"no claim holds it, {gpu_processes.text(found[uuid])}" for uuid in strays & before}
 
     async def _owned(self) -> set[str]:
         prepared = (await self._preparer.prepared()).values()

@@ -18,7 +18,7 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.telling import choice_of, ring_of
+from dradriver.node.claims.container_env import choice_of, ring_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dradriver.node.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
+from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.mig import Mig
-from dradriver.node.devices.nvml import NvmlControl
-from dradriver.node.devices.share import Mps, Sharing, TimeSliced
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.nvidia.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
+from dradriver.node.devices.nvidia.mig import Mig
+from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.devices.nvidia.share import Mps, Sharing, TimeSliced
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.devices.whole import Whole
-from dradriver.node.devices.workshop import Workshop
-from dradriver.node.discovery import library, toolkit
-from dradriver.node.edits import DeviceNode, Edits
+from dradriver.node.discovery.nvidia import library, toolkit
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
@@ -33,8 +33,8 @@ def simulated(
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
     made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
-) -> Workshop:
-    """Return a workshop whose hardware is a file in the folder.
+) -> DeviceManager:
+    """Return a device manager whose hardware is a file in the folder.
 
     Args:
         edits: Says how a container is given a whole GPU.
@@ -79,8 +79,8 @@ def real(
     sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
     made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
-) -> Workshop:
-    """Return a workshop whose hardware is this node's own.
+) -> DeviceManager:
+    """Return a device manager whose hardware is this node's own.
 
     Args:
         edits: Says how a container is given a whole GPU.
@@ -123,12 +123,12 @@ def of(
     made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
-) -> Workshop:
-    """Return a workshop with every kind of device; the arguments are those of the kinds."""
+) -> DeviceManager:
+    """Return a device manager with every kind of device; the arguments are those of the kinds."""
     kinds = (
         Mig(capabilities, parent=parent, common=common, made=made, switched=switched),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),
     )
-    return Workshop(kinds, control, thread=thread)
+    return DeviceManager(kinds, control, thread=thread)

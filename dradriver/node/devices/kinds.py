@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dradriver.api.config import ClaimConfig
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.made import Made
-from dradriver.node.edits import Edits
+from dradriver.node.devices.hardware_journal import Made
 from dradriver.topology.machine import Gpu, Machine
 
 
-class Wish(NamedTuple):
+class AllocatedDevice(NamedTuple):
     """One allocated device, as a claim has it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Kind(Protocol):
     makes: bool
     part: bool
 
-    def find(self, machine: Machine, wish: Wish) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
         """Return what the device is on this machine; None where it is not of this kind, or not there.
 
         Raises:

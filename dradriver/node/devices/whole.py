@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dradriver.api import slices
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.kinds import Found, Wish
-from dradriver.node.devices.made import Made
-from dradriver.node.edits import Edits
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.topology.machine import Gpu, Machine
 
 
@@ -24,7 +24,7 @@ class Whole:
         """Keep what says how a container is given a GPU, which is for the way it was discovered to know."""
         self._edits = edits
 
-    def find(self, machine: Machine, wish: Wish) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
         """Return the GPU of this name unless it is in MIG mode. Kinds of parts were asked before."""
         gpu = named(machine, wish.device)
         return None if gpu is None or gpu.mig is not None else Found(gpu, {})

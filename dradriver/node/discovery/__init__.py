@@ -3,30 +3,15 @@
 watch      reads again and again, and tells of changes
 hardware   this node's own GPUs, read again and again
 reading    one reading of them, from what NVML and /sys say
+nvidia     what NVIDIA's driver says, and how its GPUs come into containers
 simulated  a profile's machine in place of a real one
 failures   what is broken on a simulated machine
-questions  asking what may fail
-nvml       what may be asked of NVML, with types
-binding    its answers, by nvidia-ml-py
-kept       what holds of it while any session is open
-library    which library that is, and whether it was replaced
-session    keeping it open while the driver lives
-release    when it must be closed, so that the driver can be replaced
+release    when the driver must be closed, so that it can be replaced
 devices    the driver's device nodes in the agent's own /dev
-gpus       what NVML says of each GPU
-mig        what it says of MIG
-mig_profiles  which instances a GPU can have, by nvidia-ml-py
-condition  what it says of a GPU's condition
-links      links between GPUs, from what each says of its own
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
-processes  which processes are on a GPU
-steady     what is published, which does not flutter
-toolkit    the base specification, which makes a whole GPU usable in a container
-specification  CDI specifications that others made
-ctk        NVIDIA's tool that makes them
-own_toolkit  the image's, for hosts that have none that works
+debounce   what is published, which does not flutter
 """
 
 from __future__ import annotations
@@ -34,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from dradriver.node.edits import Edits
+from dradriver.node.container_edits import Edits
 from dradriver.node.health.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dradriver.node.discovery import binding, devices, library, processes, reading, sysfs, toolkit
-from dradriver.node.discovery.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
-from dradriver.node.discovery.questions import Answers, Problem
-from dradriver.node.discovery.session import Session
-from dradriver.node.discovery.steady import Steady
-from dradriver.node.discovery.toolkit import BaseSpecification
-from dradriver.node.edits import Edits
+from dradriver.node.container_edits import Edits
+from dradriver.node.discovery import devices, reading, sysfs
+from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.nvidia import binding, library, processes, toolkit
+from dradriver.node.discovery.nvidia.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
+from dradriver.node.discovery.nvidia.nvml_query import Answers, Problem
+from dradriver.node.discovery.nvidia.session import Session
+from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.health.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
@@ -62,7 +63,7 @@ class Hardware:
         self._released = released
         self._session = Session(driver_root=driver_root, host_root=host_root)
         self._answers = Answers()
-        self._steady = Steady()
+        self._steady = Debounce()
         self._incomplete = 0
         self._told: tuple[Problem, ...] = ()
         self._worked = False

@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery import binding, condition, links, nics, sysfs
-from dradriver.node.discovery.gpus import GpuFacts, Gpus, read_gpus
-from dradriver.node.discovery.nvml import Nvml, NvmlError
+from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery.nvidia import binding, condition, links
+from dradriver.node.discovery.nvidia.gpus import GpuFacts, Gpus, read_gpus
+from dradriver.node.discovery.nvidia.nvml import Nvml, NvmlError
+from dradriver.node.discovery.nvidia.nvml_query import NEWER, Answers, NvmlQuery, Problem
 from dradriver.node.discovery.pci import PciTree
-from dradriver.node.discovery.questions import NEWER, Answers, Problem, Questions
 from dradriver.node.errors import SetupError
 from dradriver.node.health import links as health_links
 from dradriver.node.health.faults import Fault, Faults
@@ -114,7 +115,7 @@ def _describe(
     gpus = every.found
     if not gpus:
         return Reading(machine=empty(root), problems=tuple(problems), lost=every.lost, silent=every.silent)
-    asked = Questions("machine", problems, answers, who=_DRIVER)
+    asked = NvmlQuery("machine", problems, answers, who=_DRIVER)
     tree = PciTree(root)
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
@@ -148,7 +149,7 @@ def _describe(
         if not gpu.persistent
     ]
     conditions = {
-        gpu.uuid: condition.read(nvml, gpu.handle, gpu.fabric, Questions(f"GPU {gpu.index} condition", problems))
+        gpu.uuid: condition.read(nvml, gpu.handle, gpu.fabric, NvmlQuery(f"GPU {gpu.index} condition", problems))
         for gpu in gpus
     }
     linked = [

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.discovery import failures
-from dradriver.node.edits import DeviceNode, Edits
 from dradriver.node.errors import SetupError
 from dradriver.node.health import links
 from dradriver.node.health.faults import Faults

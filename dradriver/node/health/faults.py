@@ -13,7 +13,7 @@ from dradriver.topology.machine import Machine
 Effect = Literal["NoSchedule", "None"]
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of fault.
 
     Attributes:
@@ -29,65 +29,67 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     leaves_s: float = 60.0
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "driver": Kind(
+KINDS: Final[dict[str, FaultKind]] = {
+    "driver": FaultKind(
         effect="NoSchedule",
         advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
         leaves_s=0.0,
     ),
-    "runtime": Kind(
+    "runtime": FaultKind(
         effect="NoSchedule",
         advice="Set enable_cdi = true for the CRI plugin in containerd's configuration, and restart containerd.",
         leaves_s=0.0,
     ),
-    "lost": Kind(
+    "lost": FaultKind(
         effect="NoSchedule",
         advice="Look at the kernel's log and nvidia-smi on the node; a GPU that fell off the bus needs a reboot.",
         leaves_s=0.0,
     ),
-    "unreadable": Kind(
+    "unreadable": FaultKind(
         effect="NoSchedule",
         advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",
         comes_s=25.0,  # the third reading
     ),
-    "xid": Kind(
+    "xid": FaultKind(
         effect="NoSchedule",
         advice="Look the XID up in NVIDIA's list, then reset the GPU or reboot the node.",
     ),
-    "xid-warning": Kind(effect="None", advice="Look the XID up in NVIDIA's list; new pods get the GPU all the same."),
-    "nvlink": Kind(
+    "xid-warning": FaultKind(
+        effect="None", advice="Look the XID up in NVIDIA's list; new pods get the GPU all the same."
+    ),
+    "nvlink": FaultKind(
         effect="NoSchedule",
         advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
     ),
-    "ecc": Kind(
+    "ecc": FaultKind(
         effect="NoSchedule",
         advice="Reset the GPU once nobody uses it: the bad rows are remapped then.",
     ),
-    "row-remap-failed": Kind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
-    "row-remap-pending": Kind(effect="None", advice="Reset the GPU once nobody uses it."),
-    "recovery": Kind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
-    "fabric": Kind(
+    "row-remap-failed": FaultKind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
+    "row-remap-pending": FaultKind(effect="None", advice="Reset the GPU once nobody uses it."),
+    "recovery": FaultKind(effect="NoSchedule", advice="Do what the driver asks for, once nobody uses the GPU."),
+    "fabric": FaultKind(
         effect="NoSchedule",
         advice="Look at the log of nvidia-fabricmanager.service and at nvidia-smi -q, section Fabric.",
         comes_s=25.0,  # a fabric manager that starts again
     ),
-    "held": Kind(
+    "held": FaultKind(
         effect="NoSchedule",
         advice="End the processes on the GPU, which nvidia-smi names; one that cannot be ended needs a reboot.",
         leaves_s=0.0,
     ),
-    "mig-mode": Kind(
+    "mig-mode": FaultKind(
         effect="NoSchedule",
         advice="End what holds the GPU's driver (dcgm, nvidia-smi, other monitoring), or reset it once nobody uses it.",
         leaves_s=0.0,
     ),
-    "thermal": Kind(
+    "thermal": FaultKind(
         effect="None",
         advice="Look at the server's cooling and nvidia-smi -q -d PERFORMANCE.",
         comes_s=60.0,
         leaves_s=300.0,
     ),
-    "power": Kind(
+    "power": FaultKind(
         effect="None", advice="Look at the server's power supplies and limits.", comes_s=60.0, leaves_s=300.0
     ),
 }

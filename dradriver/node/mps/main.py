@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dradriver.kube import options
+from dradriver.process import options
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run daemons until a signal ends this and return the process's exit status."""
     args = parser().parse_args(argv, namespace=Options())
-    from dradriver.kube import process  # --help costs nothing
+    from dradriver.process import run as process  # --help costs nothing
 
     return process.start(run(args.state_dir, args.driver_root, health_port=args.health_port), args)
 
@@ -69,12 +69,12 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     Raises:
         OSError: The health port is taken, or the kernel does not say which boot this is.
     """
-    from dradriver.kube.serve import serve_health
-    from dradriver.node.devices.made import boot_id
+    from dradriver.node.devices.hardware_journal import boot_id
     from dradriver.node.mps.daemon import Daemon
     from dradriver.node.mps.files import MpsFolder
     from dradriver.node.mps.supervisor import Supervisor
     from dradriver.node.threads import Thread
+    from dradriver.process.serve import serve_health
 
     supervisor = Supervisor(
         MpsFolder(state_dir / "mps", boot=boot_id()),

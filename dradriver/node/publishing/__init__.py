@@ -1,10 +1,10 @@
 """The node's ResourceSlices.
 
 publisher   keeps them as they should be
-asking      what the API server keeps of them
+feature_probe  what the API server keeps of them
 pool        which writes make a pool hold the wanted slices
 beside      whether something else hands out the same GPUs
-changing    as what each GPU is published while the policies file changes
+mode_transition  as what each GPU is published while the policies file changes
 remembered  as what they were published last
 allocated   which of the node's devices claims have, as the API server knows
 """

@@ -16,21 +16,21 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import abilities, names, slices
-from dradriver.api.abilities import Abilities
+from dradriver.api import names, slice_features, slices
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, ResourceSlice
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slice_features import SliceFeatures
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import allocated, asking, pool
+from dradriver.node.publishing import allocated, feature_probe, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
-from dradriver.node.publishing.changing import LOOK_S, Changing, kept_off, listed, published, taint
+from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
@@ -105,8 +105,8 @@ class Publisher:
         self._mig_off = mig_off
         self._said_off: frozenset[str] = frozenset()  # GPUs of which that was said
         self._used = used
-        self._changing = Changing(policies, node=node, mps=mps, remembered=remembered)
-        self._able: Abilities | None = None  # what the API server keeps; None until it was asked
+        self._changing = ModeTransitions(policies, node=node, mps=mps, remembered=remembered)
+        self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
         self._ledger = ledger
@@ -228,7 +228,7 @@ class Publisher:
         elif self._ledger is not OURS:
             wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
-            able = self._able or await asking.ask(self._client, node=self._node, node_uid=node.metadata.uid)
+            able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)
             ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
             used = {} if self._used is None else await self._used()
@@ -255,7 +255,7 @@ class Publisher:
                 modes=self._changing.modes,
                 kept=kept,
                 gone=taint(GONE, time.time()),
-                abilities=able,
+                features=able,
             )
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
         await self._write(wanted)
@@ -299,16 +299,16 @@ class Publisher:
             await self._learn(left)
             self._wake.set()
 
-    async def _learn(self, able: Abilities) -> None:
+    async def _learn(self, able: SliceFeatures) -> None:
         """Take in what the server keeps, and say what is news of that."""
         node = self._nodes.store.get(("", self._node))
         for name in able.lacking:
             if name not in self._said and node is not None:
-                logger.warning("the API server keeps no %s in slices: %s", name, abilities.WITHOUT[name])
+                logger.warning("the API server keeps no %s in slices: %s", name, slice_features.WITHOUT[name])
                 if self._lacks is not None:
                     await self._lacks(node, name)
         self._said = frozenset(able.lacking)
-        for name in abilities.FIELDS:
+        for name in slice_features.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
         self._able = able
 

@@ -1,0 +1,33 @@
+"""The picture of the cluster, for decisions: as reflectors show it, and the controller's own writes at once.
+
+``gputopo explain`` and ``free`` fill the same picture from one list of each kind.
+
+picture      the whole of it
+records      what is kept of claims, nodes, slices and device classes
+pods         what is kept of pods: ours whole, of others what they take
+versions     which of two states of an object is the newer one
+templates    all templates, and the specs of those that waiting pods name
+
+Nodes:
+
+nodes        all nodes as arrays: whom they take, what they have left
+node_usage   what our pods take from them
+neighbours   pods of ours that are not to be beside each other
+refusals     nodes on which the scheduler found no room, by kind of pod
+volumes      where the volumes of waiting pods are, read when one names them
+
+GPUs:
+
+inventory    all GPUs as the allocator sees them
+pools        a node's slices, read together with the machine that they describe
+nvidia_slices  NVIDIA's devices as GPUs by identity
+taint_rules  which devices administrators' rules keep new claims off
+tabulating   tables of new kinds of machines, made in another process
+
+Claims:
+
+holds        who holds which device
+claim_users  the pods of each claim, and who leads those that share one
+placement    a decision by identity
+exclusive_namespaces  which numbers stand for namespaces whose GPUs' parts are theirs alone
+"""

@@ -1,0 +1,48 @@
+"""By which numbers the allocator knows namespaces that have parts of GPUs which are of one namespace at a time."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Mapping, Set
+from typing import Final
+
+SEVERAL: Final = -1
+"""The tenant of a GPU that was several namespaces' before it was one's at a time: nobody gets more of it."""
+
+
+class ExclusiveNamespaces:
+    """Numbers of namespaces: one has the same as long as it has such parts anywhere, and no other ever has it."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[str, frozenset[str]] = {}
+        self._nodes: collections.Counter[str] = collections.Counter()
+        self._numbers: dict[str, int] = {}
+        self._next = itertools.count(1)
+
+    def set(self, node: str, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
+        """Say which namespaces have such parts of which of a node's GPUs; of all others nobody has any.
+
+        Returns the tenant of each of these GPUs, by its number, ascending.
+        """
+        namespaces = frozenset(namespace for own in gpus.values() for namespace in own)
+        before = self._of_node.pop(node, frozenset())
+        for namespace in namespaces - before:
+            self._nodes[namespace] += 1
+            if namespace not in self._numbers:
+                self._numbers[namespace] = next(self._next)
+        for namespace in before - namespaces:
+            self._nodes[namespace] -= 1
+            if not self._nodes[namespace]:
+                del self._nodes[namespace], self._numbers[namespace]
+        if namespaces:
+            self._of_node[node] = namespaces
+        return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
+
+    def number(self, namespace: str) -> int:
+        """Return a namespace's number; 0 where it has such parts nowhere."""
+        return self._numbers.get(namespace, 0)
+
+    def _tenant(self, namespaces: Iterable[str]) -> int:
+        first, *others = namespaces
+        return SEVERAL if others else self._numbers[first]

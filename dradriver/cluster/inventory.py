@@ -1,0 +1,397 @@
+"""Which GPUs every node has, who holds them, and the allocator's picture of what is free."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
+from dradriver.allocator.parts.offers import WHOLE, ShareRule
+from dradriver.allocator.request import Part
+from dradriver.api import slices
+from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Pin, Usage
+from dradriver.cluster import pools
+from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
+from dradriver.cluster.holds import Holds
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.pools import Pool
+from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.tabulating import AtOnce
+from dradriver.errors import DriverError
+from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+_ANY_SIZE: Final = ShareRule()
+
+
+class Inventory:
+    """All GPUs by identity.
+
+    A GPU is taken while any claim holds it or a part of it, listed or not; of one that may be had in parts, what the
+    claims that hold parts of it leave may be had as parts.
+
+    Attributes:
+        holds: Who holds what.
+        nccl_version: What bandwidth is predicted for, on machines that name none themselves.
+        tables: Says whose machine's tables are there.
+        aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
+    """
+
+    def __init__(self, nodes: NodeTable) -> None:
+        """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
+        self.holds = Holds()
+        self.tables = AtOnce()
+        self.aside: set[str] = set()
+        self._nodes = nodes
+        self._slices: dict[str, dict[str, SliceRecord]] = {}
+        self._pools: dict[str, Pool] = {}
+        self._lacks: collections.Counter[str] = collections.Counter()
+        self._fleet = Fleet()
+        self.nccl_version = ""
+        self._dirty: set[str] = set()
+        self._free = np.zeros(64, dtype=np.int64)
+        self._tenants = ExclusiveNamespaces()
+
+    def tenant(self, namespace: str) -> int:
+        """Return the number by which the fleet knows who has parts of GPUs that are of one namespace at a time."""
+        self.catch_up(lambda: False)
+        return self._tenants.number(namespace)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The allocator's arrays, up to date."""
+        self.catch_up(lambda: False)
+        return self._fleet
+
+    def catch_up(self, late: Callable[[], bool]) -> bool:
+        """Bring the fleet up to date node by node, until it is late: the first of its kind takes milliseconds.
+
+        Returns whether others are left.
+        """
+        for pool in sorted(self._dirty):
+            self._dirty.discard(pool)
+            self._refresh(pool)
+            if late():
+                break
+        return bool(self._dirty)
+
+    def free(self) -> NDArray[np.int64]:
+        """Return the number of free GPUs of each node, by row."""
+        _ = self.fleet
+        return self._free
+
+    def set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> set[str]:
+        """Take in a slice's change. Returns the pools that it concerns."""
+        if old is not None:
+            self._slices.get(old.pool, {}).pop(old.metadata.name, None)
+            self._lacks.subtract(old.lacks)
+        if new is not None:
+            self._slices.setdefault(new.pool, {})[new.metadata.name] = new
+            self._lacks.update(new.lacks)
+        pools = {piece.pool for piece in (old, new) if piece is not None}
+        for pool in pools:
+            self._read(pool)
+        return pools
+
+    def set_nccl_version(self, version: str) -> None:
+        """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
+        if version == self.nccl_version:
+            return
+        self.nccl_version = version
+        for name, pool in self._pools.items():
+            pool.row = None  # so that the fleet is told of the machine again
+            self._dirty.add(name)
+            self._nodes.helped(name)
+
+    def set_tables(self, name: str) -> None:
+        """Take in that the tables of a node's machine are there."""
+        self.aside.discard(name)
+        self._dirty.add(name)
+        self._nodes.helped(name)
+
+    def set_node(self, name: str) -> None:
+        """Take in that a node came or went: without a row of its own it has no place in the arrays."""
+        self._offer(name)
+
+    def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
+        """Record all that a claim holds from now on. Returns the devices that it is news for."""
+        before = dict(self.holds.of(claim))
+        news = self.holds.hold(claim, devices)
+        for pool, device in news:
+            self._dirty.add(pool)
+            left = self.holds.holders((pool, device))
+            less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
+            if less and None not in left.values():
+                self._nodes.helped(pool)
+        return news
+
+    def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
+        """Record all that a claim holds, whatever was recorded of it."""
+        self._dirty |= {pool for pool, _ in self.holds.forget(claim)}
+        self.hold(claim, devices)
+
+    def slices(self) -> dict[str, SliceRecord]:
+        """Return the slices that were taken in, by name."""
+        return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
+
+    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
+        """Return a pool's slice of that name as it was taken in."""
+        return self._slices.get(pool, {}).get(name)
+
+    def pools(self) -> tuple[str, ...]:
+        """Return the nodes whose pools are complete."""
+        return tuple(self._pools)
+
+    def is_counted_right(self, name: str) -> bool:
+        """Return whether as many GPUs of a node count as free as nobody holds; True while that is not to be counted."""
+        pool, row = self._pools.get(name), self._nodes.find(name)
+        if pool is None or row is None or name in self._dirty or name in self.aside:
+            return True
+        free = [
+            one for one, _ in pool.devices.values() if self.usable((name, one), None) and not self.holders((name, one))
+        ]
+        return int(self._free[row]) == len(free)
+
+    @contextlib.contextmanager
+    def without(self, claim: Key) -> Iterator[None]:
+        """Count what a claim holds as free inside the block, to see where its pod could go instead.
+
+        Never await inside: everybody else would see those devices as free.
+        """
+        devices = dict(self.holds.of(claim))
+        self._dirty.update(pool for pool, _ in self.holds.hold(claim, {}))
+        try:
+            yield
+        finally:
+            self._dirty.update(pool for pool, _ in self.holds.hold(claim, devices))
+
+    def uuids(self, pool: str) -> dict[int, str]:
+        """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
+        found = self._pools.get(pool)
+        return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
+
+    def usable(self, device: Device, taken: Usage) -> bool | None:
+        """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.
+
+        What a GPU is handed out as may have changed since it was promised.
+        """
+        pool = self._pools.get(device[0])
+        if pool is None:
+            return None
+        how = pool.parts.get(device[1])
+        if taken is None:
+            return device[1] in pool.usable and not (how is not None and how.only)
+        if (own := pool.placed.get(device[1])) is not None:
+            return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+        return (
+            device[1] in pool.usable
+            and how is not None
+            and all(how.shared if isinstance(one, Amount) else how.sliced for one in taken)
+        )
+
+    def keeps(self, pin: Pin) -> bool:
+        """Return whether all that a promise is of is handed out and untainted, as the devices that it is pinned to.
+
+        Nothing says otherwise while its pool is not complete. A MIG slice is pinned as a device of its own or as a part
+        of its GPU: which of the two it is may have changed, and then no device is what the pin says.
+        """
+        if any(self.usable(*pinned) is False for pinned in pin.taken.items()):
+            return False
+        pool = self._pools.get(pin.choice.node)
+        sliced = {one for one, taken in pin.taken.items() if any(isinstance(part, MigSlice) for part in taken or ())}
+        return pool is None or {one for one in sliced if one[1] in pool.placed} == pin.apart
+
+    def holders(self, device: Device) -> Mapping[Key, Usage]:
+        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
+        pool = self._pools.get(device[0])
+        if pool is None:
+            return self.holds.holders(device)
+        gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
+        own = self.holds.holders((device[0], gpu))
+        if gpu not in pool.placed:
+            return pools.believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
+        held = dict(pools.believed(pool.machine, gpu, own))
+        for name, one in pool.placed[gpu].items():
+            for claim in self.holds.holders((device[0], name)):
+                before = held.get(claim, ())
+                held[claim] = None if before is None else (*before, one)
+        return held
+
+    def placed(self, pool: str) -> frozenset[str]:
+        """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
+        found = self._pools.get(pool)
+        if found is None:
+            return frozenset()
+        return frozenset(uuid for device, uuid in found.devices.values() if device in found.placed)
+
+    def counted(self, pool: str) -> bool:
+        """Return whether a node has MIG placements that share counters: such a node costs the scheduler long."""
+        found = self._pools.get(pool)
+        return found is not None and found.counted
+
+    def compute(self, pool: str) -> dict[str, int]:
+        """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
+        found = self._pools.get(pool)
+        return {} if found is None else {p.name: p.compute for gpu in found.machine.gpus for p in gpu.profiles}
+
+    def lacks(self) -> frozenset[str]:
+        """Return what the API server lacks, as the nodes' agents found, by the names of ``api/slice_features.py``."""
+        return frozenset(+self._lacks)
+
+    def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
+        """Return whether a claim can have this of a device beside what these other claims hold of it."""
+        held = self.holders(device)
+        loads = [held[other] for other in others if other != claim and other in held]
+        if not loads:
+            return True
+        if taken is None or None in loads:
+            return False
+        pool = self._pools.get(device[0])
+        gpus = () if pool is None else pool.machine.gpus
+        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device[1]), None)
+        if pool is None or gpu is None:
+            return False  # nobody knows how much of it there is
+        parts = pool.parts.get(device[1])
+        if parts is not None and parts.exclusive and any(o[0] != claim[0] for o in others if o in held):
+            return False
+        every = [*taken, *(one for load in loads if load is not None for one in load)]
+        amounts = [one for one in every if isinstance(one, Amount)]
+        spans = [range(one.start, one.start + one.size) for one in every if isinstance(one, MigSlice)]
+        return (
+            not (amounts and spans)
+            and sum(amount.cores for amount in amounts) <= ALL_CORES
+            and sum(amount.memory_mib for amount in amounts) <= ((parts and parts.memory_mib) or gpu.memory_mib)
+            and len({number for span in spans for number in span}) == sum(map(len, spans))
+        )
+
+    def _read(self, name: str) -> None:
+        self._pools.pop(name, None)
+        pieces = self._slices.get(name)
+        if not pieces:
+            self._slices.pop(name, None)
+        elif (pool := pools.read(name, pieces.values())) is not None:
+            self._pools[name] = pool
+            self._assess(name, pool)  # also in a standby, which may have to place pods soon
+        if name not in self._pools:
+            self.tables.forget(name)
+            self.aside.discard(name)
+        self._offer(name)
+
+    def _offer(self, name: str) -> None:
+        self._dirty.add(name)
+        self._nodes.offer(name, name in self._pools)
+
+    def _refresh(self, name: str) -> None:
+        pool, row = self._pools.get(name), self._nodes.find(name)
+        if row is not None:
+            if row >= len(self._free):
+                self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
+            self._free[row] = 0
+        if pool is None or row is None or (pool.row is None and not self._assess(name, pool)):
+            self._tenants.set(name, {})
+            self._fleet.remove(name)
+            return
+        free = [
+            number
+            for number, (device, _) in pool.devices.items()
+            if device in pool.usable and not self.holders((name, device))
+        ]
+        offer, parts = self._in_parts(name, pool)
+        try:
+            if pool.row == row:
+                self._fleet.set_free(name, free)
+            else:
+                self._fleet.set_node(name, self._with_nccl(pool.offered), free, row=row)
+                pool.row = row
+            self._fleet.set_offer(name, offer)
+            self._fleet.set_parts(name, parts)
+            self._free[row] = len(set(free) - offer.parts_only)
+        except DriverError as error:
+            logger.warning("node %s: %s; its GPUs are not placed", name, error)
+            self._leave_out(name)
+        except Exception:  # a bug in what one machine meets must not stop the other nodes
+            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            self._leave_out(name)
+
+    def _leave_out(self, name: str) -> None:
+        self._tenants.set(name, {})
+        self._fleet.remove(name)
+        del self._pools[name]
+        self._nodes.offer(name, False)
+
+    def _in_parts(self, name: str, pool: Pool) -> tuple[Offer, dict[int, list[Part]]]:
+        """Return which GPUs of a node may be had in parts, and the parts that are on them, by the machine's numbers.
+
+        On a GPU that somebody has whole, or of which nobody knows what is taken, there are none: it is not free either,
+        so nothing more is given of it.
+        """
+        if not pool.parts:
+            self._tenants.set(name, {})
+            return WHOLE, {}
+        shared, sliced, only = set(), set(), set()
+        rules: list[tuple[int, ShareRule]] = []
+        memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
+        found: dict[int, list[Part]] = {}
+        tenants: dict[int, set[str]] = {}
+        for number, (device, _) in pool.devices.items():
+            how = pool.parts.get(device)
+            if how is None or device not in pool.usable:
+                continue
+            held = self.holders((name, device))
+            if how.only:
+                only.add(number)
+            if how.exclusive:
+                tenants[number] = {namespace for namespace, _ in held}
+            if how.sliced:
+                sliced.add(number)
+            if how.shared:
+                shared.add(number)
+            rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
+            if how.shared and rule != _ANY_SIZE:
+                rules.append((number, rule))
+            if None not in held.values():
+                taken = [one for load in held.values() for one in load or ()]
+                blocked = (one for name, one in pool.placed.get(device, {}).items() if name not in pool.usable)
+                taken += [one for one in blocked if one not in taken]
+                if taken:
+                    found[number] = [_part(number, one) for one in taken]
+        offer = Offer(
+            shared=frozenset(shared),
+            sliced=frozenset(sliced),
+            parts_only=frozenset(only),
+            rules=tuple(rules),
+            tenants=self._tenants.set(name, tenants),
+        )
+        return offer, found
+
+    def _assess(self, name: str, pool: Pool) -> bool:
+        """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""
+        try:
+            ready = self.tables.ready(name, self._with_nccl(pool.offered))
+        except Exception:  # a bug in what one machine meets must not stop the other nodes
+            logger.exception("node %s: an error in this program; its GPUs are not placed", name)
+            ready = False
+        if ready:
+            self.aside.discard(name)
+        else:
+            self.aside.add(name)
+        return ready
+
+    def _with_nccl(self, machine: Machine) -> Machine:
+        if machine.nccl_version or not self.nccl_version:
+            return machine
+        return msgspec.structs.replace(machine, nccl_version=self.nccl_version)
+
+
+def _part(number: int, one: Amount | MigSlice) -> Part:
+    if isinstance(one, Amount):
+        return SharePart(gpu=number, amount=one)
+    return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

@@ -1,0 +1,102 @@
+"""What one pod asks of a node: read once a pod, then compared and looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.api import affinity
+from dradriver.api.objects import NodeRequirement, NodeSelector, Pod, Toleration
+from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.taints import Pattern, pattern_of
+
+MOST: Final = 1_000  # selectors, expressions with their values, and tolerations; a decision on them takes 4 ms
+
+Requirement: TypeAlias = tuple[str, str, tuple[str, ...]]  # key, operator, values
+
+
+class Term(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Expressions that must all hold, on labels and on fields; an empty term holds nowhere."""
+
+    labels: tuple[Requirement, ...]
+    fields: tuple[Requirement, ...]
+
+
+Terms: TypeAlias = tuple[Term, ...]  # of which one must hold
+Where: TypeAlias = tuple[Terms, ...]  # of each one must hold: of the nodes that reach volumes; empty where all do
+
+
+class Constraints(msgspec.Struct, frozen=True, gc=False):
+    """Where a pod may run whatever is free there. Pods of equal constraints share one mask of nodes.
+
+    Attributes:
+        selector: The node selector's pairs, sorted.
+        terms: The required node affinity, of which one must hold; None where any node will do.
+        tolerations: The taints that the pod tolerates, sorted.
+        volumes: Of each of its volumes that are not everywhere the terms of which one must hold, sorted.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: Terms | None = None
+    tolerations: tuple[Pattern, ...] = ()
+    volumes: Where = ()
+
+
+# No pod needs so many, and reading them all for every decision would cost every other pod time.
+OVERSIZE: Final = Constraints(terms=())
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What one pod asks of a node.
+
+    Attributes:
+        amounts: What it takes, by resource, sorted; zeros are left out.
+        key: Its constraints: pods that differ in amounts only have equal ones.
+    """
+
+    amounts: tuple[tuple[str, int], ...]
+    key: Constraints
+
+
+def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
+    """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
+    return Ask(listed(request_of(pod)), _constraints(pod, volumes))
+
+
+def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return amounts as ``Ask`` holds them."""
+    return tuple(sorted((resource, amount) for resource, amount in amounts.items() if amount > 0))
+
+
+def terms_of(selector: NodeSelector) -> Terms:
+    """Return the terms of a node selector."""
+    return tuple(Term(_all(t.match_expressions), _all(t.match_fields)) for t in selector.node_selector_terms)
+
+
+def size_of(selector: NodeSelector) -> int:
+    """Return how many terms, expressions and values a node selector has."""
+    return sum(
+        1 + sum(1 + len(r.values) for r in (*term.match_expressions, *term.match_fields))
+        for term in selector.node_selector_terms
+    )
+
+
+def _constraints(pod: Pod, volumes: Where) -> Constraints:
+    required = affinity.required(pod)
+    size = len(pod.spec.node_selector) + len(pod.spec.tolerations) + (0 if required is None else size_of(required))
+    if size > MOST:
+        return OVERSIZE
+    terms = None if required is None else terms_of(required)
+    patterns = {pattern for toleration in pod.spec.tolerations if (pattern := _pattern(toleration)) is not None}
+    return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)), volumes)
+
+
+def _all(requirements: list[NodeRequirement]) -> tuple[Requirement, ...]:
+    return tuple((r.key, r.operator, tuple(r.values)) for r in requirements)
+
+
+def _pattern(toleration: Toleration) -> Pattern | None:
+    """Return which taints a toleration covers, or None where it covers none that keeps pods away."""
+    return pattern_of(toleration.key, toleration.operator, toleration.value, toleration.effect)

@@ -1,0 +1,110 @@
+"""What every node has left, by resource, as kube-scheduler's ``NodeResourcesFit`` counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from dradriver.cluster.nodes.columns import Bools, Ints, grown
+from dradriver.cluster.nodes.requests import LARGEST, Amounts
+
+
+class _Column:
+    """One resource: what each row has to give, and what is left of it."""
+
+    def __init__(self, rows: int) -> None:
+        self.allocatable: Ints = np.zeros(rows, np.int64)
+        self.left: Ints = np.zeros(rows, np.int64)
+
+    def grow(self, rows: int) -> None:
+        self.allocatable, self.left = grown(self.allocatable, rows), grown(self.left, rows)
+
+    def use(self, row: int, used: int) -> None:
+        # What is used is exact, so that it adds up when pods go: more than 64 bits hold is cut only here.
+        self.left[row] = min(max(int(self.allocatable[row]) - used, -LARGEST), LARGEST)
+
+
+class Capacity:
+    """Allocatable amounts of every row, and what pods use on every node, known or not.
+
+    Only what some node has gets a column: what pods make up costs nothing.
+
+    Attributes:
+        claimable: Resources that are not checked on a node that has none of them: a DeviceClass serves them, and
+            kube-scheduler leaves them to its DRA plugin (``shouldDelegateResourceToDRA``).
+    """
+
+    def __init__(self) -> None:
+        self.claimable: frozenset[str] = frozenset()
+        self._rows = 0
+        self._columns: dict[str, _Column] = {}
+        self._used: dict[str, Amounts] = {}
+
+    @property
+    def used(self) -> Mapping[str, Amounts]:
+        """What pods use on each node where they use anything, by name."""
+        return self._used
+
+    def grow(self, rows: int) -> None:
+        """Make room; new rows have nothing."""
+        self._rows = rows
+        for column in self._columns.values():
+            column.grow(rows)
+
+    def set(self, row: int, name: str, allocatable: Mapping[str, int]) -> bool:
+        """Replace all that a row has to give, its former node's too. Returns whether a pod may fit that did not."""
+        used = self._used.get(name, {})
+        helps = False
+        for resource in allocatable.keys() - self._columns.keys():
+            if allocatable[resource]:
+                self._columns[resource] = _Column(self._rows)
+        for resource, column in self._columns.items():
+            before, now = int(column.allocatable[row]), allocatable.get(resource, 0)
+            column.allocatable[row] = now
+            column.use(row, used.get(resource, 0))
+            helps |= now > before or (now < before and now == 0 and resource in self.claimable)
+        return helps
+
+    def use(self, name: str, row: int | None, request: Mapping[str, int], sign: int) -> None:
+        """Add (1) or take away (-1) what a pod uses on a node; ``row`` is the node's, None while it has none."""
+        used = self._used.setdefault(name, {})
+        for resource, amount in request.items():
+            now = used.get(resource, 0) + sign * amount
+            if now:
+                used[resource] = now
+            else:
+                used.pop(resource, None)
+            if row is not None and resource in self._columns:
+                self._columns[resource].use(row, now)
+        if not used:
+            del self._used[name]
+
+    def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> Bools:
+        """Return those of the rows that have all amounts left: shape (rows,), the caller's own."""
+        rows = rows.copy()
+        for _, enough in self._enough(amounts):
+            rows &= enough
+        return rows
+
+    def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> list[str]:
+        """Return what the rows lack: of each row the first of the amounts that is not left."""
+        found = []
+        rows = rows.copy()
+        for resource, enough in self._enough(amounts):
+            if (rows & ~enough).any():
+                found.append(resource)
+                rows &= enough
+        return found
+
+    def _enough(self, amounts: tuple[tuple[str, int], ...]) -> Iterator[tuple[str, Bools]]:
+        for resource, amount in amounts:
+            column = self._columns.get(resource)
+            if column is not None:
+                enough: Bools = column.left >= amount
+                if resource in self.claimable:
+                    enough |= column.allocatable == 0
+                yield resource, enough
+            elif resource not in self.claimable:
+                yield resource, np.zeros(self._rows, np.bool_)
+                return

@@ -1,0 +1,135 @@
+"""One value of every node as an array with an entry a row, so that a question to all nodes is one comparison."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.cluster.nodes.rules import integer
+
+Bools: TypeAlias = NDArray[np.bool_]
+Ints: TypeAlias = NDArray[np.int64]
+
+_T = TypeVar("_T")
+_FEW = 3  # codes that are compared one by one; more are looked up in a table
+
+
+def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
+    """Return a copy of an array with more rows, filled with a value."""
+    longer = np.full(rows, fill, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+class Codes(Generic[_T]):
+    """Small numbers for values that come and go. The last user of a value gives its number back; 0 is no value."""
+
+    def __init__(self) -> None:
+        self._codes: dict[_T, int] = {}
+        self._users: list[int] = [0]
+        self._free: list[int] = []
+
+    @property
+    def size(self) -> int:
+        """All codes are less than this."""
+        return len(self._users)
+
+    def find(self, value: _T) -> int:
+        """Return a value's code; 0 if nobody uses it."""
+        return self._codes.get(value, 0)
+
+    def take(self, value: _T, users: int = 1) -> int:
+        """Add users of a value and return its code."""
+        code = self._codes.get(value)
+        if code is None:
+            if self._free:
+                code = self._free.pop()
+            else:
+                code = len(self._users)
+                self._users.append(0)
+            self._codes[value] = code
+        self._users[code] += users
+        return code
+
+    def give(self, value: _T) -> int:
+        """Take one user of a value away. Returns the code if it was the last, else 0."""
+        code = self._codes[value]
+        self._users[code] -= 1
+        if self._users[code]:
+            return 0
+        del self._codes[value]
+        self._free.append(code)
+        return code
+
+
+class Texts:
+    """Which text each row has, if any."""
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self._codes: Codes[str] = Codes()
+        code = {text: self._codes.take(text, n) for text, n in Counter(texts).items() if text is not None}
+        self._rows = np.array([code.get(text, 0) for text in texts], np.int32)  # type: ignore[arg-type]
+
+    def grow(self, rows: int) -> None:
+        """Make room; new rows have no text."""
+        self._rows = grown(self._rows, rows)
+
+    def set(self, row: int, old: str | None, new: str | None) -> None:
+        """Replace a row's text; ``old`` is the one it has."""
+        if old is not None:
+            self._codes.give(old)
+        self._rows[row] = self._codes.take(new) if new is not None else 0
+
+    def present(self) -> Bools:
+        """Return the rows that have a text: shape (rows,)."""
+        found: Bools = self._rows != 0
+        return found
+
+    def among(self, texts: Iterable[str]) -> Bools | None:
+        """Return the rows that have one of the texts: shape (rows,). None if there is none."""
+        codes = {code for text in texts if (code := self._codes.find(text))}
+        if not codes:
+            return None
+        if len(codes) > _FEW:
+            chosen = np.zeros(self._codes.size, np.bool_)
+            chosen[list(codes)] = True
+            found: Bools = chosen[self._rows]
+            return found
+        first, *others = codes
+        found = self._rows == first
+        for code in others:
+            found |= self._rows == code
+        return found
+
+
+class Numbers:
+    """Which 64-bit number each row's text is, if it is one."""
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        read = [integer(text) for text in texts]
+        self._numbers = np.array([number or 0 for number in read], np.int64)
+        self._valid = np.array([number is not None for number in read], np.bool_)
+
+    def grow(self, rows: int) -> None:
+        """Make room; new rows have no number."""
+        self._numbers, self._valid = grown(self._numbers, rows), grown(self._valid, rows)
+
+    def set(self, row: int, old: str | None, new: str | None) -> None:  # noqa: ARG002 (as Texts)
+        """Replace a row's text."""
+        number = integer(new)
+        self._numbers[row] = number or 0
+        self._valid[row] = number is not None
+
+    def above(self, bound: int) -> Bools:
+        """Return the rows with a greater number: shape (rows,)."""
+        found: Bools = (self._numbers > bound) & self._valid
+        return found
+
+    def below(self, bound: int) -> Bools:
+        """Return the rows with a lesser number: shape (rows,)."""
+        found: Bools = (self._numbers < bound) & self._valid
+        return found

@@ -1,0 +1,178 @@
+"""Rows by label: which nodes a node selector and a required node affinity choose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+import numpy as np
+
+from dradriver.cluster.nodes.ask import Constraints, Requirement, Terms, Where
+from dradriver.cluster.nodes.columns import Bools, Numbers, Texts
+from dradriver.cluster.nodes.rules import integer
+
+_NONE: Final[Mapping[str, str]] = {}
+_NAME: Final = "metadata.name"
+_MOST_COLUMNS: Final = 256  # 20 KiB each at 5,000 nodes, made when somebody asks for a label
+
+_Column = TypeVar("_Column", Texts, Numbers)
+
+
+class Index:
+    """One mapping of texts a row, with columns for the keys that are asked for."""
+
+    def __init__(self) -> None:
+        self._rows: list[Mapping[str, str]] = []
+        self._users: Counter[str] = Counter()  # rows that have a key: what pods make up never costs a column
+        self._texts: dict[str, Texts] = {}
+        self._numbers: dict[str, Numbers] = {}
+
+    def grow(self, rows: int) -> None:
+        """Make room; new rows are empty."""
+        self._rows.extend([_NONE] * (rows - len(self._rows)))
+        for texts in self._texts.values():
+            texts.grow(rows)
+        for numbers in self._numbers.values():
+            numbers.grow(rows)
+
+    def set(self, row: int, new: Mapping[str, str]) -> None:
+        """Replace what a row has. The mapping is kept, and must not change."""
+        old = self._rows[row]
+        self._rows[row] = new
+        for columns in (self._texts, self._numbers):
+            for key, column in columns.items():
+                if (before := old.get(key)) != (after := new.get(key)):
+                    column.set(row, before, after)
+        self._users.subtract(old.keys())
+        self._users.update(new.keys())
+        for key in old.keys() - new.keys():
+            if not self._users[key]:
+                del self._users[key]
+
+    def holds(self, requirement: Requirement) -> Bools | bool:
+        """Return the rows where an expression holds: shape (rows,), the caller's own; one truth if all are alike."""
+        key, operator, values = requirement
+        if key not in self._users:
+            return operator in ("NotIn", "DoesNotExist")
+        match operator:
+            case "In":
+                found = self._column(self._texts, key, Texts).among(values)
+                return found if found is not None else False
+            case "NotIn":  # a missing label counts as different
+                found = self._column(self._texts, key, Texts).among(values)
+                return ~found if found is not None else True
+            case "Exists":
+                return self._column(self._texts, key, Texts).present()
+            case "DoesNotExist":
+                return ~self._column(self._texts, key, Texts).present()
+            case "Gt" | "Lt":
+                bound = integer(values[0]) if len(values) == 1 else None
+                if bound is None:
+                    return False
+                numbers = self._column(self._numbers, key, Numbers)
+                return numbers.above(bound) if operator == "Gt" else numbers.below(bound)
+            case _:
+                return False
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a key has in some of the rows."""
+        if key not in self._users:
+            return frozenset()
+        found = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
+        return frozenset(value for value in found if value is not None)
+
+    def _column(self, columns: dict[str, _Column], key: str, make: Callable[[list[str | None]], _Column]) -> _Column:
+        """Return a key's column; that which nobody asked for the longest goes."""
+        column = columns.pop(key, None)
+        if column is None:
+            column = make([texts.get(key) for texts in self._rows])
+            if len(columns) >= _MOST_COLUMNS:
+                del columns[next(iter(columns))]
+        columns[key] = column
+        return column
+
+
+class Labels:
+    """The labels and the name of every row."""
+
+    def __init__(self) -> None:
+        self._labels = Index()
+        self._fields = Index()
+        self._rows = 0
+
+    def grow(self, rows: int) -> None:
+        """Make room; new rows have no labels."""
+        self._rows = rows
+        self._labels.grow(rows)
+        self._fields.grow(rows)
+
+    def set(self, row: int, name: str, labels: Mapping[str, str]) -> None:
+        """Replace a row's labels. The mapping is kept, and must not change."""
+        self._labels.set(row, labels)
+        self._fields.set(row, {_NAME: name})
+
+    def clear(self, row: int) -> None:
+        """Forget a row's labels and name."""
+        self._labels.set(row, _NONE)
+        self._fields.set(row, _NONE)
+
+    def labelled(self, key: str, values: Collection[str]) -> Bools:
+        """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
+        found = self._labels.holds((key, "In", tuple(values))) if values else False
+        return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a label has in some of the rows."""
+        return self._labels.values(key, rows)
+
+    def selected(self, constraints: Constraints) -> Bools:
+        """Return the rows that a selector and an affinity choose: shape (rows,). Rows without a node mean nothing."""
+        found: Bools | bool = True
+        for key, value in constraints.selector:
+            found = _both(found, self._labels.holds((key, "In", (value,))))
+        if constraints.terms is not None:
+            found = _both(found, self._any(constraints.terms))
+        return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def reaching(self, volumes: Where) -> Bools:
+        """Return the rows that reach all of some volumes: shape (rows,), the caller's own."""
+        found: Bools | bool = True
+        for terms in volumes:
+            found = _both(found, self._any(terms))
+        return np.full(self._rows, found) if isinstance(found, bool) else found
+
+    def _any(self, terms: Terms) -> Bools | bool:
+        found: Bools | bool = False
+        for term in terms:
+            found = _either(found, self._term(term.labels, term.fields))
+        return found
+
+    def _term(self, labels: tuple[Requirement, ...], fields: tuple[Requirement, ...]) -> Bools | bool:
+        found: Bools | bool = bool(labels or fields)
+        for index, requirements in ((self._labels, labels), (self._fields, fields)):
+            for requirement in requirements:
+                if found is False:
+                    return False
+                found = _both(found, index.holds(requirement))
+        return found
+
+
+def _both(a: Bools | bool, b: Bools | bool) -> Bools | bool:
+    """Both are the caller's own and may be overwritten."""
+    if isinstance(a, bool):
+        return b if a else False
+    if isinstance(b, bool):
+        return a if b else False
+    a &= b
+    return a
+
+
+def _either(a: Bools | bool, b: Bools | bool) -> Bools | bool:
+    """Both are the caller's own and may be overwritten."""
+    if isinstance(a, bool):
+        return True if a else b
+    if isinstance(b, bool):
+        return True if b else a
+    a |= b
+    return a

@@ -1,0 +1,276 @@
+"""All nodes as arrays, one row each: which of those with GPUs a pod fits on, and where trying again may help."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.api.affinity import HOSTNAME
+from dradriver.api.objects import Node, Taint
+from dradriver.cluster.nodes.ask import Ask
+from dradriver.cluster.nodes.capacity import Capacity
+from dradriver.cluster.nodes.classes import Classes
+from dradriver.cluster.nodes.columns import Bools, Ints, grown
+from dradriver.cluster.nodes.requests import Amounts, amounts
+from dradriver.cluster.nodes.rules import NOT_READY, ready
+
+GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
+_MIN_ROWS: Final = 64
+
+
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """What counts of a node, to tell a change from a heartbeat."""
+
+    labels: Mapping[str, str]
+    taints: list[Taint]
+    allocatable: Mapping[str, str]
+    cordoned: bool
+    ready: bool
+
+
+_UNKNOWN: Final = _Known({}, [], {}, cordoned=False, ready=False)
+
+
+class NodeTable:
+    """Nodes by name and by row.
+
+    A node has a row while the API server knows it or it offers GPUs; nobody else has that row in the meantime. Only
+    nodes that offer GPUs are ever eligible.
+
+    Attributes:
+        clock: Grows with every event on a node with GPUs that can let a pod in that found no place before.
+        freed: The clock of each row's last such event, 0 if there was none: shape (rows,), int64. It is another array
+            after rows were added.
+    """
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.freed: Ints = np.zeros(0, np.int64)
+        self._names: list[str | None] = []
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self._known: dict[str, _Known] = {}
+        self._offered: Bools = np.zeros(0, np.bool_)
+        self._there: Bools = np.zeros(0, np.bool_)  # rows whose node the API server knows
+        self._ready: Bools = np.zeros(0, np.bool_)
+        self._classes = Classes()
+        self._capacity = Capacity()
+
+    @property
+    def rows(self) -> int:
+        """The length of all arrays. Some rows have no node."""
+        return len(self._names)
+
+    def row(self, name: str) -> int:
+        """Return a node's row; KeyError where it has none."""
+        return self._rows[name]
+
+    def find(self, name: str) -> int | None:
+        """Return a node's row, None where it has none."""
+        return self._rows.get(name)
+
+    def name(self, row: int) -> str:
+        """Return the name of a row's node; KeyError where it has none."""
+        name = self._names[row]
+        if name is None:
+            raise KeyError(row)
+        return name
+
+    def hostname(self, name: str) -> str:
+        """Return a node's ``kubernetes.io/hostname`` label, its name where it has none."""
+        return self._known.get(name, _UNKNOWN).labels.get(HOSTNAME, name)
+
+    def label(self, name: str, key: str) -> str | None:
+        """Return a node's label; None where it has none, and where there is no such node."""
+        return self._known.get(name, _UNKNOWN).labels.get(key)
+
+    def labelled(self, key: str, values: Collection[str]) -> Bools:
+        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
+        return self._classes.labelled(key, values)
+
+    def values(self, key: str, rows: Bools) -> frozenset[str]:
+        """Return the values that a label has on some of the nodes."""
+        return self._classes.values(key, rows)
+
+    @property
+    def claimable(self) -> Collection[str]:
+        """Extended resources that a DeviceClass serves: not checked on nodes that do not list them at all."""
+        return self._capacity.claimable
+
+    @claimable.setter
+    def claimable(self, resources: Collection[str]) -> None:
+        more = not self._capacity.claimable.issuperset(resources)
+        self._capacity.claimable = frozenset(resources)
+        helped = self._offered & self._there
+        if more and helped.any():
+            self._helped(helped)
+
+    def set_node(self, name: str, node: Node | None) -> bool:
+        """Insert or update a node, or remove it. Returns whether pods that did not fit may fit now."""
+        if node is None:
+            self._remove(name)
+            return False
+        old = self._known.get(name)
+        new = _read(node)
+        if old == new:
+            return False
+        row = self._claim(name)
+        was = old if old is not None else _UNKNOWN
+        self._known[name] = new
+        self._there[row], self._ready[row] = True, new.ready
+        more = old is None or (new.ready and not was.ready)
+        if old is None or new.allocatable != was.allocatable:
+            more |= self._capacity.set(row, name, amounts(new.allocatable))
+        if old is None or new.labels != was.labels:
+            self._classes.set_labels(row, name, new.labels)
+            self._changed(row)
+            more = True
+        if (new.taints, new.cordoned) != (was.taints, was.cordoned):
+            self._classes.set_taints(row, was.taints, new.taints, cordoned=new.cordoned)
+            self._changed(row)
+            more |= (was.cordoned and not new.cordoned) or any(t.blocks and t not in new.taints for t in was.taints)
+        return more and new.ready and self.helped(name)
+
+    def offer(self, name: str, offers: bool) -> None:
+        """Say whether a node has GPUs of ours."""
+        if not offers and name not in self._rows:
+            return
+        row = self._claim(name)
+        if bool(self._offered[row]) != offers:
+            self._offered[row] = offers
+            self._classes.changed()
+            self.helped(name)
+        self._release(name)
+
+    def helped(self, name: str) -> bool:
+        """Say that something became free on a node. Returns whether that can help anybody: the node offers GPUs."""
+        row = self._rows.get(name)
+        if row is None or not self._offered[row] or not self._there[row]:
+            return False
+        self._helped(row)
+        return True
+
+    def take(self, node: str, request: Mapping[str, int]) -> None:
+        """Count a pod on a node, known or not."""
+        self._capacity.use(node, self._rows.get(node), request, 1)
+
+    def give(self, node: str, request: Mapping[str, int]) -> bool:
+        """Count a pod on a node no longer. Returns whether that can help another."""
+        self._capacity.use(node, self._rows.get(node), request, -1)
+        return any(request.values()) and self.helped(node)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all nodes that the API server knows."""
+        return tuple(self._known)
+
+    def is_as(self, name: str, node: Node | None) -> bool:
+        """Return whether a node is taken in as it is; None for one that is not there."""
+        return self._known.get(name) == (None if node is None else _read(node))
+
+    def used(self) -> Mapping[str, Amounts]:
+        """Return what pods take from each node that they take anything from, by name."""
+        return self._capacity.used
+
+    def set_used(self, name: str, amounts: Amounts) -> None:
+        """Say what pods take from a node, all in all."""
+        self.give(name, dict(self._capacity.used.get(name, {})))
+        self.take(name, amounts)
+
+    def eligible(self, ask: Ask, *, besides: tuple[str, Amounts] | None = None) -> Bools:
+        """Return the nodes with GPUs that a pod fits on now: shape (rows,), the caller's own.
+
+        Args:
+            ask: What the pod asks.
+            besides: A node and what was taken there that counts as free: the share of the pod that is placed again.
+        """
+        with self._without(besides):
+            return self._capacity.fitting(self.open(ask), ask.amounts)
+
+    def open(self, ask: Ask) -> Bools:
+        """Return the nodes with GPUs that a pod may run on, what is free aside: shape (rows,), the caller's own."""
+        return self._classes.mask(ask.key) & self._offered & self._ready
+
+    def causes(
+        self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
+    ) -> tuple[str, ...]:
+        """Return why nodes with GPUs are left out, sorted: of each node the first cause. Empty if all are eligible.
+
+        Args:
+            ask: What the pod asks.
+            besides: As in ``eligible``.
+            only: Rows of the nodes that are looked at; None for all.
+        """
+        offered = self._offered if only is None else self._offered & only
+        found = [GONE] if (offered & ~self._there).any() else []
+        if (offered & self._there & ~self._ready).any():
+            found.append(NOT_READY)
+        rows = offered & self._ready
+        found += self._classes.causes(ask.key, rows)
+        with self._without(besides):
+            lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)
+        return tuple(sorted([*found, *(f"too little {resource}" for resource in lacking)]))
+
+    @contextlib.contextmanager
+    def _without(self, besides: tuple[str, Amounts] | None) -> Iterator[None]:
+        name, request = besides if besides is not None else ("", {})
+        row = self._rows.get(name)
+        if row is None:
+            yield
+            return
+        self._capacity.use(name, row, request, -1)
+        try:
+            yield
+        finally:
+            self._capacity.use(name, row, request, 1)
+
+    def _helped(self, rows: int | Bools) -> None:
+        self.clock += 1
+        self.freed[rows] = self.clock
+
+    def _remove(self, name: str) -> None:
+        known = self._known.pop(name, None)
+        if known is None:
+            return
+        row = self._rows[name]
+        self._there[row] = self._ready[row] = False
+        self._classes.clear(row, known.taints)  # what the row had to give is replaced with its next node
+        self._release(name)
+
+    def _changed(self, row: int) -> None:
+        if self._offered[row]:
+            self._classes.changed()
+
+    def _claim(self, name: str) -> int:
+        row = self._rows.get(name)
+        if row is None:
+            if not self._free:
+                self._grow(len(self._names) + max(_MIN_ROWS, len(self._names) // 8))
+            row = self._rows[name] = self._free.pop()
+            self._names[row] = name
+        return row
+
+    def _release(self, name: str) -> None:
+        row = self._rows[name]
+        if not self._there[row] and not self._offered[row]:
+            del self._rows[name]
+            self._names[row] = None
+            self.freed[row] = 0
+            self._free.append(row)
+
+    def _grow(self, rows: int) -> None:
+        self._free.extend(range(rows - 1, len(self._names) - 1, -1))  # the lowest row first
+        self._names.extend([None] * (rows - len(self._names)))
+        self.freed = grown(self.freed, rows)
+        self._offered, self._there, self._ready = (
+            grown(flags, rows) for flags in (self._offered, self._there, self._ready)
+        )
+        self._classes.grow(rows)
+        self._capacity.grow(rows)
+
+
+def _read(node: Node) -> _Known:
+    return _Known(node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready(node))

@@ -1,0 +1,449 @@
+"""The live picture of the cluster that decisions are made from: what reflectors show and, at once, our own writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Weights
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.objects import Node, Pod
+from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
+from dradriver.api.templates import Template
+from dradriver.cluster.claim_users import MOST, ClaimUsers
+from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.neighbours import Neighbours
+from dradriver.cluster.node_usage import NodeUsage
+from dradriver.cluster.nodes.ask import Where
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nvidia_slices import NvidiaSlices
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.pods import Foreign
+from dradriver.cluster.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.cluster.refusals import Refusals
+from dradriver.cluster.tabulating import Tabulator
+from dradriver.cluster.taint_rules import TaintRule, TaintRules
+from dradriver.cluster.templates import Templates
+from dradriver.cluster.versions import is_truth, older, outdated
+from dradriver.cluster.volumes import Unbound, Volumes
+from dradriver.kube.reflector import Change
+
+_ENDED: Final = 4096  # claims that go within the half minute that an answer may take
+
+
+class Picture:
+    """Pods, claims, nodes and GPUs as they are now.
+
+    What this controller wrote counts at once (``assume_claim``, ``assume_pod``), until a reflector shows it, and what
+    it is about to write, too (``promise``): between the two, the next pod must not be promised the same GPUs or CPU.
+
+    Attributes:
+        pods: The pods with our label, by namespace and name.
+        claims: The claims that are ours or hold GPUs of ours, by namespace and name.
+        nodes: All nodes, what they have left, and whom they take.
+        templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
+        volumes: Where the volumes of waiting pods are.
+        inventory: All GPUs and who holds them.
+        taint_rules: What administrators' rules leave of the slices.
+        ledger: Whose devices are handed out.
+        claim_users: The pods of each claim.
+        neighbours: Which pods of ours are not to be beside each other, and where they are.
+        refusals: On which nodes the scheduler found no room for pods of each kind.
+        taking: What pods of ours take from their nodes.
+        weights: What counts among sets that are equal otherwise, as the policies file in force says.
+        assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
+        version: Grows with every change that a decision may depend on.
+    """
+
+    def __init__(self, touch: Callable[[Key], None], wake: Callable[[], None]) -> None:
+        """Make an empty picture.
+
+        Args:
+            touch: Called with the key of each pod that has to be looked at again.
+            wake: Called after changes that may make a place for any pod.
+        """
+        self._touch = touch
+        self._wake = wake
+        self.pods: dict[Key, Pod] = {}
+        self.claims: dict[Key, ClaimRecord] = {}
+        self.templates = Templates()
+        self.volumes = Volumes()
+        self.nodes = NodeTable()
+        self.inventory = Inventory(self.nodes)
+        self.taint_rules = TaintRules()
+        self.ledger = OURS
+        self._theirs: NvidiaSlices | None = None
+        self.weights = Weights()
+        self.assumed_claims: dict[Key, float] = {}
+        self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
+        self._assumed_pods: dict[Key, float] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
+        self._intended: dict[Key, Placement] = {}  # of claims that are being created
+        self.claim_users = ClaimUsers(self.pods)
+        self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
+        self.node_usage = NodeUsage(
+            self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claim_users=self.claim_users
+        )
+        self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
+        self.refusals = Refusals()
+        self._classes: dict[str, frozenset[str]] = {}
+        self.version = 0
+        self._clock = 0  # of the nodes, when the last change that could help was told
+
+    # What reflectors see.
+
+    def pod_changed(self, change: Change[Pod | Foreign]) -> None:
+        """Take in what the pods' reflector saw."""
+        key, old, new = change.key, change.old, change.new
+        if isinstance(old, Foreign) and old.node:
+            self.nodes.give(old.node, old.takes)
+        if isinstance(new, Foreign) and new.node:
+            self.nodes.take(new.node, new.takes)
+        ours = new if isinstance(new, Pod) else None
+        if key in self._assumed_pods:
+            known = self.pods[key]
+            before = ours is not None and ours.metadata.uid == known.metadata.uid and older(ours, known)
+            if before and not is_truth(change, self._assumed_pods[key]):
+                return  # from before our own write
+            del self._assumed_pods[key]
+        if ours is not None or key in self.pods:
+            self._set_pod(key, ours)
+        self._tell()
+
+    def claim_changed(self, change: Change[ClaimRecord]) -> None:
+        """Take in what the claims' reflector saw."""
+        key, new = change.key, change.new
+        # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
+        if new is None and change.old is not None and (change.old.ours or not is_set(key)):
+            self._ended[change.old.uid] = None
+            if len(self._ended) > _ENDED:
+                self._ended.popitem(last=False)
+        if key in self.assumed_claims:
+            known = self.claims[key].uid
+            seen = new if new is not None else change.old
+            if (seen is None or seen.uid != known) and not is_truth(change, self.assumed_claims[key]):
+                return  # the end of an earlier claim of that name
+            del self.assumed_claims[key]
+        before = self.claims.get(key)
+        late = new is not None and before is not None and outdated(new, before)
+        if late and not is_truth(change, self._answered.get(key)):
+            return  # the server told us more already
+        self._answered.pop(key, None)
+        if new is not None:
+            self._ended.pop(new.uid, None)  # or it would be there again, after the server's store was put back
+        self._set_claim(key, new)
+        self._tell()
+
+    def node_changed(self, change: Change[Node]) -> None:
+        """Take in what the nodes' reflector saw."""
+        name = change.key[1]
+        self.nodes.set_node(name, change.new)
+        if change.old is None or change.new is None:
+            self.inventory.set_node(name)
+        self._tell()
+
+    def slice_changed(self, change: Change[SliceRecord]) -> None:
+        """Take in what the slices' reflector saw."""
+        self._take_in(self.taint_rules.slice_changed(change))
+        self._tell()
+
+    def taint_rule_changed(self, change: Change[TaintRule]) -> None:
+        """Take in what the reflector of DeviceTaintRules saw."""
+        for concerned in self.taint_rules.rule_changed(change):
+            self._take_in(concerned)
+        self._tell()
+
+    def _take_in(self, change: Change[SliceRecord]) -> None:
+        if self._theirs is None:
+            self._set_slice(change.old, change.new)
+        else:
+            for pool, old, new in self._theirs.set_slice(change.old, change.new):
+                for claim in self._theirs.users(pool):
+                    self._rehold(claim)
+                self._set_slice(old, new)
+
+    def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
+        for pool in self.inventory.set_slice(old, new):
+            self.nodes.helped(pool)
+            self._touch_pinned_on(pool)
+
+    def tables_made(self, node: str) -> None:
+        """Take in that the tables of a node's machine are there: it can be placed on."""
+        self.inventory.set_tables(node)
+        self._touch_pinned_on(node)
+        self._tell()
+
+    def _touch_pinned_on(self, node: str) -> None:
+        for claim in sorted(self._pinned_on.get(node, ())):
+            self._touch_pods_of(claim)
+
+    def class_changed(self, change: Change[DeviceClass]) -> None:
+        """Take in what the device classes' reflector saw: which extended resources no node need have."""
+        name = change.key[1]
+        if change.new is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = change.new.resources
+        self.nodes.claimable = frozenset().union(*self._classes.values())
+        self._tell()
+
+    def template_changed(self, change: Change[Template]) -> None:
+        """Take in what the templates' reflector saw."""
+        self.templates.changed(change.key, change.new)
+        self._touch_made_by(change.key)
+
+    def template_read(self, key: Key, template: Template | None) -> None:
+        """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
+        self.templates.read(key, template)
+        self._touch_made_by(key)
+
+    def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
+        """Take in where the volume of a claim of storage is, None where that cannot be read."""
+        if self.volumes.read(claim, found):
+            for pod in sorted(self.volumes.pods(claim) or ()):
+                self._touch(pod)
+            self.version += 1
+
+    # What is configured.
+
+    def hand_out(self, ledger: Ledger) -> None:
+        """Hand out this driver's devices; said before anything is seen."""
+        self.ledger, self._theirs = ledger, None if ledger is OURS else NvidiaSlices()
+
+    def make_tables(self, tabulator: Tabulator) -> None:
+        """Have the tables of machines made beside the loop; said before anything is seen."""
+        self.inventory.tables, tabulator.made = tabulator, self.tables_made
+
+    def nccl_changed(self, version: str) -> None:
+        """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.
+
+        Args:
+            version: As ``topology.nccl_version.release`` reads it; empty for the newest.
+        """
+        self.inventory.set_nccl_version(version)
+        self._tell()
+
+    # What we write.
+
+    def promise(self, claim: Key, placement: Placement) -> None:
+        """Count a claim that is about to be created, from now on; it ends with ``assume_claim`` or ``release``."""
+        self._intended[claim] = placement
+        self._rehold(claim)
+
+    def release(self, claim: Key) -> None:
+        """Forget a claim that was to be created and was not."""
+        if self._intended.pop(claim, None) is not None:
+            self._rehold(claim)
+            self._tell()
+
+    def joins(self, pod: Key, node: str) -> None:
+        """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
+        self.node_usage.joins(pod, node)
+
+    def joined(self, pod: Key) -> None:
+        """Count a pod that came to a set, or did not."""
+        self.node_usage.joined(pod)
+        self._tell()
+
+    def assume_claim(self, claim: ClaimRecord) -> None:
+        """Count a claim, as the API server returned it, before the reflector shows it."""
+        self._intended.pop(claim.key, None)
+        known = self.claims.get(claim.key)
+        if claim.uid in self._ended:
+            self._rehold(claim.key)
+            return
+        if known is not None and known.uid == claim.uid:
+            if outdated(claim, known):
+                claim = known
+            elif claim.metadata.resource_version != known.metadata.resource_version:
+                self._answered[claim.key] = asyncio.get_running_loop().time()
+            self._set_claim(claim.key, claim)
+            return
+        self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
+        self._set_claim(claim.key, claim)
+        self._tell()
+
+    def assume_deleted(self, claim: ClaimRecord) -> None:
+        """Count a claim as on its way out before the reflector shows it: it holds nothing any more."""
+        known = self.claims.get(claim.key)
+        if known is None or known.uid != claim.uid:
+            return
+        self._answered[claim.key] = asyncio.get_running_loop().time()
+        metadata = msgspec.structs.replace(known.metadata, deletion_timestamp="now")
+        self._set_claim(claim.key, msgspec.structs.replace(known, metadata=metadata))
+        self._tell()
+
+    def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
+        """Replace an assumed claim that turned out not to exist any more by what there is in its place."""
+        if self.assumed_claims.pop(key, None) is not None:
+            self._set_claim(key, claim)
+            self._tell()
+
+    def assume_pod(self, pod: Pod, *, was: Pod) -> None:
+        """Count a lifted pod, as the API server returned it, before the reflector shows it.
+
+        If the picture is not what it ``was`` when the write began, the reflector was faster and may be ahead already.
+        """
+        key = pod.metadata.namespace, pod.metadata.name
+        if self.pods.get(key) is was:
+            self._assumed_pods[key] = asyncio.get_running_loop().time()
+            self._set_pod(key, pod)
+
+    # What decisions ask.
+
+    def claim_of(self, pod: Pod) -> ClaimRecord | None:
+        """Return the claim under the name that the webhook gave a pod; whose it is, the caller must see."""
+        key = claim_key(pod)
+        return None if key is None else self.claims.get(key)
+
+    def template_of(self, pod: Pod) -> Template | None:
+        """Return the template that a waiting pod's claim is made by; None for none, or one that is not read."""
+        return self.templates.of(pod)
+
+    def rivals(self, claim: ClaimRecord) -> bool:
+        """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
+        assert claim.pin is not None, "asked of our own claims"
+        return self._crowded(claim.key, claim.pin.taken, lambda other: bool(other.devices))
+
+    def fits(self, claim: ClaimRecord) -> bool:
+        """Return whether what a claim is pinned to fits beside all that others hold, given or promised."""
+        assert claim.pin is not None, "asked of our own claims"
+        return not self._crowded(claim.key, claim.pin.taken, lambda _: True)
+
+    def has(self, claim: ClaimRecord) -> bool:
+        """Return whether a claim is there still, and is not on its way out."""
+        known = self.claims.get(claim.key)
+        return known is not None and known.uid == claim.uid and not known.deleting
+
+    def overtaken(self, claim: Key, placement: Placement) -> bool:
+        """Return whether other claims have come by what a placement needs since it was decided."""
+        return self._crowded(claim, placement.taken, lambda _: True)
+
+    def _crowded(self, claim: Key, taken: Mapping[Device, Usage], counts: Callable[[ClaimRecord], bool]) -> bool:
+        """Return whether a claim cannot have this beside what those others hold that are there and count."""
+        for device, part in taken.items():
+            others = [key for key in self.inventory.holders(device) if key in self.claims]
+            others = [key for key in others if key != claim and counts(self.claims[key])]
+            if not self.inventory.fits(claim, device, part, others):
+                return True
+        return False
+
+    # What the audit asks.
+
+    def claim_is_ahead(self, key: Key) -> bool:
+        """Return whether an answer to us told more of a claim than its reflector has shown."""
+        return key in self.assumed_claims or key in self._answered
+
+    def pod_is_ahead(self, key: Key) -> bool:
+        """Return the same of a pod."""
+        return key in self._assumed_pods
+
+    def slices(self) -> dict[str, SliceRecord]:
+        """Return the slices that were taken in, by name."""
+        return (self._theirs or self.inventory).slices()
+
+    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
+        """Return a pool's slice of that name as it was taken in."""
+        return (self._theirs or self.inventory).slice_of(pool, name)
+
+    def intended(self) -> Collection[Key]:
+        """Return the claims that are about to be created."""
+        return tuple(self._intended)
+
+    def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
+        """Return the node that a pod takes something from, and what; None for nothing."""
+        return self.node_usage.by(pod)
+
+    # How it is kept.
+
+    def _set_pod(self, key: Key, new: Pod | None) -> None:
+        old = self.pods.get(key)
+        if new is None:
+            self.pods.pop(key, None)
+        else:
+            self.pods[key] = new
+        self.neighbours.pod_changed(key, new)
+        self.templates.pod_changed(key, old, new)
+        self.volumes.pod_changed(key, old, new)
+        claims = {claim_key(pod) for pod in (old, new) if pod is not None} - {None}
+        for claim in claims:
+            assert claim is not None
+            leads, known = self.claim_users.put(claim, key), self.claims.get(claim)
+            self._rehold(claim, ())
+            if is_set(claim) and (leads if known is None else known.devices is None and _owned(known, old)):
+                self._touch_pods_of(claim)  # others may be waiting for this one
+        self.node_usage.recount(key)
+        self._touch(key)
+
+    def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
+        old = self.claims.pop(key, None)
+        if old is not None and old.pin is not None:
+            node = old.pin.choice.node
+            self._pinned_on[node].discard(key)
+            if not self._pinned_on[node]:
+                del self._pinned_on[node]
+        if new is not None:
+            self.claims[key] = new
+            if new.pin is not None:
+                self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
+                if old is not None and len(new.users) < MOST <= len(old.users):
+                    self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
+        pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
+        self._rehold(key, pods)
+        if new is not None and new.devices:
+            for device in self.inventory.holds.of(key):
+                for other in self.inventory.holders(device):
+                    if other != key:
+                        self._touch_pods_of(other)
+        for pod in pods:
+            self._touch(pod)
+
+    def _touch_made_by(self, template: Key) -> None:
+        for pod in self.templates.pods(template):
+            self._touch(pod)
+        self.version += 1
+
+    def _touch_pods_of(self, claim: Key) -> None:
+        for pod in self.claim_users.of(claim):
+            self._touch(pod)
+
+    def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
+        """Count what a claim holds, and what its pods take, all of them unless it is said which."""
+        self.inventory.hold(key, self.held(key))
+        for pod in self.claim_users.of(key) if pods is None else pods:
+            self.node_usage.recount(pod)
+
+    def held(self, key: Key) -> Mapping[Device, Usage]:
+        """Return what a claim was given, else what it is pinned to, as long as it is there.
+
+        A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
+        """
+        claim = self.claims.get(key)
+        if self._theirs is not None:
+            if claim is not None and claim.devices is not None:
+                return self._theirs.held(claim)
+            self._theirs.forget(key)
+        if claim is None:
+            intended = self._intended.get(key)
+            return {} if intended is None else intended.taken
+        if claim.devices is not None:
+            return claim.devices
+        if claim.pin is None or claim.deleting:
+            return {}  # no scheduler gives devices to a claim that is on its way out
+        return claim.pin.taken
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a place, if one may have become free: most changes make none."""
+        self.version += 1
+        if self.nodes.clock != self._clock:
+            self._clock = self.nodes.clock
+            self._wake()
+
+
+def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:
+    return pod is not None and claim.owned_by(pod.metadata.uid)

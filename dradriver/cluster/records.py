@@ -1,0 +1,409 @@
+"""What the controller keeps of objects: a claim, a node and a slice, without what no decision is made from.
+
+Annotations and labels of other people's objects can be 256 KiB each; nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Whole
+from dradriver.api import claims, ladder, likeness, names, pins, quantity, templates, values
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
+from dradriver.api.pins import Claim, Key, Pin, Usage
+from dradriver.api.slice_features import FIELDS
+from dradriver.api.templates import Template
+from dradriver.kube import codec
+from dradriver.topology import codec as machines
+from dradriver.topology.check import is_identity, is_mig_uuid
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Gpu, Machine
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A claim.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
+            any other claim.
+        ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
+        owners: Name and uid of the pod that controls it, or of all that share it.
+        pin: What it is pinned to; None where it is not ours, or damaged.
+        devices: What the scheduler gave it of this driver; None while it is not allocated.
+        users: Uids of those it is reserved for.
+        set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
+    """
+
+    metadata: Metadata
+    ours: bool
+    owners: tuple[tuple[str, str], ...]
+    pin: Pin | None
+    devices: dict[pins.Device, Usage] | None
+    users: tuple[str, ...]
+    handed_over: str = ""
+    set: Whole | None = None
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """The object's identity; another claim may take its name."""
+        return self.metadata.uid
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is on its way out."""
+        return self.metadata.deletion_timestamp is not None
+
+    def owned_by(self, uid: str) -> bool:
+        """Return whether the pod of this uid controls it, or is one of those that share it."""
+        return any(owner[1] == uid for owner in self.owners)
+
+
+def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
+    """Return what is kept of a claim."""
+    ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
+    return ClaimRecord(
+        metadata=_bare(claim.metadata),
+        ours=ours,
+        owners=pins.owners(claim),
+        pin=pins.pin(claim, ledger) if ours else None,
+        devices=None if claim.status.allocation is None else pins.allocated(claim, ledger),
+        users=tuple(consumer.uid for consumer in claim.status.reserved_for),
+        handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
+        if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
+        else "",
+        set=claims.read_set(claim.metadata.annotations[names.SET])
+        if ours and names.SET in claim.metadata.annotations
+        else None,
+    )
+
+
+def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
+    """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
+
+    Raises:
+        PartlyRead: Not all of it can be read: what it was given may be known all the same.
+        BadJson: It is no claim.
+    """
+    return codec.decode_part(data, Claim, functools.partial(_kept, ledger=ledger))
+
+
+def _kept(claim: Claim, ledger: Ledger) -> ClaimRecord | None:
+    record = claim_record(claim, ledger)
+    return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
+
+
+def read_node(data: msgspec.Raw) -> Node:
+    """Return a node without its annotations; what labels have in common is kept once.
+
+    Raises:
+        BadJson: It is no node.
+    """
+    node: Node = codec.decode(data, Node)
+    labels = {sys.intern(key): sys.intern(value) for key, value in node.metadata.labels.items()}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}, labels=labels))
+
+
+class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
+    """How a device may be had in parts.
+
+    Attributes:
+        shared: In shares.
+        sliced: In MIG slices, made where they are wanted.
+        only: Never whole.
+        exclusive: Its parts are of one namespace at a time.
+        memory_mib: How much memory its shares together may have; 0 where that is not said.
+        equal: In how many equal shares it is had; 0 for shares of any size.
+    """
+
+    shared: bool
+    sliced: bool
+    only: bool
+    exclusive: bool
+    memory_mib: int = 0
+    equal: int = 0
+
+
+class OwnSlice(msgspec.Struct, frozen=True):
+    """A MIG slice that is a device of its own.
+
+    Attributes:
+        counted: It is one of a GPU's placements, which share counters; else an instance that is there already.
+        exclusive: All slices of its GPU are of one namespace at a time.
+    """
+
+    counted: bool
+    exclusive: bool
+
+
+class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A slice of this driver, or of the one whose devices are handed out.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        driver: Whose it is.
+        pool: Its pool.
+        node: Its node.
+        generation: The pool's generation that it belongs to.
+        count: How many slices that generation has.
+        usable: Names of its devices that no taint blocks: our claims tolerate none. In the picture also of none that an
+            administrator's rule taints.
+        parts: How those of its devices may be had in parts that may, by name.
+        placed: Those of its devices that are a MIG slice each, by name.
+        machine: The machine in its annotation, or why that cannot be read; None without one.
+        lacks: What the API server lacked when it was written, by the names of ``api/slice_features.py``.
+        gpus: Of another driver's slice, which GPU each device is or is a part of: the uuid or, of a device without its
+            GPU's, ``pci/`` and the bus id; by the device's name.
+        alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
+    """
+
+    metadata: Metadata
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    count: int
+    usable: frozenset[str]
+    parts: dict[str, PartsOf]
+    placed: dict[str, OwnSlice]
+    machine: Machine | str | None
+    lacks: frozenset[str] = frozenset()
+    gpus: dict[str, str] | None = None
+    alone: bool = False
+
+
+def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
+    """Return what is kept of a slice; None for a driver's that neither describes machines nor has the devices.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    if piece.spec.driver != OURS.driver:
+        return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
+    text = piece.metadata.annotations.get(names.MACHINE)
+    return SliceRecord(
+        metadata=_bare(piece.metadata),
+        driver=sys.intern(piece.spec.driver),
+        pool=piece.spec.pool.name,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        usable=frozenset(d.name for d in piece.spec.devices if not d.blocked),
+        parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
+        placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
+        machine=None if text is None else _machine(text),
+        lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
+        alone=text is not None and not piece.spec.devices,
+    )
+
+
+def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
+    """Return what is kept of a slice of another driver's: which GPU each device is, and which are to be had whole.
+
+    A GPU that several claims may share is not: a claim that says no amount gets one share of it.
+    """
+    gpus: dict[str, str] = {}
+    usable = set()
+    for device in piece.spec.devices:
+        kind, uuid, parent = (_text(device, each) for each in ("type", ledger.uuid_attribute, "parentUUID"))
+        if kind == "gpu" and uuid:
+            gpus[device.name] = uuid
+            if not device.allow_multiple_allocations and not device.blocked:
+                usable.add(device.name)
+        elif parent:
+            gpus[device.name] = parent
+        elif address := _text(device, "resource.kubernetes.io/pciBusID"):
+            gpus[device.name] = f"pci/{address}"  # passed through to a virtual machine: its uuid is made up
+    return SliceRecord(
+        metadata=_bare(piece.metadata),
+        driver=sys.intern(piece.spec.driver),
+        pool=piece.spec.pool.name,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        usable=frozenset(usable),
+        parts={},
+        placed={},
+        machine=None,
+        gpus=gpus,
+    )
+
+
+class DeviceClass(msgspec.Struct, frozen=True):
+    """A device class.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        resources: The extended resources that claims of it serve: they are in no node's allocatable (KEP-5004).
+    """
+
+    metadata: Metadata
+    resources: frozenset[str]
+
+
+class _ClassSpec(msgspec.Struct, rename="camel", frozen=True):
+    extended_resource_name: str = ""
+
+
+class _RawClass(msgspec.Struct):
+    metadata: Metadata
+    spec: _ClassSpec = _ClassSpec()
+
+
+def read_class(data: msgspec.Raw) -> DeviceClass:
+    """Return what is kept of a device class.
+
+    Raises:
+        BadJson: It is no device class.
+    """
+    found: _RawClass = codec.decode(data, _RawClass)
+    resources = {f"deviceclass.resource.kubernetes.io/{found.metadata.name}", found.spec.extended_resource_name}
+    return DeviceClass(_bare(found.metadata), frozenset(resources - {""}))
+
+
+class _RawTemplate(msgspec.Struct):
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"")
+
+
+def read_template(data: msgspec.Raw) -> Template:
+    """Return a ResourceClaimTemplate with its spec, for a pod that names it.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    found: _RawTemplate = codec.decode(data, _RawTemplate)
+    short = len(memoryview(found.spec)) <= templates.LONGEST
+    return msgspec.structs.replace(_known(found), spec=bytes(found.spec) if short else b"")
+
+
+def known_template(data: msgspec.Raw) -> Template:
+    """Return what is kept of every ResourceClaimTemplate: not its spec, which hardly any pod of ours ever needs.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    return _known(codec.decode(data, _RawTemplate))
+
+
+def _known(found: _RawTemplate) -> Template:
+    if ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(_bare(found.metadata), None)
+    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    short = 0 < len(memoryview(found.spec)) <= templates.LONGEST
+    digest = likeness.digest(codec.decode(found.spec, object)) if short else ""
+    return Template(_bare(found.metadata), None, static, digest)
+
+
+_MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
+_STAND_IN: Final = "-stand-in-"
+_OWN: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
+
+
+def _text(device: Device, attribute: str) -> str:
+    text = device.attributes.get(attribute, {}).get("string", "")
+    return text if isinstance(text, str) else ""
+
+
+def _parts(device: Device) -> PartsOf | None:
+    """Return how a device may be had in parts; None for one that one claim has for itself."""
+    if not device.allow_multiple_allocations:
+        return None
+    equal = device.attributes.get("equalShares", {}).get("int")
+    return _parts_of(
+        device.attributes.get("shareable", {}).get("bool") is True,
+        _text(device, "mig") == "dynamic",
+        _text(device, "type") == "mig",
+        _text(device, "exclusiveTo") == "namespace",
+        str(device.capacity.get(names.CAPACITY_MEMORY, {}).get("value", "")),
+        equal if isinstance(equal, int) and 0 < equal <= pins.ALL_CORES else 0,
+    )
+
+
+def _own_slice(device: Device) -> OwnSlice | None:
+    if _text(device, "type") != "mig" or device.allow_multiple_allocations:
+        return None
+    return _OWN_SLICES[bool(device.consumes_counters)][_text(device, "exclusiveTo") == "namespace"]
+
+
+_OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, True)] for counted in (False, True)]
+
+
+@functools.lru_cache(maxsize=256)  # 5,000 nodes have a few kinds of GPUs, which are shared in a few ways
+def _parts_of(shared: bool, sliced: bool, only: bool, exclusive: bool, memory: str, equal: int) -> PartsOf | None:
+    if not (shared or sliced):
+        return None
+    try:
+        memory_mib = quantity.whole(memory) >> 20
+    except WordError:
+        memory_mib = 0
+    return PartsOf(
+        shared=shared,
+        sliced=sliced,
+        only=only,
+        exclusive=exclusive,
+        memory_mib=max(0, min(memory_mib, values.MOST_MEMORY_MIB)),
+        equal=equal,
+    )
+
+
+def _machine(text: str) -> Machine | str:
+    """Return the machine that a text describes, or why it cannot be read.
+
+    5,000 nodes have a few kinds of machine, which differ in the identities of their GPUs and of the MIG instances that
+    exist. So the text is read with these taken out, once a kind, and all else is shared: a tenth of the time and of the
+    memory.
+    """
+    if len(text) > _MOST_TEXT:
+        return f"its description has {len(text)} characters; at most {_MOST_TEXT} are read"
+    if _STAND_IN in text:
+        return _decoded(text)
+    own: dict[str, str] = {}
+
+    def stand_in(found: re.Match[str]) -> str:
+        uuid = found[0]
+        if not is_identity(uuid) and not is_mig_uuid(uuid):
+            return uuid
+        name = f"{'MIG' if uuid.startswith('MIG-') else 'GPU'}{_STAND_IN}{len(own)}"
+        own[name] = uuid
+        return name
+
+    kind = _decoded(_OWN.sub(stand_in, text))
+    if isinstance(kind, str):
+        for name, uuid in own.items():
+            kind = kind.replace(name, uuid)
+        return kind
+    gpus = tuple(_with_own(gpu, own) for gpu in kind.gpus)
+    if len({gpu.uuid.lower() for gpu in gpus}) < len(gpus):
+        return "two of its GPUs have one uuid"
+    return msgspec.structs.replace(kind, gpus=gpus)
+
+
+def _with_own(gpu: Gpu, own: dict[str, str]) -> Gpu:
+    mig = gpu.mig and tuple(msgspec.structs.replace(one, uuid=own.get(one.uuid, one.uuid)) for one in gpu.mig)
+    return msgspec.structs.replace(gpu, uuid=own.get(gpu.uuid, gpu.uuid), mig=mig)
+
+
+@functools.lru_cache(maxsize=64)  # 50 MB, were all of them as long as they may be
+def _decoded(text: str) -> Machine | str:
+    try:
+        return machines.decode(text)
+    except TopologyError as error:
+        return str(error)
+
+
+def _bare(metadata: Metadata) -> Metadata:
+    return msgspec.structs.replace(metadata, labels={}, annotations={}, owner_references=[])

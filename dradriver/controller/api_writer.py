@@ -1,0 +1,350 @@
+"""The writes: claims and pods. Each is safe to repeat, and each is refused by the server if the object moved on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dradriver.allocator.request import Whole
+from dradriver.api import affinity, claims, names, templates
+from dradriver.api.jsonpatch import Patch
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Claim, Key
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord, claim_record
+from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.owners import Owners
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.entries import PlacementRequest
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON: Final = 1024
+UNPROTECT_S: Final = 1.0
+
+
+class ApiWriter:
+    """Writes decisions to the API server, and into the live picture at once.
+
+    What takes several writes stops between two of them while the server wants a pause.
+
+    Attributes:
+        owners: Writes pods into the claims that they share.
+    """
+
+    def __init__(self, client: Client, picture: Picture, *, paused: Callable[[], bool]) -> None:
+        """``paused`` says whether the server wants a pause now."""
+        self._client = client
+        self._picture = picture
+        self._paused = paused
+        self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
+
+    async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> None:
+        """Create a gated pod's claim and lift its gate.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses; the claim is gone again where it was made.
+            Unreachable: No answer; the same.
+        """
+        claim = await self._create(pod, wish, placement)
+        if not self._picture.has(claim):  # while its creation hung
+            raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
+        if self._picture.overtaken(wish.claim, placement):  # while its creation hung
+            await self.withdraw(claim)
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        self._check_pause()
+        await self.lift_or_withdraw(pod, claim, placement)
+
+    async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
+        """Lift a pod that has its claim; one that cannot be lifted keeps nothing from others.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses; the claim is gone again, but where the server is in trouble.
+            Unreachable: No answer; the same.
+        """
+        try:
+            await self.lift(pod, placement)
+        except MovedOnError:
+            raise
+        except (ApiError, Unreachable) as error:
+            # Trouble with the server the withdrawal would meet too; it comes once that is over.
+            if outcome(error) is not Outcome.SERVER and not self._paused():
+                await self.withdraw(claim)
+            raise
+
+    async def place_again(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> None:
+        """Create the claim of a lifted pod that has none.
+
+        Raises:
+            MovedOnError: There is one already, or the pod is another by now.
+            PausedError: Nothing was created yet.
+            UnsureError: The claim may be there.
+            ApiError: The server refuses.
+            Unreachable: No answer; nothing was created.
+        """
+        # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
+        if await self.look(wish.claim) is not None:
+            raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
+        self._check_pause()
+        # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
+        await self.annotate(pod, placement.texts)
+        self._check_pause()
+        await self._create(pod, wish, placement)
+
+    async def join(self, pod: Pod, placement: Placement) -> None:
+        """Let a gated pod share the claim of others that is allocated, and lift its gate.
+
+        Raises:
+            MovedOnError: The claim or the pod was changed or deleted meanwhile.
+            PausedError: The claim is the pod's; lift it later.
+            ApiError: The server refuses; the claim, which others use, stays.
+            Unreachable: No answer.
+        """
+        claim = await self.owners.adopt(pod, placement.joins)
+        if claim.deleting or claim.devices is None:
+            raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
+        self._check_pause()
+        await self.lift(pod, placement)
+
+    def _check_pause(self) -> None:
+        if self._paused():
+            raise PausedError("the API server wants a pause")
+
+    async def look(self, key: Key) -> ClaimRecord | None:
+        """Ask the server for a claim and bring it into the picture; None where it has none."""
+        namespace, name = key
+        try:
+            claim = await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+        found = claim_record(claim, self._picture.ledger)
+        self._picture.assume_claim(found)
+        return found
+
+    async def lifted(self, pod: Pod) -> bool:
+        """Ask the server whether a pod is there without our gate.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        now = await self._now(pod)
+        return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
+
+    async def withdraw(self, claim: ClaimRecord) -> None:
+        """Delete a claim as it was seen.
+
+        Raises:
+            MovedOnError: It is another one by now, or was changed: the scheduler may be giving it devices.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        try:
+            await self._client.delete(
+                RESOURCE_CLAIMS,
+                name,
+                namespace=namespace,
+                uid=claim.uid,
+                resource_version=claim.metadata.resource_version,
+            )
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            await self.look(claim.key)
+            raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+        self._picture.assume_deleted(claim)
+        await self._unprotect(claim)
+
+    async def _unprotect(self, claim: ClaimRecord) -> None:
+        """Let a claim go that was deleted: the next one of its name can be made at once.
+
+        kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
+        scheduler gives devices to a claim that is being deleted.
+        """
+        if self._paused():
+            return
+        namespace, name = claim.key
+        patch = Patch().test("metadata", "uid", value=claim.uid)
+        patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
+        try:
+            async with asyncio.timeout(UNPROTECT_S):
+                await self._client.patch(
+                    RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
+                )
+        except (ApiError, Unreachable, TimeoutError) as error:
+            logger.debug("claim %s/%s is deleted and may stay for a while: %s", namespace, name, error)
+
+    async def lift(self, pod: Pod, placement: Placement) -> None:
+        """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
+
+    async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, *, has_claim: bool) -> None:
+        """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
+
+        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        assert wish.alone is not None, "the pod says so"
+        if not has_claim:
+            body = claims.handed_over(pod, wish.alone)
+            await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
+            self._check_pause()
+        if pod.gated:
+            await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+
+    async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
+        gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
+        patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
+        if hostnames:
+            affinity.narrow(pod, hostnames, patch)
+        for key, value in texts.items():
+            if value is not None:
+                patch.add("metadata", "annotations", key, value=value)
+            elif key in pod.metadata.annotations:
+                patch.remove("metadata", "annotations", key)
+        patch.test("spec", "schedulingGates", gate, "name", value=names.GATE)
+        patch.remove("spec", "schedulingGates", gate)
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            lifted = await self._client.patch(PODS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Pod)
+        except ApiError as error:
+            if await self._moved_on(pod, error):
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_pod(lifted, was=pod)
+
+    async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
+        """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
+
+        Raises:
+            MovedOnError: There is another pod of that name by now, or none.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        news = {key: value for key, value in changes.items() if pod.metadata.annotations.get(key) != value}
+        if not news:
+            return False
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": news}}
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            changed = await self._client.patch(PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, type=Pod)
+        except ApiError as error:
+            if await self._moved_on(pod, error):
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_pod(changed, was=pod)
+        return True
+
+    async def tell(self, pod: Pod, reason: str | None) -> bool:
+        """Write on a pod why it waits, or take that away. Returns whether that was a change."""
+        text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
+        return await self.annotate(pod, {names.REASON: text})
+
+    async def _create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
+        if self._picture.overtaken(wish.claim, placement):
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        body = claims.pinned(
+            pod,
+            placement.choice,
+            uuids=placement.uuids,
+            compute=placement.compute,
+            placed=placement.placed,
+            keep_env=wish.keep_env,
+            nccl=wish.nccl,
+            ledger=self._picture.ledger,
+            shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
+        )
+        if wish.template is not None:
+            body = templates.completed(body, wish.template)
+        claim = await self._make(wish, body)
+        logger.info(
+            "pod %s/%s: claim %s pinned to GPUs %s of node %s",
+            *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),
+        )
+        return claim
+
+    async def _make(self, wish: PlacementRequest, body: dict[str, Any]) -> ClaimRecord:
+        namespace, name = wish.claim
+        try:
+            created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if error.already_exists:
+                await self.look(wish.claim)
+                raise MovedOnError(f"claim {namespace}/{name} exists already") from None
+            if error.conflict:
+                raise MovedOnError(f"a quota of namespace {namespace} was changed meanwhile") from None
+            if error.status < 500:
+                self._picture.release(wish.claim)
+            else:
+                await self._made_after_all(wish.claim)
+            raise
+        except Unreachable:
+            await self._made_after_all(wish.claim)
+            raise
+        claim = claim_record(created, self._picture.ledger)
+        self._picture.assume_claim(claim)
+        return claim
+
+    async def _made_after_all(self, key: Key) -> None:
+        """Find out whether a claim is there whose creation was not answered well.
+
+        Raises:
+            MovedOnError: It is.
+            UnsureError: The server does not say.
+        """
+        try:
+            found = await self.look(key)
+        except (ApiError, Unreachable) as error:
+            raise UnsureError(str(error)) from error
+        if found is not None:
+            raise MovedOnError(f"claim {'/'.join(key)} was created, but the answer was lost")
+
+    async def _moved_on(self, pod: Pod, error: ApiError) -> bool:
+        """Return whether a patch was refused because the pod is not what it was.
+
+        A test that does not hold, or another uid, is answered like a change that validation refuses: 422.
+        """
+        if error.not_found or error.conflict:
+            return True
+        if not error.invalid:
+            return False
+        now = await self._now(pod)
+        if now is None:
+            return True
+        if now.metadata.resource_version == pod.metadata.resource_version:
+            return False
+        if now.metadata.uid == pod.metadata.uid:
+            self._picture.assume_pod(now, was=pod)
+        return True
+
+    async def _now(self, pod: Pod) -> Pod | None:
+        """Return the pod that has the name now, as the server knows it; None where there is none."""
+        try:
+            return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise

@@ -1,0 +1,19 @@
+"""Why a promise is taken back."""
+
+from __future__ import annotations
+
+import enum
+
+
+class WithdrawReason(enum.StrEnum):
+    """Why a promise is taken back; the values are metric labels."""
+
+    TAKEN = "taken"  # another claim was given one of its devices
+    GONE = "gone"  # one of its devices is not offered any more
+    DAMAGED = "damaged"  # nobody knows any more what it stands for
+    UNSCHEDULABLE = "unschedulable"  # the scheduler finds no room on its nodes, whatever we think of them
+    OVERLOOKED = "overlooked"  # the same of a part that has room by our books: made anew, the scheduler finds it
+    OVERDUE = "overdue"  # the scheduler has not bound the pod, and does not say why
+    BYPASSED = "bypassed"  # somebody bound the pod and left its claim as it was
+    OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
+    BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim

@@ -1,0 +1,126 @@
+"""Objects that want work: namespaces side by side, the objects of each in turn, and a growing pause after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dradriver.api.pins import Key
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE_S: Final = 120.0
+TURN_S: Final = 1.0  # after which a namespace stands behind the others that wait
+MOST: Final = 16  # namespaces at once
+
+
+class WorkQueue:
+    """What goes wrong in one namespace (its quota, somebody's webhook) holds up no other.
+
+    Every step costs the same, however many objects there are. Nothing is kept of one that wants nothing.
+
+    Attributes:
+        woken: Set when ``begin`` should be called.
+    """
+
+    def __init__(
+        self, work: Callable[[Key], Awaitable[None]], *, pause_s: float, longest_s: float = LONGEST_PAUSE_S
+    ) -> None:
+        """Have ``work`` done on objects; ``pause_s`` is the first pause, and each further one is twice as long."""
+        self._work = work
+        self._pause_s = pause_s
+        self._longest_s = longest_s
+        self._due: dict[str, OrderedDict[Key, None]] = {}
+        self._line: OrderedDict[str, None] = OrderedDict()  # namespaces with something due that nobody works in
+        self._busy: set[str] = set()
+        self._failures: dict[Key, tuple[int, float]] = {}  # how often in a row, and until when to leave it
+        self._later: list[tuple[float, Key]] = []  # a heap of the pauses' ends
+        self.woken = asyncio.Event()
+
+    def put(self, key: Key) -> None:
+        """Have an object worked on: now, or once its pause is over."""
+        if not self._paused(key):
+            self._put(key)
+
+    def drop(self, key: Key) -> None:
+        """Take back ``put`` where the work has not begun."""
+        namespace = key[0]
+        due = self._due.get(namespace, OrderedDict())
+        due.pop(key, None)
+        if not due and namespace not in self._busy:
+            self._due.pop(namespace, None)
+            self._line.pop(namespace, None)
+        if not self._paused(key):
+            self.done(key)  # no pause's end will bring it up again
+
+    def fail(self, key: Key) -> bool:
+        """Leave an object alone for a while, then look again. Returns whether this is the first time in a row."""
+        times = self._failures.get(key, (0, 0.0))[0]
+        until = asyncio.get_running_loop().time() + min(self._pause_s * 2.0 ** min(times, 16), self._longest_s)
+        self._failures[key] = times + 1, until
+        heapq.heappush(self._later, (until, key))
+        self.woken.set()  # whoever says so may be at work for others
+        return times == 0
+
+    def done(self, key: Key) -> None:
+        """Forget that an object has failed."""
+        self._failures.pop(key, None)
+
+    async def run(self) -> None:
+        """Do what is due, as it becomes due, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.woken.clear()
+                again_at = self.begin(group)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(again_at):
+                        await self.woken.wait()
+
+    def begin(self, group: asyncio.TaskGroup) -> float | None:
+        """Begin with what is due. Returns when to call again, by the loop's clock, if ``woken`` is not set sooner."""
+        now = asyncio.get_running_loop().time()
+        while self._later and self._later[0][0] <= now:
+            until, key = heapq.heappop(self._later)
+            if self._failures.get(key, (0, None))[1] == until:
+                self._put(key)
+        while self._line and len(self._busy) < MOST:
+            namespace, _ = self._line.popitem(last=False)
+            self._busy.add(namespace)
+            group.create_task(self._turn(namespace))
+        return self._later[0][0] if self._later else None
+
+    def _paused(self, key: Key) -> bool:
+        return key in self._failures and self._failures[key][1] > asyncio.get_running_loop().time()
+
+    def _put(self, key: Key) -> None:
+        namespace = key[0]
+        self._due.setdefault(namespace, OrderedDict())[key] = None
+        if namespace not in self._busy:
+            self._line[namespace] = None
+            self.woken.set()
+
+    async def _turn(self, namespace: str) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + TURN_S
+        due = self._due[namespace]
+        try:
+            while due and clock() < until:
+                key, _ = due.popitem(last=False)
+                try:
+                    await self._work(key)
+                except Exception:  # a bug in what one of them meets must not stop the others
+                    logger.exception("%s/%s: an error in this program; trying again later", *key)
+                    self.fail(key)
+                await asyncio.sleep(0)  # thousands of them may want nothing after all
+        finally:
+            self._busy.discard(namespace)
+            if due:
+                self._line[namespace] = None
+            else:
+                del self._due[namespace]
+            self.woken.set()

@@ -1,0 +1,185 @@
+"""What a container is told of its devices, beside having them: variables, device metadata, NCCL's files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dradriver.allocator.request import Choice
+from dradriver.api import claims, config, names, slices
+from dradriver.api.config import ClaimConfig
+from dradriver.api.errors import WordError
+from dradriver.api.objects import AllocationResult, ResourceClaim
+from dradriver.api.values import NCCL_AUTO
+from dradriver.node.claims import metadata
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.metadata import Described
+from dradriver.node.claims.nccl import Nccl
+from dradriver.node.container_edits import Edits, Mount
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+# Else NVIDIA's container runtime, where it is the default one, adds every GPU of the machine.
+_HIDE: Final = ("NVIDIA_VISIBLE_DEVICES", "void")
+_ORDER: Final = "CUDA_DEVICE_ORDER"
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class Asked(NamedTuple):
+    """One request of a claim: its results, their GPUs, and its configuration."""
+
+    results: tuple[AllocationResult, ...]
+    gpus: tuple[Gpu, ...]
+    config: ClaimConfig | None
+
+
+class Told(NamedTuple):
+    """What a request's containers are given as a whole, and the files that are mounted, by name, but for metadata."""
+
+    edits: Edits
+    files: dict[str, bytes]
+
+
+class ContainerEnv:
+    """Knows what there is to tell, and where a claim's files are."""
+
+    def __init__(self, path: Callable[[str, str], str], nccl: Nccl) -> None:
+        """Keep what is needed.
+
+        Args:
+            path: Gives the path on the host of a claim's file, by uid and name.
+            nccl: What NCCL is told.
+        """
+        self._path = path
+        self._nccl = nccl
+        self._attributes: tuple[Machine | None, dict[str, dict[str, Any]]] = (None, {})
+
+    def tell(
+        self, claim: ResourceClaim, request: str, asked: Asked, machine: Machine, *, below: Machine | None
+    ) -> Told:
+        """Return what the containers of a request are told.
+
+        Args:
+            claim: The claim.
+            request: The request's name.
+            asked: Its part of the allocation.
+            machine: The machine as it is now.
+            below: The server below it, if it is a virtual machine and that is known.
+
+        Raises:
+            ClaimError: A file was asked for and cannot be written.
+        """
+        kept = set(asked.config.keep_env) if asked.config is not None else set()
+        mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
+        positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
+        nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
+        described = metadata.path(claim, request)
+        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
+        files = {}
+        for path, data in nccl.files.items():
+            name = _file(request, path)
+            files[name] = data
+            mounts.append(Mount(self._path(claim.metadata.uid, name), path))
+        env = (*_env(request, asked.gpus, asked.config, kept), *nccl.env)
+        return Told(Edits(env=env, mounts=tuple(mounts)), files)
+
+    def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
+        """Return the device metadata of each request, which ``tell`` has mounted, by the file's name.
+
+        Args:
+            claim: The claim.
+            done: The claim as it is prepared: what parts of GPUs are is known once they are made.
+            machine: The machine as it is now.
+        """
+        ring = [slices.device_name(uuid) for uuid in ring_of(claim)]
+        choice, attributes = choice_of(claim), self._of(machine)
+        by_request: dict[str, list[Described]] = {}
+        for result, device in zip(claim.results, done.devices, strict=True):
+            own = attributes.get(slices.device_name(device.uuid), {})
+            if device.told:
+                own = slices.of_part(own, device.told)
+            by_request.setdefault(device.request, []).append(Described(result, own))
+        return {
+            _file(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
+            for request, some in by_request.items()
+        }
+
+    def _of(self, machine: Machine) -> Mapping[str, Mapping[str, Any]]:
+        if self._attributes[0] is not machine:
+            self._attributes = (machine, slices.attributes(machine))
+        return self._attributes[1]
+
+
+def _file(request: str, path: str) -> str:
+    return f"{request}-{path.rpartition('/')[2]}"
+
+
+def choice_of(claim: ResourceClaim) -> Choice | None:
+    """Return the set of whole GPUs that the claim was made from; None where there is none, or nobody can read it."""
+    try:
+        choice = claims.read_choice(claim)
+    except WordError as error:
+        logger.warning("%s", error)
+        return None
+    return choice if isinstance(choice, Choice) else None
+
+
+def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
+    """Return the configuration of a result's request; a claim's own wins over its class's, a later over an earlier.
+
+    Raises:
+        WordError: It cannot be read.
+    """
+    assert claim.status.allocation is not None, "it has a result"
+    asked = {result.request, result.request.split("/", 1)[0]}
+    found = [
+        (entry.source == "FromClaim", number, entry.opaque.parameters)
+        for number, entry in enumerate(claim.status.allocation.devices.config)
+        if entry.opaque is not None
+        and entry.opaque.driver == names.DRIVER
+        and (not entry.requests or asked & set(entry.requests))
+    ]
+    return config.read(max(found, key=lambda entry: entry[:2])[2]) if found else None
+
+
+def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
+    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty where it is not known.
+
+    A choice has the machine's numbers of that time, which shift when a GPU is lost. The configuration has the uuids of
+    each request in the order of the choice's containers, as results have the requests in the order of the claim's.
+    """
+    choice = choice_of(claim)
+    found = config_for(claim, claim.results[0]) if claim.results else None
+    if choice is None or found is None:
+        return ()
+    requests = dict.fromkeys(result.request.split("/", 1)[0] for result in claim.results)
+    uuids = [uuid for request in requests for uuid in found.order.get(request, ())]
+    numbers = [number for part in choice.containers for number in part]
+    known = dict(zip(numbers, uuids, strict=False))
+    if len(uuids) != len(numbers) or any(number not in known for number in choice.ring):
+        return ()
+    return tuple(known[number] for number in choice.ring)
+
+
+def _env(request: str, gpus: Sequence[Gpu], found: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:
+    env = {} if _HIDE[0] in kept else {_HIDE[0]: _HIDE[1]}
+    order = found.order.get(request) if found is not None else None
+    if order and not kept & {_ORDER, _VISIBLE}:
+        env |= _rank_order(order, gpus)
+    return tuple(f"{key}={value}" for key, value in env.items())
+
+
+def _rank_order(order: Sequence[str], gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the variables that make CUDA number the GPUs in this order; none where PCI order already is this order.
+
+    They count the container's own GPUs: uuids would crash programs that parse integers.
+    """
+    by_pci = [gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.pci)]
+    if sorted(order) != sorted(by_pci):
+        logger.warning("the order in the claim's configuration names other GPUs than its allocation; it is left out")
+        return {}
+    if list(order) == by_pci:
+        return {}
+    return {_ORDER: "PCI_BUS_ID", _VISIBLE: ",".join(str(by_pci.index(uuid)) for uuid in order)}

@@ -1,0 +1,190 @@
+"""Makes devices and undoes them, in the one thread that changes hardware."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from dradriver.node.container_edits import Edits
+from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.kinds import AllocatedDevice, Kind
+from dradriver.node.errors import HardwareError, InUseError, NotYetError
+from dradriver.node.threads import Thread
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 30.0  # making a MIG instance takes a second
+IN_USE_S: Final = 3.0  # a process that was killed lets go of its GPU a moment later
+_AGAIN_S: Final = 0.2
+
+
+class Device(NamedTuple):
+    """A device that a claim has: its kind, its GPU, and what the kind wants to know of it."""
+
+    kind: Kind
+    gpu: Gpu
+    wanted: Mapping[str, object]
+
+
+class DeviceManager:
+    """All kinds of devices of this node."""
+
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        control: Control | None = None,
+        *,
+        thread: Thread | None = None,
+        in_use_s: float = IN_USE_S,
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            kinds: A device's kind is the first that finds it: kinds of parts before whole GPUs.
+            control: What changes hardware; None where nothing can be made.
+            thread: Where hardware is changed; one of its own by default.
+            in_use_s: How long to wait for a device that is in use while it is undone.
+        """
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._control = control
+        self._thread = thread or Thread("hardware")
+        self._in_use_s = in_use_s
+
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Device | None:
+        """Return what a device is on this machine; None where it is not there now.
+
+        Raises:
+            DriverError: What the claim says of it cannot be understood, or not now.
+        """
+        for kind in self._kinds.values():
+            if (found := kind.find(machine, wish)) is not None:
+                return Device(kind, found.gpu, found.wanted)
+        return None
+
+    def edits(self, kind: str, gpu: Gpu, made: Made | None) -> Edits:
+        """Return what a device of a kind brings to a container.
+
+        Raises:
+            DriverError: It cannot be known now.
+        """
+        return self._kinds[kind].edits(gpu, made)
+
+    def told(self, made: Made) -> dict[str, Any]:
+        """Return what is said of a device that was made, beside its GPU."""
+        return self._kinds[made.kind].told(made.wanted, made.done)
+
+    async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
+        """Return the intents of one claim with all decided that was left open, in the same order.
+
+        Args:
+            intents: What is to be made.
+            ledger: All that was made, or may have been.
+
+        Raises:
+            DriverError: It cannot be made, or not now.
+        """
+        settled = {intent.key: intent for intent in intents}
+        for kind_name, uuid in dict.fromkeys((intent.kind, intent.uuid) for intent in intents):
+            group = [one for one in intents if (one.kind, one.uuid) == (kind_name, uuid)]
+            kind, control = self._of(group[0])
+            beside = [one for one in ledger if one.uuid == uuid and one.key not in settled]
+            wanted = await self._answer(lambda: kind.settle(control, group, beside), group[0].device)  # noqa: B023
+            for one, found in zip(group, wanted, strict=True):
+                settled[one.key] = msgspec.structs.replace(one, wanted=found, driver=control.driver())
+        return list(settled.values())
+
+    async def make(self, intent: Made) -> Made:
+        """Make the device and return the entry that says so.
+
+        Raises:
+            DriverError: The hardware refused or did not answer; ``undo`` is wanted.
+        """
+        kind, control = self._of(intent)
+        done = await self._answer(lambda: kind.make(control, intent), intent.device)
+        return msgspec.structs.replace(intent, done=done)
+
+    def driver(self) -> str:
+        """Return what tells this load of the driver's module from any other; empty where none is loaded."""
+        return self._control.driver() if self._control is not None else ""
+
+    async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
+        """Make what was made be gone; nothing there is fine, nor is the GPU. One in use is waited for a little.
+
+        Args:
+            made: What was made, or may have been.
+            ledger: All that was made, or may have been.
+
+        Raises:
+            InUseError: A process is on it.
+            NotYetError: The hardware refused, which is its cause, or did not answer.
+        """
+        kind, control = self._of(made)
+        beside = [one for one in ledger if one.uuid == made.uuid and one.key != made.key]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._in_use_s
+        while True:
+            try:
+                return await self._answer(lambda: kind.undo(control, made, beside), made.device)
+            except HardwareError as error:
+                if _is_gone(error):
+                    logger.warning("device %s is gone with its GPU: %s", made.device, error)
+                    return None
+                if error.code != IN_USE:
+                    raise NotYetError(f"device {made.device} cannot be undone: {error}") from error
+                if loop.time() >= until:
+                    raise InUseError(f"device {made.device} cannot be undone: {error}") from error
+            await asyncio.sleep(_AGAIN_S)
+
+    async def there(self, made: Made) -> bool:
+        """Return whether what was made is there still.
+
+        Raises:
+            NotYetError: The hardware does not say.
+        """
+        kind, control = self._of(made)
+        return await self._answer(lambda: kind.there(control, made), made.device)
+
+    async def rest(self, gpu: str) -> None:
+        """End what devices that are gone may have left of a GPU, by its uuid, of which the ledger has no entry.
+
+        Raises:
+            NotYetError: The hardware refused or did not answer.
+        """
+        control = self._control
+        for kind in self._kinds.values() if control is not None else ():
+            await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
+
+    def afterwards(self, work: Callable[[], None]) -> None:
+        """Have the work done once no hardware is changed any more, by calls that were given up neither."""
+        self._thread.put(work)
+
+    def _of(self, made: Made) -> tuple[Kind, Control]:
+        kind = self._kinds.get(made.kind)
+        if kind is None or self._control is None:
+            raise NotYetError(f"device {made.device}: this agent knows no devices of kind {made.kind[:64]!r}")
+        return kind, self._control
+
+    async def _answer(self, work: Callable[[], T], device: str) -> T:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._thread.run(work)
+        except TimeoutError as error:
+            raise NotYetError(f"device {device}: the driver has not answered for {PATIENCE_S:.0f} s") from error
+        except OSError as error:
+            raise NotYetError(f"device {device}: {error}") from error
+
+
+def _is_gone(error: HardwareError) -> bool:
+    """Return whether there is no such GPU any more; whatever was made on it went with it.
+
+    The look-up of a uuid asks each GPU by itself, and says that one is lost only where none that answers is the one.
+    """
+    return error.code in (NOT_FOUND, GPU_IS_LOST)

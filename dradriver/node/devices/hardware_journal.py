@@ -1,0 +1,126 @@
+"""What was changed on hardware: the second of the node's two ledgers.
+
+An entry is written as an intent before the change, and as done after it: whatever an agent dies at, the next one knows
+all that may have to be undone. No change outlives a boot (MIG instances are gone, as are the servers of shares), so an
+entry of another boot is dropped. Nor does an instance outlive the driver's module, which can be loaded anew without a
+boot; but there the claims are in use still, so their entries stay, and what they say is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.node.journal import Entry, Journal
+
+logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # the host's, in every container
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change of hardware.
+
+    Attributes:
+        owner: Uid of the claim that it is for.
+        number: Which of the claim's devices.
+        boot: Id of the boot in which it is.
+        driver: Which load of the driver's module it is in (``Control.driver``); empty where that is not known, as in
+            entries of agents that did not say.
+        kind: The kind of device.
+        device: The device's name, as it was allocated.
+        uuid: Identity of the GPU that is changed.
+        share_id: What tells it from others of the same device; None where nobody else can have that.
+        wanted: What the kind has to know to make it, and to find what it made.
+        done: What the kind noted of the change; None as long as it is an intent, and from when it is to be undone.
+        was: What ``done`` was before that; empty where nobody knows. Agents that do not read it undo what they find
+            by ``wanted``.
+    """
+
+    owner: str
+    number: int
+    boot: str
+    driver: str = ""
+    kind: str
+    device: str
+    uuid: str
+    share_id: str | None = None
+    wanted: dict[str, Any] = {}
+    done: dict[str, Any] | None = None
+    was: dict[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.owner}.{self.number}"
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What the kind noted of the change, be it to be undone or not; empty where nobody knows."""
+        return self.done or self.was
+
+    def in_load(self, driver: str) -> bool:
+        """Return whether it is in this load of the driver's module, as far as is known."""
+        return self.driver in ("", driver)
+
+    def to_undo(self) -> Made:
+        """Return the entry that says that it is to be undone."""
+        return msgspec.structs.replace(self, done=None, was=self.noted)
+
+
+class HardwareJournal(Journal[Made]):
+    """The folder of changes. The caller holds the node's lock around every method."""
+
+    def __init__(self, folder: Path, again: Callable[[str], Made | None] = lambda _: None) -> None:
+        """Keep the folder, and what gives an entry, by its key, that cannot be read any more; None where nothing can.
+
+        Without it nobody would know of what is on the hardware, and it would stay there.
+        """
+        super().__init__(folder, Made, version=VERSION, key=lambda made: made.key)
+        self._again = again
+
+    def read(self) -> dict[str, Entry[Made]]:
+        """Return all entries by key, in order of key, those included that can be written anew.
+
+        Raises:
+            OSError: The folder cannot be read, or a file not be written.
+        """
+        for key in self.kept():
+            self.get(key)
+        return super().read()
+
+    def get(self, key: str) -> Entry[Made] | None:
+        """Return one entry, written anew where it cannot be read; None where there is none, or nobody knows it.
+
+        Raises:
+            ClaimError: The key cannot be a file's name.
+            OSError: It cannot be read or written.
+        """
+        found = super().get(key)
+        if found is None and key in self.kept() and not self.foreign(key) and (anew := self._again(key)) is not None:
+            self.write(anew)
+            logger.warning("what was made for claim %s is known from the claim's own entry", anew.owner)
+            found = super().get(key)
+        return found
+
+    def of(self, owner: str) -> list[Made]:
+        """Return the changes for a claim, in the order in which they were intended.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        return sorted((e.value for e in self.read().values() if e.value.owner == owner), key=lambda made: made.number)
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """Return what tells this boot of the machine from any other.
+
+    Raises:
+        OSError: The kernel does not say.
+    """
+    return path.read_text().strip()

@@ -1,0 +1,198 @@
+"""Shares of a GPU: several containers with the same GPU, by time-slicing or by MPS.
+
+*Time-slicing* is what a GPU does anyway with several processes: nothing has to be made, and nothing is limited. How
+much memory and time each takes is a promise among friends.
+
+*MPS* runs the processes side by side, with limits. A control daemon of the GPU's own starts with the first share and
+ends after the last; meanwhile the GPU is in mode EXCLUSIVE_PROCESS, so that nobody uses it beside the daemon. Equal
+shares are the daemon's defaults, which bind every client (root of one can ask the daemon for others, and they are set
+back); unequal ones are variables of the container, which a program can unset
+(NVIDIA's MPS documentation, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dradriver.api import devices, names, quantity, slices
+from dradriver.node.container_edits import Edits, Mount
+from dradriver.node.devices import control as modes
+from dradriver.node.devices.control import Control
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.kinds import AllocatedDevice, Found
+from dradriver.node.devices.whole import Whole, named
+from dradriver.node.errors import HardwareError
+from dradriver.node.mps.files import Server
+from dradriver.topology.machine import Gpu, Machine
+
+PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
+SHM: Final = "/dev/shm"  # noqa: S108
+_ALL_CORES: Final = 100
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU is shared.
+
+    Attributes:
+        by: By what.
+        equal: The number of equal shares that it is divided into, whose limits bind; 0 where each share says its own.
+    """
+
+    by: Literal["time-slicing", "mps"] = "time-slicing"
+    equal: int = 0
+
+
+class TimeSliced(Whole):
+    """Shares by time-slicing: each is given the whole GPU, and as for a whole one nothing has to be made."""
+
+    name = "share"
+    part = True
+
+    def __init__(self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing]) -> None:
+        """Keep what says how a container is given a GPU, and how a GPU is shared."""
+        super().__init__(edits)
+        self._sharing = sharing
+
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+        """Return the GPU that the claim has a share of, where it is shared so."""
+        found = _share(machine, wish, self._sharing)
+        return found if found is not None and self._sharing(found.gpu).by == "time-slicing" else None
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+        """Return how much of the GPU it is."""
+        return _amounts(wanted)
+
+
+class Mps:
+    """Shares by MPS."""
+
+    name = "mps"
+    makes = True
+    part = True
+
+    def __init__(
+        self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing], folder: Callable[[str], Path]
+    ) -> None:
+        """Keep what is needed.
+
+        Args:
+            edits: Says how a container is given a GPU.
+            sharing: Says how a GPU is shared.
+            folder: Gives the folder on the host of a GPU's control daemon, by uuid; ``pipe`` and ``shm`` are in it.
+        """
+        self._edits = edits
+        self._sharing = sharing
+        self._folder = folder
+
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+        """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
+        found = _share(machine, wish, self._sharing)
+        if found is None or (sharing := self._sharing(found.gpu)).by != "mps":
+            return None
+        if devices.gpu_of_share(wish.device) is not None:
+            return Found(found.gpu, {"equal": found.wanted})
+        return Found(found.gpu, {"equal": _part(found.gpu, sharing.equal)}) if sharing.equal else found
+
+    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
+        """Note the mode that the GPU had before its first share, and see that nobody closed the GPU.
+
+        Raises:
+            HardwareError: Somebody did.
+        """
+        mode = next((_mode(one) for one in beside if one.kind == self.name), None)
+        if mode is None:
+            mode = control.compute_mode(intents[0].uuid)
+        if mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
+            said = f"GPU {intents[0].uuid} is in mode {mode}; set it back by nvidia-smi -c DEFAULT"
+            raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
+        return [intent.wanted | {"mode": mode} for intent in intents]
+
+    def make(self, control: Control, made: Made) -> dict[str, Any]:
+        """Have the GPU's daemon run; a later share finds it running."""
+        control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
+        control.start_mps(made.uuid, msgspec.convert(made.wanted.get("equal", {}), Server))
+        return {}
+
+    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
+        """After the last share end the daemon and set the GPU's mode back to what it was."""
+        if any(one.kind == self.name for one in beside):
+            return
+        control.stop_mps(made.uuid)
+        control.set_compute_mode(made.uuid, _mode(made))
+
+    def there(self, control: Control, made: Made) -> bool:  # noqa: ARG002
+        """Return that it is, or comes back by itself: whoever runs daemons starts one that ended."""
+        return True
+
+    def rest(self, control: Control, gpu: str) -> None:
+        """Leave nothing."""
+
+    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+        """Return how much of the GPU it is."""
+        return _amounts(wanted)
+
+    def edits(self, gpu: Gpu, made: Made | None) -> Edits:
+        """Return what the whole GPU brings, and the way to its daemon; limits of a share's own are variables."""
+        assert made is not None
+        folder = self._folder(gpu.uuid)
+        mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))
+        env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE}"]
+        if "memory_mib" in made.wanted:
+            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={made.wanted['memory_mib']}M")
+        if "thread_percentage" in made.wanted:
+            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={made.wanted['thread_percentage']}")
+        return self._edits(gpu) + Edits(mounts=mounts, env=tuple(env))
+
+
+def _mode(made: Made) -> int:
+    """Return the mode that the GPU had before its first share; agents of before did not note it."""
+    return int(made.wanted.get("mode", modes.DEFAULT))
+
+
+def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sharing]) -> Found | None:
+    """Return the GPU that the claim has less than all of, and how much; None where that is not so.
+
+    Raises:
+        WordError: An amount is none.
+    """
+    gpu = named(machine, wish.device)
+    if gpu is None:
+        return _equal_share(machine, wish.device, sharing)
+    if gpu.mig is not None or not {names.CAPACITY_CORES, names.CAPACITY_MEMORY} & wish.consumed.keys():
+        return None
+    cores = _amount(wish.consumed, names.CAPACITY_CORES, _ALL_CORES)
+    memory_mib = _amount(wish.consumed, names.CAPACITY_MEMORY, gpu.memory_mib << 20) >> 20
+    if cores >= _ALL_CORES and memory_mib >= gpu.memory_mib:
+        return None
+    return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
+
+
+def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> Found | None:
+    """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
+    whole = devices.gpu_of_share(device)
+    gpu = None if whole is None else named(machine, whole)
+    if gpu is None or gpu.mig is not None:
+        return None
+    return Found(gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES))
+
+
+def _part(gpu: Gpu, equal: int) -> dict[str, Any]:
+    """Return what each of so many equal shares has."""
+    return {"memory_mib": max(1, gpu.memory_mib // equal), "thread_percentage": _ALL_CORES // equal}
+
+
+def _amounts(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    share = wanted.get("equal", wanted)
+    return {
+        "type": "share",
+        names.CAPACITY_CORES: share["thread_percentage"],
+        names.CAPACITY_MEMORY: f"{share['memory_mib']}Mi",
+    }
+
+
+def _amount(consumed: Mapping[str, str], name: str, all_of_it: int) -> int:
+    return min(all_of_it, quantity.whole(consumed[name])) if name in consumed else all_of_it

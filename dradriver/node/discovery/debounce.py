@@ -1,0 +1,72 @@
+"""What is published does not flutter: a change counts when it lasts, and the more rarely the more there are.
+
+Every write of a slice wakes every scheduler and controller of the cluster. Links are trained again, ports of network
+cards go down and come back, a fabric manager restarts: none of that is news before it has lasted. What a GPU can be
+handed out for is never delayed: which GPUs there are, under which identity, in which MIG mode, with which driver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.topology.machine import Machine, Nic
+
+SAME: Final = 3  # readings in a row that say the same before it counts
+MOST: Final = 192  # of them once a machine has fluttered for long: half an hour
+CALM: Final = 360  # readings without a change, after which it may change quickly again
+
+
+class Debounce:
+    """The machine as it is published."""
+
+    def __init__(self) -> None:
+        self._published: Machine | None = None
+        self._next: Machine | None = None
+        self._seen = 0  # readings in a row that said ``_next``
+        self._needed = SAME
+        self._calm = 0
+        self._rates: dict[tuple[str, str], float] = {}
+
+    def machine(self, read: Machine) -> Machine:
+        """Return what to publish after a reading."""
+        read = self._with_rates(read)
+        before = self._published
+        if before is None or _urgent(before) != _urgent(read):
+            return self._accept(read)
+        if read == before:
+            self._next = None
+            self._calm += 1
+            if self._calm >= CALM:
+                self._needed = SAME
+            return before
+        self._seen = self._seen + 1 if read == self._next else 1
+        self._next = read
+        self._calm = 0
+        if self._seen < self._needed:
+            return before
+        self._needed = min(4 * self._needed, MOST)
+        return self._accept(read)
+
+    def _accept(self, machine: Machine) -> Machine:
+        self._published, self._next = machine, None
+        return machine
+
+    def _with_rates(self, machine: Machine) -> Machine:
+        """Return it with each network card at the best rate it was seen at: one whose link is down has none."""
+        nics = []
+        for nic in machine.nics:
+            at = nic.name, nic.pci
+            self._rates[at] = max(nic.gbps, self._rates.get(at, 0.0))
+            nics.append(nic if nic.gbps == self._rates[at] else _at(nic, self._rates[at]))
+        return msgspec.structs.replace(machine, nics=tuple(nics))
+
+
+def _at(nic: Nic, gbps: float) -> Nic:
+    return msgspec.structs.replace(nic, gbps=gbps)
+
+
+def _urgent(machine: Machine) -> object:
+    gpus = tuple((gpu.uuid, gpu.index, gpu.minor, gpu.mig) for gpu in machine.gpus)
+    return gpus, machine.driver_version

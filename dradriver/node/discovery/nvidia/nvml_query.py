@@ -1,0 +1,197 @@
+"""Asking what may fail: an answer that does not come is a default and a note, never the end of the whole reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, TypeVar, TypeVarTuple, cast
+
+import msgspec
+
+from dradriver.node.discovery.nvidia.nvml import (
+    DEPRECATED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+    NvmlError,
+)
+
+T = TypeVar("T")
+_Key = tuple[str, str, str]
+Ts = TypeVarTuple("Ts")
+
+# The product has no such thing, or the driver does not tell it any more, which is no problem.
+UNSUPPORTED: Final = frozenset({NOT_SUPPORTED, DEPRECATED})
+NEWER: Final = UNSUPPORTED | {FUNCTION_NOT_FOUND, VERSION_MISMATCH}  # the same of a thing of newer drivers
+
+
+STANDS: Final = 60  # readings after which facts are asked for anew: ten minutes
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that could not be read, or contradicts itself.
+
+    Attributes:
+        where: ``GPU 3``, ``GPU 0 - GPU 3``, ``GPU 3 link 5``, ``NIC mlx5_0`` or ``machine``.
+        what: Name of the query, or what was looked at.
+        said: What came instead, and what was made of it.
+    """
+
+    where: str
+    what: str
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}: {self.said}"
+
+
+class Answers:
+    """What earlier readings were told.
+
+    Of every question the last good answer, so that one that fails once changes nothing (``Questions.ask``). And the
+    *facts*: answers that cannot change while a session is open, and of a GPU while it answers and stays in its MIG mode
+    (``Questions.ask_once``). A driver cannot be replaced below an open session, nor a GPU be reset or leave its bus
+    without a new session, or without being called lost. Should that be wrong of a driver to come, ``STANDS`` heals it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, object] = {}
+        self._facts: dict[_Key, object] = {}
+        self._while: dict[str, object] = {}
+        self._session: object = None
+        self._readings = 0
+
+    def begin(self, session: object) -> None:
+        """Begin a reading in a session: facts that another one was told do not hold, nor those that stood for long."""
+        self._readings += 1
+        if session is not self._session or self._readings > STANDS:
+            self._facts.clear()
+            self._session, self._readings = session, 0
+
+    def settle(self, who: str, what: str, at: str, fact: object) -> None:
+        """Remember a fact by who was asked what, and about which part."""
+        self._facts[who, what, at] = fact
+
+    def settled(self, who: str, what: str, at: str) -> bool:
+        """Return whether the fact is known."""
+        return (who, what, at) in self._facts
+
+    def fact(self, who: str, what: str, at: str, default: T) -> T:
+        """Return a fact; ``default`` where it is not known."""
+        return cast("T", self._facts.get((who, what, at), default))
+
+    def hold_while(self, who: str, state: object) -> None:
+        """Forget the facts of a GPU, and of its pairs, that it told in another state."""
+        if self._while.get(who, state) != state:
+            self.unsettle({who})
+        self._while[who] = state
+
+    def unsettle(self, whose: Collection[str]) -> None:
+        """Forget the facts of these GPUs, and of their pairs."""
+        for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
+            del self._facts[key]
+
+    def unsettle_part(self, who: str, at: str) -> None:
+        """Forget the facts about one part of a GPU."""
+        for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
+            del self._facts[key]
+
+    def keep(self, who: str, what: str, at: str, answer: object) -> None:
+        """Remember an answer by who was asked what, and about which part."""
+        self._known[who, what, at] = answer
+
+    def last(self, who: str, what: str, at: str, default: T) -> T:
+        """Return the last good answer, or ``default`` where there never was one."""
+        return cast("T", self._known.get((who, what, at), default))
+
+    def forget(self, whose: Collection[str]) -> None:
+        """Forget the GPUs, and pairs of GPUs, that are not among these."""
+        for kept in (self._known, self._facts):
+            for key in [key for key in kept if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
+                del kept[key]
+        self._while = {who: state for who, state in self._while.items() if who in whose}
+
+
+class NvmlQuery:
+    """Questions about one thing; what went wrong is added to ``problems``.
+
+    Attributes:
+        who: The identity of who is asked, for ``Answers``: a uuid, or two with a blank; empty while it is not known.
+        lost: True once NVML said that the GPU has fallen off the bus, or is of no use before a reset: it is not asked
+            again.
+        failed: True once a question failed that should have an answer.
+    """
+
+    def __init__(self, where: str, problems: list[Problem], answers: Answers | None = None, *, who: str = "") -> None:
+        self._where = where
+        self._problems = problems
+        self._answers = answers or Answers()
+        self.who = who
+        self.lost = False
+        self.failed = False
+
+    def ask(
+        self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
+    ) -> T:
+        """Return the answer; where it fails, the last good one; ``default`` without any.
+
+        A product that does not know the question never answered it, so it is told nothing old.
+
+        Args:
+            query: A method of ``Nvml``.
+            arguments: Its arguments.
+            default: What holds where there is no answer.
+            quiet: NVML's return values that are no problem here.
+            at: The part that is asked about: ``link 5``.
+        """
+        if self.lost:
+            return default
+        what = query.__name__
+        try:
+            answer = query(*arguments)
+        except NvmlError as error:
+            self.lost = error.code in (GPU_IS_LOST, RESET_REQUIRED)
+            if not self.lost and error.code in quiet:
+                return default
+            self.failed = True
+            self.note(error.query, f"{error.said} ({error.code})", at=at)
+            return self._answers.last(self.who, what, at, default) if self.who and not self.lost else default
+        if self.who:
+            self._answers.keep(self.who, what, at, answer)
+        return answer
+
+    def ask_once(
+        self,
+        query: Callable[[*Ts], T],
+        *arguments: *Ts,
+        default: T,
+        quiet: frozenset[int] = UNSUPPORTED,
+        at: str = "",
+        needed: bool = True,
+    ) -> T:
+        """Return the answer as ``ask`` does, of a question about a fact (``Answers``): that there is none is one, too.
+
+        ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
+        ``failed``.
+        """
+        if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):
+            return self._answers.fact(self.who, query.__name__, at, default)
+        before, self.failed = self.failed, False
+        answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
+        if self.who and not (self.failed or self.lost):
+            self._answers.settle(self.who, query.__name__, at, answer)
+        self.failed = before or self.lost or (self.failed and needed)
+        return answer
+
+    def hold_while(self, state: object) -> None:
+        """Forget the facts that were told in another state of who is asked."""
+        self._answers.hold_while(self.who, state)
+
+    def unsettle(self, at: str) -> None:
+        """Forget the facts about one part of who is asked."""
+        self._answers.unsettle_part(self.who, at)
+
+    def note(self, what: str, said: str, *, at: str = "") -> None:
+        """Remember a problem."""
+        self._problems.append(Problem(f"{self._where} {at}".rstrip(), what, said))

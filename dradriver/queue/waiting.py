@@ -1,0 +1,276 @@
+"""Who wants a place, in which order, and whom it is worth asking about."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.request import Whole
+from dradriver.api.pins import Key
+from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.queue.entries import Entry, Kind
+
+Order = tuple[str, str]
+
+_NEVER: Final = -1
+_SPARE: Final = 16  # entries that left, for which a heap is not made anew
+OLDEST: Final = 32  # kinds of a namespace that are asked in each round
+OTHERS: Final = 32  # more of them, in turn
+_RECHECKED: Final = 10  # kinds at a time
+_RECHECK_S: Final = 10.0  # between two times of one kind
+
+
+class _Class:
+    """Entries of one kind: they find a place together or not at all.
+
+    Attributes:
+        heap: Its entries by order; those that left are dropped when they come to the top, or when they are many.
+        size: How many entries it has.
+        failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
+        reason: Why, then.
+        checked_at: When it was last asked without an event.
+        seen: The version of the picture then.
+        gpus: Fewest free GPUs of a node that may take one.
+        queued: The order that it stands in the queue's own heap under; None while it does not.
+    """
+
+    __slots__ = ("checked_at", "failed_at", "gpus", "heap", "kind", "queued", "reason", "seen", "size")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        # Parts may be of GPUs that are in use, and so is the set that others have already.
+        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
+        self.heap: list[tuple[Order, Key]] = []
+        self.size = 0
+        self.failed_at = _NEVER
+        self.reason = ""
+        self.queued: Order | None = None
+        self.checked_at = 0.0
+        self.seen = -1
+
+
+class Queue:
+    """Entries that want a place, oldest first.
+
+    One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
+    and never adds any. Then only the nodes where that happened are asked about.
+    """
+
+    def __init__(self, nodes: NodeTable, free: Callable[[], Ints]) -> None:
+        """``free`` gives the number of free GPUs of each node, by row."""
+        self._nodes = nodes
+        self._free = free
+        self._entries: dict[Key, tuple[Entry, _Class]] = {}
+        self._classes: dict[Kind, _Class] = {}
+        self._heads: list[tuple[Order, int, _Class]] = []
+        self._looked_at = _NEVER  # the nodes' clock when it was last found out which blocked classes to ask
+        self._since = _NEVER  # the clock up to which all of them were asked
+        self._left: dict[str, Iterator[_Class]] = {}  # those to ask yet, by namespace
+        self._round: list[_Class] = []  # those to ask before anybody is served
+        self._made = 0
+        # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
+        self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
+        self._candidates_at = _NEVER
+        self._rechecks: OrderedDict[_Class, None] = OrderedDict()  # whose turn to be asked without an event it is
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, entry: Entry) -> str:
+        """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
+        kind = entry.kind
+        known = self._entries.get(entry.key)
+        if known is not None and known[0] is entry and known[1].kind == kind:
+            return known[1].reason
+        self.drop(entry.key)
+        group = self._classes.get(kind)
+        if group is None:
+            group = self._classes[kind] = _Class(kind)
+            self._rechecks[group] = None
+        self._entries[entry.key] = entry, group
+        group.size += 1
+        heapq.heappush(group.heap, (entry.order, entry.key))
+        if group.failed_at == _NEVER:
+            self._queue(group)
+        return group.reason
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry; an unknown one is no error."""
+        found = self._entries.pop(key, None)
+        if found is None:
+            return
+        self._left_by_one(found[1])
+        if found[1].queued is None and self._head(found[1]) is None:
+            self._forget(found[1])
+
+    def next(self) -> tuple[Entry, Bools | None] | None:
+        """Return the oldest entry that may find a place, and the rows of the nodes to ask about (None: all).
+
+        Answer with ``leave`` or ``block`` before asking again.
+        """
+        while self._heads:
+            order, _, group = heapq.heappop(self._heads)
+            if group.queued != order:
+                continue  # an older entry came, and has had the group's turn
+            group.queued = None
+            head = self._head(group)
+            if head is not None:
+                return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
+            self._forget(group)
+        return None
+
+    def leave(self, entry: Entry) -> None:
+        """Take an entry out, because it has its place or cannot be served now; the next of its kind gets its turn."""
+        found = self._entries.pop(entry.key, None)
+        if found is not None:
+            self._left_by_one(found[1])
+            self._queue(found[1])
+
+    def block(self, entry: Entry, reason: str) -> list[Entry]:
+        """Say that an entry found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
+
+        An empty reason is that of before.
+        """
+        found = self._entries.get(entry.key)
+        if found is None:
+            return []
+        group = found[1]
+        group.failed_at = self._nodes.clock
+        if reason in ("", group.reason):
+            return []
+        group.reason = reason
+        return [self._entries[item[1]][0] for item in group.heap if self._member(item, group)]
+
+    @property
+    def oldest(self) -> Order | None:
+        """The order of the entry that ``next`` would return; None where there is none."""
+        while self._heads and self._heads[0][2].queued != self._heads[0][0]:
+            heapq.heappop(self._heads)
+        return self._heads[0][0] if self._heads else None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether something became free since blocked kinds were last asked, or not all have been asked yet."""
+        return bool(self._round or self._left) or self._looked_at != self._nodes.clock
+
+    def look(self, most: int) -> bool:
+        """Ask of up to so many blocked kinds whether they may find a place by now. Returns whether a round goes on.
+
+        A round has so many kinds of each namespace: whoever has thousands of them holds up those of others no longer.
+        Only between two rounds call ``next``: so the oldest of those that may is the first. Whatever becomes free
+        meanwhile is asked about from the next round on.
+        """
+        if not self._round:
+            if not self.outdated:
+                return False
+            if self._looked_at != self._nodes.clock:
+                self._plan()
+            for namespace, classes in list(self._left.items()):
+                some = list(itertools.islice(classes, OLDEST + OTHERS))
+                self._round += some
+                if len(some) < OLDEST + OTHERS:
+                    del self._left[namespace]
+        some, self._round = self._round[:most], self._round[most:]
+        for group in some:
+            if group.queued is None and self._worth(group):
+                self._queue(group)
+        return bool(self._round)
+
+    def _plan(self) -> None:
+        """Find out which blocked classes to ask: of each namespace the oldest first, then who was not for longest.
+
+        Were it the oldest alone, those behind them would never be asked where something becomes free all the time.
+        """
+        if not self._left:
+            self._since = self._looked_at
+        self._looked_at = self._nodes.clock
+        free = self._free()[: self._nodes.rows]
+        freed = free[self._nodes.freed[: len(free)] > self._since]
+        most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
+        found: dict[str, list[_Class]] = {}
+        for group in self._classes.values():
+            if group.failed_at != _NEVER and group.queued is None and group.gpus <= most_gpus:
+                found.setdefault(group.heap[0][1][0], []).append(group)
+        self._left = {}
+        for namespace, classes in found.items():
+            if len(classes) > OLDEST + OTHERS:
+                classes.sort(key=lambda group: group.heap[0])
+                classes[OLDEST:] = sorted(classes[OLDEST:], key=lambda group: group.failed_at)
+            self._left[namespace] = iter(classes)
+
+    def recheck(self, version: int, now: float) -> bool:
+        """Let a few kinds be asked about all nodes again, the longest ago first. Returns whether there are any.
+
+        Args:
+            version: Of the picture; a kind is not asked twice about the same.
+            now: A clock, seconds.
+        """
+        found = False
+        for group in list(itertools.islice(self._rechecks, _RECHECKED)):
+            self._rechecks.move_to_end(group)
+            if group.seen == version or now < group.checked_at + _RECHECK_S:
+                continue
+            group.seen, group.checked_at = version, now
+            if group.failed_at != _NEVER:
+                group.failed_at = _NEVER
+                self._queue(group)
+                found = True
+        return found
+
+    def _worth(self, group: _Class) -> bool:
+        """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
+        freed = self._freed(group.failed_at, group.gpus)
+        if freed is not None and self._nodes.eligible(group.kind[1])[freed].any():
+            return True
+        group.failed_at = self._nodes.clock
+        return False
+
+    def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
+        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
+        if self._candidates_at != self._nodes.clock:
+            self._candidates_at = self._nodes.clock
+            self._candidates.clear()
+        if (since, gpus) not in self._candidates:
+            free = self._free()[: self._nodes.rows]  # neither has a row more than it needs, nor the same ones
+            rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
+            self._candidates[since, gpus] = rows if len(rows) else None
+        return self._candidates[since, gpus]
+
+    def _queue(self, group: _Class) -> None:
+        head = self._head(group)
+        if head is None:
+            self._forget(group)
+        elif group.queued is None or head.order < group.queued:
+            group.queued = head.order
+            self._made += 1
+            heapq.heappush(self._heads, (head.order, self._made, group))
+
+    def _forget(self, group: _Class) -> None:
+        if self._classes.get(group.kind) is group:
+            del self._classes[group.kind]
+            del self._rechecks[group]
+
+    def _left_by_one(self, group: _Class) -> None:
+        group.size -= 1
+        if len(group.heap) > 2 * group.size + _SPARE:
+            group.heap = sorted({item for item in group.heap if self._member(item, group)})
+
+    def _head(self, group: _Class) -> Entry | None:
+        while group.heap:
+            item = group.heap[0]
+            if self._member(item, group):
+                return self._entries[item[1]][0]
+            heapq.heappop(group.heap)
+        return None
+
+    def _member(self, item: tuple[Order, Key], group: _Class) -> bool:
+        """Return whether an item of a class's heap is an entry of its: one may have left it, or come back elsewhere."""
+        found = self._entries.get(item[1])
+        return found is not None and found[1] is group and found[0].order == item[0]

@@ -1,0 +1,32 @@
+"""Bars as a picture: panels below each other, each scaled to its largest bar."""
+
+from __future__ import annotations
+
+from dradriver.view.document import Bars, Panel
+from dradriver.view.shapes import MARGIN, Drawing, box, moved, pixels, text
+
+_WIDE, _HIGH, _STEP = 420, 16, 22
+_HEAD = 28
+
+
+def draw(bars: Bars) -> Drawing:
+    """Return the panels, names on the left of the bars and values on their right."""
+    every = [bar for panel in bars.panels for bar in panel.bars]
+    left = MARGIN + max(pixels(name) for name, _, _ in every) + 8
+    right = max(pixels(f"{value:.1f}") for _, value, _ in every) + 16
+    lines, y = [], 0
+    for panel in bars.panels:
+        lines += moved(_panel(panel, left=left), y=y)
+        y += _HEAD + len(panel.bars) * _STEP + 8
+    return Drawing(lines, left + _WIDE + right, y)
+
+
+def _panel(panel: Panel, *, left: int) -> list[str]:
+    most = max((value for _, value, _ in panel.bars), default=0) or 1
+    lines = [text(panel.title, x=MARGIN, y=_HEAD / 2, kind="title")]
+    for number, (name, value, tone) in enumerate(panel.bars):
+        y, wide = _HEAD + number * _STEP, max(1, round(_WIDE * value / most))
+        lines.append(text(name, x=left - 8, y=y + _HIGH / 2, kind="end"))
+        lines.append(box(tone.value, x=left, y=y, wide=wide, high=_HIGH))
+        lines.append(text(f"{value:.1f}", x=left + wide + 6, y=y + _HIGH / 2, kind="start"))
+    return lines

@@ -1,0 +1,90 @@
+"""All colours: of terminals, and of pages and pictures, which follow the reader's wish for light or dark.
+
+Text is legible on every one of them (a contrast of at least 4.5, as WCAG 2.2 asks for in 1.4.3), and none says what
+words do not say, too.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from dradriver.view.document import Tone
+
+
+class Shade(NamedTuple):
+    """One colour on a light page and on a dark one."""
+
+    light: str
+    dark: str
+
+
+PAGE: Final = Shade("#ffffff", "#16181d")
+INK: Final = Shade("#1a1a1a", "#eceef1")
+QUIET: Final = Shade("#5c5f66", "#a4a9b3")  # words that matter less
+LINE: Final = Shade("#c9ccd1", "#4a4e57")
+
+FILLS: Final[Mapping[Tone, Shade]] = {
+    Tone.SELF: Shade("#d9d9d9", "#3a3e46"),
+    Tone.NV: Shade("#7bc96f", "#22662f"),
+    Tone.PIX: Shade("#9ecae1", "#1f5278"),
+    Tone.PXB: Shade("#c6dbef", "#33475e"),
+    Tone.PHB: Shade("#fee391", "#5e4d0a"),
+    Tone.NODE: Shade("#fdd0a2", "#6b4318"),
+    Tone.SYS: Shade("#fcbba1", "#78302a"),
+    Tone.BLOCKED: Shade("#d9d9d9", "#3a3e46"),
+    Tone.OURS: Shade("#6aa3dc", "#2a66a5"),
+    Tone.OTHERS: Shade("#b4bac2", "#555b66"),
+}
+GROUPS: Final = (
+    Shade("#9dbfe0", "#2f5d8c"),
+    Shade("#f7b877", "#85510f"),
+    Shade("#9fd096", "#2f6b35"),
+    Shade("#d3b1d3", "#704674"),
+)
+INKS: Final[Mapping[Tone, Shade]] = {
+    Tone.FREE: Shade("#1a7032", "#6fcf83"),
+    Tone.BLOCKED: QUIET,
+    Tone.ERROR: Shade("#b3261e", "#ff8f85"),
+    Tone.WARNING: Shade("#8a5300", "#f0bd50"),
+}
+TERMINAL: Final[Mapping[Tone, Mapping[str, Any]]] = {  # what click.style takes
+    Tone.NV: {"fg": "green", "bold": True},
+    Tone.PIX: {"fg": "cyan"},
+    Tone.PXB: {"fg": "cyan"},
+    Tone.PHB: {"fg": "yellow"},
+    Tone.NODE: {"fg": "yellow"},
+    Tone.SYS: {"fg": "red"},
+    Tone.FREE: {"fg": "green"},
+    Tone.PROMISED: {"fg": "yellow"},
+    Tone.BLOCKED: {"dim": True},
+    Tone.ERROR: {"fg": "red", "bold": True},
+    Tone.WARNING: {"fg": "yellow"},
+}
+
+
+def series(number: int) -> Shade:
+    """Return one of as many colours as are wanted, far apart: hues go on by a golden section of the circle."""
+    hue, shade = (0.08 + number * 0.618) % 1, number // 8 % 3  # after eight steps hues come near to earlier ones
+    return Shade(_rgb(hue, (0.78, 0.7, 0.87)[shade], 0.7), _rgb(hue, (0.27, 0.21, 0.15)[shade], 0.5))
+
+
+def _rgb(hue: float, lightness: float, saturation: float) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
+
+
+def css(colours: int = 0) -> str:
+    """Return the rules of all colours, with so many series: light ones, and dark ones for who prefers them."""
+    rules: list[tuple[str, str, Shade]] = [
+        ("body, .page", "background", PAGE), (".page", "fill", PAGE), ("body", "color", INK), ("text", "fill", INK),
+        ("th, td, h2", "border-color", LINE), ("rect", "stroke", PAGE), (".frame, .promised", "stroke", INK),
+        (".bar, .swatch", "stroke", QUIET), ("rect.free", "stroke", LINE),
+        *((f"rect.{tone.value}", "fill", shade) for tone, shade in FILLS.items()),
+        *((f"td.{tone.value}", "color", shade) for tone, shade in INKS.items()),
+        *((f".g{number}", "fill", shade) for number, shade in enumerate(GROUPS)),
+        *((f".s{number}", "fill", series(number)) for number in range(colours)),
+    ]  # fmt: skip
+    light = [f"{selector} {{ {what}: {shade.light} }}" for selector, what, shade in rules]
+    dark = [f"{selector} {{ {what}: {shade.dark} }}" for selector, what, shade in rules]
+    return "\n".join([*light, "@media (prefers-color-scheme: dark) {", *dark, "}"]) + "\n"

@@ -1,0 +1,97 @@
+"""A document's pictures as SVG: all of them below each other with the key of their colours, or one for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dradriver.view import bars, matrix
+from dradriver.view.document import Bars, Document, Entry, Key, Matrix
+from dradriver.view.palette import css
+from dradriver.view.plain import plain, wrapped
+from dradriver.view.shapes import CHARACTER, FONT, LINE, MARGIN, Drawing, box, escaped, moved, text, within
+
+_NARROWEST = 480  # titles and keys have at least this
+_BETWEEN = 16
+_SWATCH = 14
+
+
+def render(document: Document) -> str:
+    """Return an SVG document with its own background; text is escaped."""
+    pictures, keys = _blocks(document)
+    side = sides(document)
+    drawn = [(picture.title, picture_of(picture, side=side)) for picture in pictures]
+    wide = max([_NARROWEST, *(drawing.width for _, drawing in drawn)])
+    lines, y = [], MARGIN
+    for title, drawing in drawn:
+        lines.append(_title(title, y=y, wide=wide))
+        lines += moved(drawing.lines, y=y + LINE)
+        y += LINE + drawing.height + _BETWEEN
+    for key in keys:
+        drawing = _key(key, wide=wide)
+        lines += moved(drawing.lines, y=y)
+        y += drawing.height + _BETWEEN
+    style = f"<style>\n{FONT}{css(colours(document))}</style>"
+    page = box("page", x=0, y=0, wide=wide, high=y)
+    return _svg(Drawing([style, page, *lines], wide, y), title=document.title)
+
+
+def inline(picture: Matrix | Bars, *, side: int) -> str:
+    """Return an SVG element for a page that has the styles; its title is for readers who do not see it."""
+    return _svg(picture_of(picture, side=side), title=picture.title)
+
+
+def picture_of(picture: Matrix | Bars, *, side: int) -> Drawing:
+    """Return what a block looks like; see ``matrix.draw`` for ``side``."""
+    return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, side=side)
+
+
+def sides(document: Document) -> int:
+    """Return the width of the marks for all matrices of a document, so that they stand below each other."""
+    pictures, _ = _blocks(document)
+    return max((matrix.side(picture) for picture in pictures if isinstance(picture, Matrix)), default=0)
+
+
+def colours(document: Document) -> int:
+    """Return how many series have a colour in a document."""
+    _, keys = _blocks(document)
+    return max((entry.series + 1 for key in keys for entry in key.entries), default=0)
+
+
+def swatch(entry: Entry) -> str:
+    """Return an SVG element with the entry's colour alone."""
+    shape = box(f"swatch s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
+    size = f'width="{_SWATCH}" height="{_SWATCH}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" aria-hidden="true" {size}>{shape}</svg>'
+
+
+def _blocks(document: Document) -> tuple[list[Matrix | Bars], list[Key]]:
+    every = [block for section in document.sections for block in section.blocks]
+    pictures = [block for block in every if isinstance(block, Matrix | Bars)]
+    return pictures, [block for block in every if isinstance(block, Key) and block.entries]
+
+
+def _title(title: str, *, y: int, wide: int) -> str:
+    return within(title, wide - 2 * MARGIN, x=MARGIN, y=y + LINE / 2, kind="title")
+
+
+def _key(key: Key, *, wide: int) -> Drawing:
+    """Return the colours and their names; a line that is too long goes on in the next."""
+    lines, y = [_title(key.title, y=0, wide=wide)], LINE
+    left = MARGIN + _SWATCH + 8
+    for entry in key.entries:
+        lines.append(box(f"swatch s{entry.series}", x=MARGIN, y=y + (LINE - _SWATCH) / 2, wide=_SWATCH, high=_SWATCH))
+        for line in wrapped(plain(f"{entry.name}: {entry.where}"), int((wide - left - MARGIN) / CHARACTER)):
+            lines.append(text(line, x=left, y=y + LINE / 2, kind="start"))
+            y += LINE
+    return Drawing(lines, wide, y)
+
+
+def _svg(drawing: Drawing, *, title: str) -> str:
+    lines: Iterable[str] = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {drawing.width} {drawing.height}" '
+        f'width="{drawing.width}" height="{drawing.height}">',
+        f"<title>{escaped(title)}</title>",
+        *drawing.lines,
+        "</svg>",
+    )
+    return "\n".join(lines) + "\n"

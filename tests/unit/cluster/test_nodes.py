@@ -1,0 +1,145 @@
+"""Whether the scheduler would take a node for a pod, by its own rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api.objects import (
+    Affinity,
+    Condition,
+    Metadata,
+    Node,
+    NodeAffinity,
+    NodeRequirement,
+    NodeSelector,
+    NodeSelectorTerm,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    Taint,
+    Toleration,
+)
+from dradriver.cluster.nodes import rules
+
+READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
+TAINT = Taint(key="k", value="v", effect="NoSchedule")
+
+
+def node(*, taints: list[Taint] | None = None, unschedulable: bool = False, status: NodeStatus = READY) -> Node:
+    metadata = Metadata(name="n", labels={"zone": "a", "slots": "8"})
+    return Node(metadata=metadata, spec=NodeSpec(unschedulable=unschedulable, taints=taints or []), status=status)
+
+
+def pod(
+    *tolerations: Toleration, terms: list[NodeSelectorTerm] | None = None, selector: dict[str, str] | None = None
+) -> Pod:
+    affinity = None
+    if terms is not None:
+        required = NodeSelector(node_selector_terms=terms)
+        affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    spec = PodSpec(tolerations=list(tolerations), affinity=affinity, node_selector=selector or {})
+    return Pod(metadata=Metadata(name="p"), spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covers"),
+    [
+        (Toleration(key="k", value="v", effect="NoSchedule"), True),
+        (Toleration(key="k", value="v"), True),
+        (Toleration(key="k", operator="", value="v"), True),
+        (Toleration(key="k", operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key="k", value="w"), False),
+        (Toleration(key="j", value="v"), False),
+        (Toleration(key="k", value="v", effect="NoExecute"), False),
+        (Toleration(operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="k", operator="Gt", value="v"), False),
+    ],
+)
+def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration: Toleration, covers: bool) -> None:
+    assert rules.tolerates([toleration], TAINT) is covers
+
+
+@pytest.mark.parametrize(
+    ("effect", "cause"), [("NoSchedule", rules.TAINTED), ("NoExecute", rules.TAINTED), ("PreferNoSchedule", None)]
+)
+def test_only_hard_taints_keep_pods_off(effect: str, cause: str | None) -> None:
+    assert rules.why_not(node(taints=[Taint(key="k", effect=effect)]), pod()) == cause
+
+
+def test_every_taint_must_be_tolerated() -> None:
+    taints = [TAINT, Taint(key="other", effect="NoExecute")]
+    assert rules.why_not(node(taints=taints), pod(Toleration(key="k", operator="Exists"))) == rules.TAINTED
+
+
+def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
+    assert rules.why_not(node(unschedulable=True), pod()) == rules.CORDONED
+    daemon = pod(Toleration(key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoSchedule"))
+    assert rules.why_not(node(unschedulable=True), daemon) is None
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+def test_a_node_that_is_not_ready_is_left_out(status: str) -> None:
+    broken = NodeStatus(conditions=[Condition(type="Ready", status=status)])
+    assert rules.why_not(node(status=broken), pod()) == rules.NOT_READY
+    assert rules.why_not(node(status=NodeStatus()), pod()) == rules.NOT_READY
+
+
+def test_a_node_selector_holds_when_all_its_labels_do() -> None:
+    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "8"})) is None
+    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "9"})) == rules.UNSELECTED
+    assert rules.why_not(node(), pod(selector={"disk": ""})) == rules.UNSELECTED
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "holds"),
+    [
+        ("zone", "In", ["b", "a"], True),
+        ("zone", "In", ["b"], False),
+        ("disk", "In", ["ssd"], False),
+        ("zone", "NotIn", ["a"], False),
+        ("zone", "NotIn", ["b"], True),
+        ("disk", "NotIn", ["ssd"], True),
+        ("zone", "Exists", [], True),
+        ("disk", "Exists", [], False),
+        ("zone", "DoesNotExist", [], False),
+        ("disk", "DoesNotExist", [], True),
+        ("slots", "Gt", ["7"], True),
+        ("slots", "Gt", ["8"], False),
+        ("slots", "Lt", ["9"], True),
+        ("slots", "Lt", ["8"], False),
+        ("slots", "Gt", ["-1"], True),
+        ("zone", "Gt", ["1"], False),
+        ("disk", "Lt", ["1"], False),
+        ("slots", "Lt", ["many"], False),
+        ("slots", "Lt", ["9223372036854775808"], False),
+        ("slots", "Gt", ["1_0", "2"], False),
+        ("slots", "Gt", ["1_0"], False),
+        ("slots", "Gt", ["+7"], True),
+        ("slots", "Gt", ["+-7"], False),
+        ("slots", "Gt", ["-9223372036854775808"], True),
+        ("slots", "Gt", ["-9223372036854775809"], False),
+        ("slots", "Gt", ["0" * 5000 + "7"], True),
+        ("slots", "Lt", ["9" * 5000], False),
+        ("slots", "Lt", [""], False),
+        ("zone", "Like", ["a"], False),
+    ],
+)
+def test_an_expression_holds_as_the_api_defines_it(key: str, operator: str, values: list[str], holds: bool) -> None:
+    expression = NodeRequirement(key=key, operator=operator, values=values)
+    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[expression])]), node()) is holds
+
+
+def test_expressions_and_fields_are_anded_terms_are_ored_and_an_empty_term_matches_nothing() -> None:
+    zone = NodeRequirement(key="zone", operator="In", values=["a"])
+    disk = NodeRequirement(key="disk", operator="Exists")
+    name = NodeRequirement(key="metadata.name", operator="In", values=["n"])
+    other = NodeRequirement(key="metadata.name", operator="NotIn", values=["n"])
+    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone, disk])]), node())
+    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[other])]), node())
+    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[name])]), node())
+    assert rules.selects(
+        pod(terms=[NodeSelectorTerm(match_expressions=[disk]), NodeSelectorTerm(match_fields=[name])]), node()
+    )
+    assert not rules.selects(pod(terms=[NodeSelectorTerm()]), node())

@@ -1,0 +1,272 @@
+"""Tables are made in another process, in turns, and whatever becomes of that process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import pytest
+
+from dradriver.allocator.parts import layouts
+from dradriver.allocator.sets import tables
+from dradriver.cluster.tabulating import AtOnce, Tabulator
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine, PathType
+from tests.fakes import machines
+from tests.fakes.gpucluster import GpuCluster, Killed
+
+DIES = (sys.executable, "-c", "raise SystemExit('no memory')")
+HANGS = (sys.executable, "-c", "import time; time.sleep(1000)")
+TALKS = (sys.executable, "-c", "import sys; sys.stdout.buffer.write(bytes([255]) * 64)")
+MISSING = ("/no/such/program",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    tables.forget()
+    layouts.forget()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def kind(number: int) -> Machine:
+    """Machines of one GPU, no two of a kind."""
+    return machines.build("one", paths=[[PathType.SELF]], pcie_gbps=300.0 + number)
+
+
+async def made(tabulator: Tabulator, *nodes: str) -> list[str]:
+    """Run until these nodes can be placed on; those that were told of in the order in which they were."""
+    told: list[str] = []
+    done = asyncio.Event()
+
+    def tell(node: str) -> None:
+        told.append(node)
+        if set(nodes) <= set(told):
+            done.set()
+
+    tabulator.made = tell
+    running = asyncio.create_task(tabulator.run())
+    async with asyncio.timeout(30):
+        await done.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    return told
+
+
+async def failed(tabulator: Tabulator, caplog: pytest.LogCaptureFixture, times: int = 1) -> None:
+    """Run until making tables has failed so often."""
+    running = asyncio.create_task(tabulator.run())
+    async with asyncio.timeout(30):
+        while len(caplog.records) < times:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_new_kind_is_made_in_another_process_once_for_all_nodes_that_have_it() -> None:
+    tabulator = Tabulator()
+    for node in "ab":
+        assert not tabulator.ready(node, profiles.load("hgx-h100", seed=node))
+    assert not tabulator.ready("c", kind(1))
+    assert await made(tabulator, "a", "b", "c") == ["a", "b", "c"]
+    assert tabulator.ready("d", profiles.load("hgx-h100", seed="d"))
+    assert tabulator.ready("c", kind(1))
+
+
+async def test_the_process_is_there_only_while_there_is_something_to_do() -> None:
+    tabulator = Tabulator()
+    tabulator.ready("a", kind(1))
+    await made(tabulator, "a")
+    assert tabulator._process is None
+
+
+async def test_a_node_that_went_is_not_waited_for() -> None:
+    tabulator = Tabulator()
+    tabulator.ready("a", kind(1))
+    tabulator.forget("a")
+    tabulator.ready("b", kind(2))
+    assert await made(tabulator, "b") == ["b"]
+
+
+@pytest.mark.parametrize("command", [DIES, TALKS, MISSING])
+async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
+    command: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    tabulator = Tabulator(command=command, clock=clock)
+    tabulator.ready("a", kind(1))
+    await failed(tabulator, caplog)
+    assert "tables of a's kind of machine" in caplog.text
+    assert tabulator.next_node(clock.now) is None
+    clock.now += 2
+    tabulator._command = Tabulator()._command
+    assert await made(tabulator, "a") == ["a"]
+
+
+async def test_a_kind_that_takes_too_long_is_given_up_and_the_others_have_their_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    tabulator = Tabulator(command=HANGS, clock=clock, timeout_s=0.2)
+    for node in ("a", "twin"):
+        tabulator.ready(node, kind(1))
+    tabulator.ready("b", kind(2))
+    caplog.set_level(logging.WARNING)
+    await failed(tabulator, caplog, times=2)
+    told = [record.getMessage().split("'")[0] for record in caplog.records]
+    assert told == ["tables of a", "tables of b"], "the twin has had its turn too"
+
+
+async def test_a_node_that_is_another_machine_all_the_time_has_its_turn_less_and_less_often() -> None:
+    clock = Clock()
+    tabulator = Tabulator(clock=clock)
+    at = []
+    for second in range(2000):
+        clock.now = 1000.0 + second
+        tabulator.ready("odd", kind(second))
+        if tabulator.next_node(clock.now) == "odd":
+            at.append(second)
+            tabulator._count("odd", clock.now)
+    assert at == [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 1622]
+
+
+async def test_a_node_that_had_no_turn_yet_comes_before_one_that_had() -> None:
+    clock = Clock()
+    tabulator = Tabulator(clock=clock)
+    tabulator.ready("odd", kind(1))
+    tabulator._count("odd", clock.now)
+    for node in "ab":
+        tabulator.ready(node, kind(ord(node)))
+    clock.now += 100
+    order = []
+    while (turn := tabulator.next_node(clock.now)) is not None:
+        order.append(turn)
+        tabulator._count(turn, clock.now)
+    assert order == ["a", "b", "odd"]
+
+
+async def test_a_node_that_comes_back_at_once_has_used_up_its_turns_and_after_an_hour_it_has_not() -> None:
+    clock = Clock()
+    tabulator = Tabulator(clock=clock)
+    for _ in range(20):
+        tabulator._count("odd", clock.now)
+    tabulator.forget("odd")
+    tabulator.ready("odd", kind(1))
+    assert tabulator.next_node(clock.now + 599) is None
+    assert tabulator.next_node(clock.now + 3601) == "odd"
+
+
+async def test_the_loop_is_not_held_while_tables_are_made() -> None:
+    tabulator = Tabulator()
+    passes = 0
+
+    async def others() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    going_on = asyncio.create_task(others())
+    tabulator.ready("a", kind(1))
+    await made(tabulator, "a")
+    going_on.cancel()
+    assert passes > 100
+
+
+class Late(AtOnce):
+    """Has no tables until it is told."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+
+    def ready(self, node: str, machine: Machine) -> bool:
+        return node in self.there
+
+
+def cluster_of(*nodes: str) -> tuple[GpuCluster, Late]:
+    cluster = GpuCluster()
+    late = cluster.worker.picture.inventory.tables = Late()
+    for node in nodes:
+        cluster.node(node)
+    return cluster, late
+
+
+def tell(cluster: GpuCluster, late: Late, node: str) -> None:
+    late.there.add(node)
+    cluster.worker.picture.tables_made(node)
+
+
+async def test_nothing_is_placed_on_a_node_whose_tables_are_not_there_and_its_pods_are_told() -> None:
+    cluster, late = cluster_of("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert "GPUs not assessed yet" in (cluster.note("p", "reason") or "")
+    tell(cluster, late, "a")
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"
+
+
+async def test_others_are_placed_meanwhile() -> None:
+    cluster, late = cluster_of("a", "b")
+    late.there.add("b")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "b"
+    assert cluster.worker.picture.inventory.aside == {"a"}
+
+
+async def test_what_is_promised_of_a_node_that_becomes_another_machine_stays_promised() -> None:
+    cluster, late = cluster_of("a")
+    late.there.add("a")
+    cluster.pod("first", 4)
+    await cluster.settle()
+    held = cluster.gpus("first")
+    late.there.clear()
+    cluster.publish("a", cluster.machines["a"])
+    await cluster.settle()
+    assert cluster.worker.picture.inventory.aside == {"a"}
+    assert cluster.gpus("first") == held
+    tell(cluster, late, "a")
+    cluster.pod("second", 4)
+    await cluster.settle()
+    assert cluster.gpus("second")[0] == "a"
+    assert not set(cluster.gpus("second")[1]) & set(held[1])
+
+
+async def test_a_claim_that_a_crash_left_to_a_gated_pod_waits_for_the_tables_of_its_node() -> None:
+    cluster, _ = cluster_of("a")
+    cluster.worker.picture.inventory.tables = AtOnce()
+    cluster.pod("p", 4)
+    cluster.client.kill_at = 2  # the claim is created, the pod is not lifted
+    with pytest.raises(Killed):
+        await cluster.settle()
+    held = cluster.gpus("p")
+    cluster.restart()
+    late = cluster.worker.picture.inventory.tables = Late()
+    await cluster.settle()
+    assert cluster.gpus("p") == held
+    assert cluster.get_pod("p")["spec"]["schedulingGates"]
+    tell(cluster, late, "a")
+    await cluster.settle()
+    assert cluster.gpus("p") == held
+    assert not cluster.get_pod("p")["spec"]["schedulingGates"]
+
+
+async def test_a_node_that_goes_stands_aside_no_longer() -> None:
+    cluster, _ = cluster_of("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    for piece in cluster.all(RESOURCE_SLICES):
+        cluster.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+    cluster.remove(NODES, "a")
+    await cluster.settle()
+    assert not cluster.worker.picture.inventory.aside

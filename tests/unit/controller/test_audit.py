@@ -1,0 +1,200 @@
+"""The books are compared with what the reflectors show, and put right where an error in the program left them wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from dradriver.cluster.picture import Picture
+from dradriver.controller import audit, metrics
+from dradriver.controller.audit import Audit
+from dradriver.controller.controller import Controller
+from dradriver.kube.client import Client
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.gpucluster import GpuCluster, claim_of
+
+CLAIM = ("default", claim_of("p"))
+POD = ("default", "p")
+
+
+async def settled() -> GpuCluster:
+    """Two nodes, a pod of ours on one, two that wait for a set, and a foreign one."""
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.node("b")
+    cluster.pod("p", 4, requests={"cpu": "2"})
+    cluster.pod("first", 8, wishes={"shared-claim": "duo"}, nodeSelector={"not": "there"})
+    cluster.pod("second", 8, wishes={"shared-claim": "duo"}, nodeSelector={"not": "there"})
+    container = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
+    cluster.put(
+        PODS, {"metadata": {"name": "f", "namespace": "x"}, "spec": {"nodeName": "a", "containers": [container]}}
+    )
+    cluster.rival("theirs", "b", [1])
+    await cluster.settle()
+    return cluster
+
+
+def _held_by_nobody(picture: Picture) -> None:
+    picture.inventory.holds.hold(CLAIM, {})
+
+
+def _held_by_a_ghost(picture: Picture) -> None:
+    picture.inventory.hold(("default", "ghost"), {("b", "gpu-ghost"): None})
+
+
+def _stands_with_a_device_alone(picture: Picture) -> None:
+    device = next(iter(picture.inventory.holds.of(CLAIM)))
+    picture.inventory.holds._holders[device]["default", "ghost"] = None
+
+
+def _stands_with_no_device(picture: Picture) -> None:
+    del picture.inventory.holds._holders[next(iter(picture.inventory.holds.of(CLAIM)))]
+
+
+def _claim_gone(picture: Picture) -> None:
+    del picture.claims["default", "theirs"]
+
+
+def _claim_changed(picture: Picture) -> None:
+    picture.claims[CLAIM] = msgspec.structs.replace(picture.claims[CLAIM], users=("somebody",))
+
+
+def _pod_gone(picture: Picture) -> None:
+    del picture.pods[POD]
+
+
+def _pod_there(picture: Picture) -> None:
+    picture.pods["default", "ghost"] = picture.pods[POD]
+
+
+def _node_gone(picture: Picture) -> None:
+    picture.nodes.set_node("a", None)
+
+
+def _slice_gone(picture: Picture) -> None:
+    piece = next(iter(picture.slices().values()))
+    picture.inventory.set_slice(piece, None)
+
+
+def _usage(picture: Picture) -> None:
+    picture.nodes.take("a", {"cpu": 700})
+
+
+def _usage_of_ours(picture: Picture) -> None:
+    del picture.node_usage._taken[POD]
+
+
+def _claimant_gone(picture: Picture) -> None:
+    picture.claim_users._owners.clear()
+
+
+def _claimant_there(picture: Picture) -> None:
+    picture.claim_users._members["default", "other"] = {POD: None}
+
+
+def _misled(picture: Picture) -> None:
+    assert picture.claim_users.lead(("default", "duo")) is picture.pods["default", "first"]
+    picture.claim_users._leads["default", "duo"] = "default", "second"
+
+
+def _free(picture: Picture) -> None:
+    _ = picture.inventory.fleet
+    picture.inventory._free[picture.nodes.row("a")] += 1
+
+
+BREAKS: list[tuple[Callable[[Picture], None], str]] = [
+    (_held_by_nobody, "holders"),
+    (_held_by_a_ghost, "holders"),
+    (_stands_with_a_device_alone, "holders"),
+    (_stands_with_no_device, "holders"),
+    (_claim_gone, "claims"),
+    (_claim_changed, "claims"),
+    (_pod_gone, "pods"),
+    (_pod_there, "pods"),
+    (_node_gone, "nodes"),
+    (_slice_gone, "slices"),
+    (_usage, "usage"),
+    (_usage_of_ours, "usage"),
+    (_claimant_gone, "claimants"),
+    (_claimant_there, "claimants"),
+    (_misled, "claimants"),
+    (_free, "free"),
+]
+
+
+@pytest.mark.parametrize(("damage", "book"), BREAKS, ids=[damage.__name__ for damage, _ in BREAKS])
+async def test_what_is_wrong_is_said_counted_and_put_right(
+    damage: Callable[[Picture], None], book: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await settled()
+    picture = cluster.worker.picture
+    counted = metrics.DIFFERENCES.labels(book)._value
+    before = counted.get()
+    damage(picture)
+
+    assert await cluster.audit() > 0
+    assert counted.get() > before
+    assert f"{book} of" in caplog.text
+    assert await cluster.audit() == 0
+    assert len(picture.inventory.holds.of(CLAIM)) == 4
+    assert picture.nodes.used()["a"]["cpu"] == 3000 + (2000 if cluster.gpus("p")[0] == "a" else 0)
+    cluster.pod("next", 7)
+    await cluster.settle()
+    assert cluster.gpus("next")[0] == "a"
+
+
+async def test_what_only_an_answer_has_told_yet_is_no_difference() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 4)
+    cluster.deliver()
+    shown = cluster.shown()
+    await cluster.worker.rest()
+    assert CLAIM in cluster.worker.picture.claims
+    assert await Audit(cluster.worker.picture, shown).look() == 0
+    assert CLAIM in cluster.worker.picture.claims
+
+
+@pytest.mark.looptime
+async def test_a_change_that_an_error_swallowed_is_taken_in_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeApiServer() as api:
+        cluster = GpuCluster()
+        cluster.store = api.store
+        cluster.node("a")
+        async with Client(api.config, user_agent="t") as client, asyncio.TaskGroup() as group:
+            controller = Controller(client)
+            running = group.create_task(controller.watch())
+            await asyncio.sleep(1)
+            picture = controller.worker.picture
+            with monkeypatch.context() as broken:
+                broken.setattr(Picture, "held", lambda *_: 1 / 0)
+                cluster.rival("theirs", "a", [2])
+                await asyncio.sleep(1)
+            assert not picture.inventory.holds.of(("default", "theirs"))
+            await asyncio.sleep(audit.PERIOD_S)
+            assert picture.inventory.holds.of(("default", "theirs"))
+            caplog.clear()
+            await asyncio.sleep(audit.PERIOD_S)
+            assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+            cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+            await asyncio.sleep(1)
+            assert not picture.inventory.holds.of(("default", "theirs"))
+            running.cancel()
+
+
+async def test_the_log_is_bounded_and_others_have_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for number in range(200):
+        cluster.rival(f"r{number}", "a", [number % 8])
+    cluster.deliver()
+    cluster.worker.picture.claims.clear()
+    assert await cluster.audit() >= 200
+    assert len(caplog.records) < 40

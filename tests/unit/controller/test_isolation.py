@@ -1,0 +1,297 @@
+"""Whatever goes wrong with one object costs that object's pod a pause and a reason, and nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.allocator import Fleet
+from dradriver.cluster.picture import Picture
+from dradriver.controller.worker import Worker
+from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.troubles import WEBHOOK, raising, refuse, working
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(500, "InternalError", WEBHOOK),
+        ApiError(503, "ServiceUnavailable", 'admission webhook "x.example.com" denied the request: later'),
+        ApiError(429, "TooManyRequests", 'admission webhook "x.example.com" denied the request: slow down'),
+        ApiError(403, "Forbidden", "exceeded quota: gpus, requested: requests.nvidia.com/gpu=2"),
+        ApiError(422, "Invalid", "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no"),
+        ApiError(400, "BadRequest", "strange"),
+        Unreachable("POST: timeout", timed_out=True),
+        ZeroDivisionError("a bug"),
+    ],
+    ids=lambda error: f"{getattr(error, 'status', type(error).__name__)}",
+)
+async def test_a_namespace_whose_writes_fail_delays_nobody_else(error: Exception) -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a", "dgx-h100")
+    for number in range(40):
+        cluster.pod(f"bad{number}", 1, namespace="bad")
+    cluster.pod("good", 8)
+    refuse(cluster, "bad", raising(error))
+    async with working(cluster):
+        await asyncio.sleep(1.0)
+        assert cluster.gpus("good")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_writes_that_hang_hold_up_neither_writers_nor_gpus_for_more_than_a_second() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for number in range(40):
+        cluster.pod(f"slow{number}", 1, namespace="slow")
+    refuse(cluster, "slow", lambda: asyncio.sleep(10))
+    cluster.pod("good", 8)
+    async with working(cluster):
+        await asyncio.sleep(1.5)
+        assert cluster.gpus("good")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_trouble_with_the_server_itself_stops_all_and_is_over_with_it() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a", "dgx-h100")
+    calls = []
+    down = True
+
+    def answer() -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if down:
+            raise ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+
+    refuse(cluster, "default", answer)
+    for number in range(8):
+        cluster.pod(f"p{number}", 1)
+    async with working(cluster):
+        await asyncio.sleep(10)
+        assert len(calls) <= 40, "pauses grow, and one write after another finds out"
+        down = False
+        await asyncio.sleep(20)
+        assert all(cluster.claim(f"p{number}") is not None for number in range(8))
+
+
+@pytest.mark.looptime
+async def test_retry_after_is_heeded() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p")
+    cluster.client.refuse["create"] = [ApiError(429, "TooManyRequests", "too many requests", retry_after_s=7)]
+    async with working(cluster):
+        await asyncio.sleep(6.5)
+        assert cluster.client.writes == [("create", claim_of("p"))]
+        await asyncio.sleep(2)
+        assert cluster.gpus("p")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_retry_after_is_heeded_between_two_writes_for_one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 9)
+    cluster.client.refuse["patch"] = [ApiError(429, "TooManyRequests", "too many requests", retry_after_s=7)]
+    for verb in ("create", "patch"):
+        write = getattr(cluster.client, verb)
+
+        async def slowly(*args: Any, write: Any = write, **kwargs: Any) -> Any:
+            await asyncio.sleep(0.5)
+            return await write(*args, **kwargs)
+
+        monkeypatch.setattr(cluster.client, verb, slowly)
+    async with working(cluster):
+        await asyncio.sleep(1.2)  # the reason of the first pod is under way, and is to be refused
+        cluster.pod("q")
+        await asyncio.sleep(6.5)
+        assert cluster.client.writes == [("patch", "p"), ("create", claim_of("q"))]
+        await asyncio.sleep(2)
+        assert not cluster.get_pod("q")["spec"]["schedulingGates"]
+
+
+@pytest.mark.looptime
+async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("odd", 2)
+    cluster.pod("good", 2)
+
+    def claim_of_pod(picture: Any, pod: Any) -> Any:
+        if pod.metadata.name == "odd":
+            raise KeyError("a bug")
+        return original(picture, pod)
+
+    original = Picture.claim_of
+    monkeypatch.setattr(Picture, "claim_of", claim_of_pod)
+    async with working(cluster):
+        await asyncio.sleep(2)
+        assert cluster.gpus("good")[0] == "a"
+        assert "an error in the controller" in (cluster.note("odd", "reason") or "")
+        monkeypatch.undo()
+        await asyncio.sleep(10)
+        assert cluster.gpus("odd")[0] == "a"
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.looptime
+async def test_an_error_of_the_program_about_one_machine_costs_that_node_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = GpuCluster()
+    for name in ("a-odd", "b"):
+        cluster.node(name)
+    cluster.pod("good", 2)
+
+    def set_node(fleet: Fleet, name: str, *args: Any, **more: Any) -> None:
+        if name == "a-odd":
+            raise KeyError("a bug")
+        original(fleet, name, *args, **more)
+
+    original = Fleet.set_node
+    monkeypatch.setattr(Fleet, "set_node", set_node)
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        assert cluster.gpus("good")[0] == "b"
+        monkeypatch.undo()
+        cluster.publish("a-odd", cluster.machines["a-odd"])
+        cluster.pod("again", 8)
+        await asyncio.sleep(0.5)
+        assert cluster.gpus("again")[0] == "a-odd"
+    assert "node a-odd" in caplog.text
+
+
+@pytest.mark.looptime
+async def test_a_lift_that_is_refused_gives_the_gpus_back() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    cluster.client.refuse["patch"] = [ApiError(422, "Invalid", "denied by a policy of somebody's")] * 3
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    cluster.pod("q", 8)
+    await cluster.settle()
+    assert cluster.gpus("q")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_a_lift_that_hangs_holds_gpus_for_a_second_and_no_more() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("slow", 8, namespace="slow")
+    original = cluster.client.patch
+
+    async def patch(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["namespace"] == "slow":
+            await asyncio.sleep(30)
+            raise Unreachable("PATCH: timeout", timed_out=True)
+        return await original(*args, **kwargs)
+
+    cluster.client.patch = patch  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        cluster.pod("good", 8)
+        await asyncio.sleep(1.5)
+        assert cluster.gpus("good")[0] == "a"
+
+
+async def test_a_standby_remembers_nothing_of_what_it_need_not_do() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    standby = Worker(cluster.worker._executor._writer._client)
+    for number in range(50):
+        cluster.pod(f"p{number}", 1)
+        cluster.deliver()
+    for key, pod in cluster.worker.picture.pods.items():
+        standby.picture.pod_changed(Change(key, None, pod))
+    assert not standby.busy
+
+
+@pytest.mark.looptime
+async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_that_hangs() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    for namespace, name in (("alpha", "p"), ("slow", "q"), ("zeta", "r")):
+        cluster.pod(name, 1, namespace=namespace)
+    await cluster.settle()
+    for namespace, name in (("alpha", "p"), ("slow", "q"), ("zeta", "r")):
+        cluster.remove(PODS, name, namespace)
+    cluster.deliver()
+    refuse(cluster, "slow", lambda: asyncio.sleep(5), verbs=("delete",))
+    sweep = asyncio.create_task(cluster.worker.sweep())
+    await asyncio.sleep(1)
+    cluster.deliver()
+    assert [claim["metadata"]["namespace"] for claim in cluster.all(RESOURCE_CLAIMS)] == ["slow"]
+    await sweep
+    cluster.deliver()
+    assert not cluster.all(RESOURCE_CLAIMS)
+
+
+@pytest.mark.looptime
+async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_chosen() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8)
+    refuse(cluster, "default", lambda: asyncio.sleep(0.8), verbs=("get", "create"))
+    refuse(cluster, "default", lambda: asyncio.sleep(3), verbs=("patch",))
+    async with working(cluster):
+        await asyncio.sleep(10)
+        assert cluster.client.writes == [("create", claim_of("p")), ("patch", "p")]
+        assert not cluster.get_pod("p")["spec"]["schedulingGates"]
+
+
+@pytest.mark.looptime
+async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8)
+    patch = cluster.client.patch
+
+    async def late(*args: Any, **kwargs: Any) -> Any:
+        answer = await patch(*args, **kwargs)
+        await asyncio.sleep(10)
+        return answer
+
+    monkeypatch.setattr(cluster.client, "patch", late)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.gpus("p")[0] == "a"
+
+
+async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, seen = 0, []
+
+    async def lease() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    def set_node(fleet: Fleet, *args: Any, **options: Any) -> None:
+        seen.append(passes)
+        made(fleet, *args, **options)
+
+    made = Fleet.set_node
+    monkeypatch.setattr(Fleet, "set_node", set_node)
+    monkeypatch.setattr("dradriver.controller.worker.SLICE_S", -1.0)  # whatever it does has taken too long
+    cluster = GpuCluster()
+    for node in "abcd":
+        cluster.node(node)
+    cluster.pod("p", 8)
+    cluster.deliver()
+    other = asyncio.create_task(lease())
+    await cluster.worker.turn()
+    other.cancel()
+    assert len(set(seen)) == 4
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"

@@ -1,0 +1,58 @@
+"""docs/hardware.md names tests that are there, and all that speak to fakes of hardware; versions are those that run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.cluster.settings import CONTAINERD, KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
+from tests.paths import REPO
+from tests.unit.node import test_drivers
+
+PAGE = (REPO / "docs/hardware.md").read_text("utf-8")
+TESTS = REPO / "tests"
+HERE = Path(__file__)
+# Modules of tests/fakes that stand for a driver, a host or NVIDIA's programs.
+FAKES = {"nvml", "hardware", "guests", "toolkit", "toolkit_host", "mps_control"}
+
+
+def functions(path: Path) -> set[str]:
+    """The tests of a file."""
+    found = ast.walk(ast.parse(path.read_text("utf-8")))
+    return {one.name for one in found if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def fakes(path: Path) -> set[str]:
+    """The modules of tests.fakes that a file imports."""
+    found: set[str] = set()
+    for one in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(one, ast.ImportFrom) and one.module == "tests.fakes":
+            found |= {alias.name for alias in one.names}
+        elif isinstance(one, ast.ImportFrom) and (one.module or "").startswith("tests.fakes."):
+            found.add((one.module or "").removeprefix("tests.fakes."))
+    return found
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = re.findall(r"`((?:unit|property|programs|contract|e2e)(?:/\w+)*(?:\.py)?)(?:::(\w+))?`", PAGE)
+    assert len(named) > 50
+    for file, function in named:
+        path = TESTS / file
+        assert path.exists(), file
+        assert not function or function in functions(path), f"{file}::{function}"
+
+
+def test_every_file_that_speaks_to_fakes_of_hardware_is_named() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)(?:::\w+)?`", PAGE))
+    files = [path for path in sorted(TESTS.rglob("test_*.py")) if path != HERE]
+    speak = {str(path.relative_to(TESTS)) for path in files if fakes(path) & FAKES or path.parent.name == "programs"}
+    assert len(speak) > 20
+    assert speak <= named
+
+
+def test_versions_are_those_that_are_run() -> None:
+    for version in (*KUBERNETES_VERSIONS, CONTAINERD, *NVIDIA_TOOLKITS):
+        assert version in PAGE
+    (heads,) = re.findall(r"(?m)^\| \|((?: \d+ \|)+)", PAGE)
+    assert re.findall(r"\d+", heads) == [driver.partition(".")[0] for driver in test_drivers.DRIVERS]

@@ -1,0 +1,254 @@
+"""Who is asked next, and who is not asked at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dradriver.api import names, resolved
+from dradriver.api.objects import Node, Pod
+from dradriver.cluster.nodes.ask import Ask
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.queue.entries import Entry
+from dradriver.queue.waiting import OLDEST, OTHERS, Queue
+
+
+class Nodes:
+    """A table of ready nodes that offer GPUs, and how many of them are free."""
+
+    def __init__(self, *names: str, free: int = 8) -> None:
+        self.table = NodeTable()
+        for name in names:
+            self.table.offer(name, True)
+            self.set(name)
+        self.free = np.zeros(self.table.rows, dtype=np.int64)
+        for name in names:
+            self.free[self.table.row(name)] = free
+
+    def set(self, name: str, **labels: str) -> None:
+        node = {
+            "metadata": {"name": name, "labels": labels},
+            "status": {"allocatable": {"cpu": "8", "pods": "9"}, "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        self.table.set_node(name, msgspec.convert(node, Node))
+
+    def queue(self) -> Queue:
+        return Queue(self.table, lambda: self.free)
+
+
+def entry(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Entry:
+    note = resolved.write(resolved.resolve({}, {"main": gpus}))
+    pod = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "creationTimestamp": f"2026-01-01T00:00:00Z-{name}",
+            "annotations": {names.REQUEST: note},
+        },
+        "spec": {
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": f"gpus-{name}"}],
+            **spec,
+        },
+    }
+    return Entry((namespace, name), msgspec.convert(pod, Pod))
+
+
+def asked(queue: Queue) -> list[str]:
+    """Block whoever is asked, one after another, and return their names."""
+    found = []
+    while queue.outdated:
+        queue.look(1)
+    while (head := queue.next()) is not None:
+        found.append(head[0].key[1])
+        queue.block(head[0], "full")
+    return found
+
+
+def test_the_oldest_is_first_whatever_its_kind() -> None:
+    queue = Nodes("a").queue()
+    for each in (entry("c"), entry("b", 2), entry("a"), entry("d", 2)):
+        queue.put(each)
+    order = []
+    while (head := queue.next()) is not None:
+        order.append(head[0].key[1])
+        queue.leave(head[0])
+    assert order == ["a", "b", "c", "d"]
+
+
+def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
+    queue = Nodes("a").queue()
+    for name in "abc":
+        queue.put(entry(name))
+    head = queue.next()
+    assert head is not None
+    assert {e.key[1] for e in queue.block(head[0], "full")} == {"a", "b", "c"}
+    assert queue.next() is None
+    assert queue.put(entry("d")) == "full"
+    assert queue.next() is None
+
+
+def test_the_same_reason_is_no_news() -> None:
+    nodes = Nodes("a")
+    queue = nodes.queue()
+    queue.put(entry("a"))
+    for news in (1, 0):
+        nodes.table.helped("a")
+        while queue.outdated:
+            queue.look(1)
+        head = queue.next()
+        assert head is not None
+        assert len(queue.block(head[0], "full")) == news
+
+
+def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_only() -> None:
+    nodes = Nodes("a", "b")
+    queue = nodes.queue()
+    queue.put(entry("p"))
+    assert asked(queue) == ["p"]
+    assert asked(queue) == []
+    nodes.table.helped("b")
+    while queue.outdated:
+        queue.look(1)
+    head = queue.next()
+    assert head is not None
+    assert head[1] is not None
+    assert np.flatnonzero(head[1]).tolist() == [nodes.table.row("b")]
+
+
+def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_nobody() -> None:
+    nodes = Nodes("a", "b")
+    queue = nodes.queue()
+    queue.put(entry("large", 4))
+    queue.put(entry("choosy", 1, nodeSelector={"only": "here"}))
+    queue.put(entry("cpu", 1))
+    assert sorted(asked(queue)) == ["choosy", "cpu", "large"]
+    nodes.free[nodes.table.row("a")] = 2
+    nodes.table.helped("a")
+    assert asked(queue) == ["cpu"]
+    nodes.free[:] = 0
+    nodes.table.helped("a")
+    nodes.table.helped("b")
+    assert asked(queue) == []
+    nodes.free[nodes.table.row("a")] = 4
+    nodes.set("a", only="here")
+    assert sorted(asked(queue)) == ["choosy", "cpu", "large"]
+
+
+def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
+    nodes = Nodes("a", "b")
+    queue = nodes.queue()
+    for name in "pqr":
+        queue.put(entry(name, 1, nodeSelector={"only": name}))
+    assert len(asked(queue)) == 3
+    nodes.table.helped("a")
+    assert queue.look(1)
+    nodes.set("b", only="p")
+    assert asked(queue) == ["p"]
+
+
+def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
+    queue = Nodes("a").queue()
+    queue.put(entry("a"))
+    queue.put(entry("b"))
+    queue.drop(("n", "a"))
+    head = queue.next()
+    assert head is not None
+    assert head[0].key[1] == "b"
+    queue.leave(head[0])
+    assert queue.next() is None
+    assert len(queue) == 0
+    assert queue.put(entry("c")) == "", "a kind that nobody is of is forgotten, with its reason"
+
+
+def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
+    queue = Nodes("a").queue()
+    queue.put(entry("a"))
+    assert asked(queue) == ["a"]
+    assert queue.recheck(1, 100.0)
+    assert asked(queue) == ["a"]
+    assert not queue.recheck(1, 200.0), "nothing has changed since"
+    assert not queue.recheck(2, 105.0), "it was asked a moment ago"
+    assert queue.recheck(2, 120.0)
+
+
+def test_kinds_that_are_gone_leave_nothing_behind() -> None:
+    queue = Nodes("a").queue()
+    for number in range(500):
+        queue.put(entry(f"p{number}", 1, nodeSelector={"only": str(number)}))
+        head = queue.next()
+        assert head is not None
+        queue.leave(head[0])
+    assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._entries) == 0
+
+
+def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
+    nodes = Nodes("a")
+    queue = nodes.queue()
+    for number in range(500):
+        queue.put(entry(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
+    queue.put(entry("the-other", 1, namespace="other"))
+    assert len(asked(queue)) == 501
+    asks: list[Ask] = []
+    eligible = nodes.table.eligible
+
+    def counted(ask: Ask, **more: Any) -> Bools:
+        asks.append(ask)
+        return eligible(ask, **more)
+
+    nodes.table.eligible = counted  # type: ignore[method-assign]
+    nodes.set("a", only="499")
+    while queue.look(8):
+        pass
+    assert len(asks) == OLDEST + OTHERS + 1
+    head = queue.next()
+    assert head is not None
+    assert head[0].key == ("other", "the-other")
+    queue.leave(head[0])
+    rounds = 0
+    while queue.outdated:
+        nodes.table.helped("a")  # something becomes free all the time
+        while queue.look(8):
+            pass
+        rounds += 1
+        if (head := queue.next()) is not None:
+            break
+    assert head is not None
+    assert head[0].key == ("n", "p499"), "all have their turn"
+    assert rounds <= 500 / OTHERS + 1
+
+
+def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kept() -> None:
+    queue = Nodes("a").queue()
+    queue.put(entry("a-first"))
+    assert asked(queue) == ["a-first"]
+    for number in range(2000):
+        queue.put(entry(f"p{number}"))
+        queue.drop(("n", f"p{number}"))
+    for number in range(50):
+        queue.put(entry(f"q{number:02}"))
+    for number in range(0, 50, 2):
+        queue.drop(("n", f"q{number:02}"))
+    assert sum(len(group.heap) for group in queue._classes.values()) <= 26 * 3
+    order = []
+    queue.drop(("n", "a-first"))
+    assert queue.recheck(1, 100.0)
+    while (head := queue.next()) is not None:
+        order.append(head[0].key[1])
+        queue.leave(head[0])
+    assert order == [f"q{number:02}" for number in range(1, 50, 2)]
+
+
+def test_a_wish_that_changed_is_another_kind() -> None:
+    queue = Nodes("a").queue()
+    one = entry("a")
+    queue.put(one)
+    assert asked(queue) == ["a"]
+    one.update(msgspec.structs.replace(entry("a", 2).pod, metadata=msgspec.structs.replace(
+        entry("a", 2).pod.metadata, resource_version="2")))  # fmt: skip
+    assert queue.put(one) == ""
+    assert asked(queue) == ["a"]

@@ -1,0 +1,75 @@
+"""Pods in a queue of Kueue's: what it charges, it must have seen, and it sees limits.
+
+Kueue admits a Job by the limits in its pod template, before there is a pod; a plain pod it admits after the driver has
+given it a claim's name, and pods whose claims have names it admits never (0.19: the Workload is Inadmissible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dradriver.api import names, values
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.resolved import Resolved
+from webhook import containers, pod_view, static
+
+_PLAIN: Final = (
+    f"{pod_view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job"
+)
+_OR_STATIC: Final = f", or write {names.PLACEMENT}: static and a hard {names.POLICY}"
+_COPIED: Final = (
+    f"{names.REQUEST}: of a pod that was copied with it Kueue charges nothing, for it charges limits; remove this "
+    f"annotation and give each container its limit {names.GPU_RESOURCE}"
+)
+_BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
+
+
+def check_words(words: Mapping[str, str], *, limits: bool) -> None:
+    """Return if what words ask for stands in limits, too.
+
+    Args:
+        words: The annotations.
+        limits: Whether there are any limits on GPUs.
+
+    Raises:
+        WordError: An annotation alone says that there are GPUs.
+    """
+    for key in _BY_WORD:
+        if key in words and not limits:
+            count, where = (values.gpu_count(words[key]), "instead") if key == names.GPUS else (1, "beside it")
+            raise WordError(
+                f"{key}: Kueue charges limits, and would charge nothing; write the limit {names.GPU_RESOURCE}: "
+                f"{count or '<count>'} {where}"
+            )
+
+
+def check(pod: pod_view.Pod) -> None:
+    """The same of a pod that is in a queue; of others nothing is asked.
+
+    Raises:
+        WordError: An annotation alone says that it has GPUs.
+    """
+    if pod.queued:
+        every = (*pod.app_containers, *pod.init_containers)
+        check_words(pod.words, limits=any(containers.asked(c.name, containers.amounts(c)) for c in every))
+
+
+def check_copy(pod: pod_view.Pod) -> None:
+    """Return if the note that a pod in a queue has is this webhook's own, of an earlier pass over the same pod.
+
+    Any other asks for GPUs that stand in no limit: a copy of a placed pod lost its limits, and notes can be made up.
+
+    Raises:
+        WordError: Its author sent the note.
+    """
+    if pod.note_sent:
+        raise WordError(_COPIED)
+
+
+def advice(pod: pod_view.Pod, found: Resolved, ledger: Ledger) -> list[str]:
+    """Return a warning of a pod that Kueue will never admit."""
+    if not pod.queued_alone or static.is_static(found):
+        return []
+    return [_PLAIN + (_OR_STATIC if ledger is OURS else "")]

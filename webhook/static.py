@@ -1,0 +1,93 @@
+"""Pods that the scheduler places alone, at once or for want of a place: what of their words it can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Share, Whole
+from dradriver.api import exclusive, ladder, names, values
+from dradriver.api.errors import WordError
+from dradriver.api.pins import KEEP
+from dradriver.api.policies.model import Policies
+from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, Resolved
+from webhook import pod_view
+
+MOST_BYTES: Final = 1 << 17  # of JSON: one container's environment
+
+
+class _EnvVar(msgspec.Struct, frozen=True, gc=False):
+    name: str
+
+
+_ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
+
+
+def check(found: Resolved, policies: Policies) -> None:
+    """Return if the scheduler can follow a pod's words, or need not.
+
+    Raises:
+        WordError: A word that no claim can say, or a share of GPUs that the scheduler gives none of; the message names
+            the word that asks for such a claim, too.
+    """
+    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
+    for key, said in why.items():
+        if isinstance(said, str):
+            try:
+                ladder.spec(found)
+            except WordError as error:
+                raise WordError(f"{key}: {said} contradicts another word: {error}") from None
+            if isinstance(found.request, Share) and exclusive.every(policies):
+                raise WordError(
+                    f"{key}: {said} leaves the share to kube-scheduler, which does not know that every GPU that is "
+                    f"shared has parts of one namespace at a time (exclusiveTo in the policies file): remove it, and "
+                    f"the driver chooses the GPU"
+                )
+
+
+def advice(found: Resolved) -> list[str]:
+    """Return a warning of links that the scheduler finds on few machines, where it may place the pod."""
+    request = found.request
+    size = ladder.larger_group(request)
+    if not isinstance(request, Whole) or size is None:
+        return []
+    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
+    told = (
+        f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
+        f"each other, as by NVSwitch, and not on machines like the DGX-1"
+    )
+    return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
+
+
+def is_static(found: Resolved) -> bool:
+    """Return whether the scheduler alone places a pod."""
+    return found.placement == values.STATIC
+
+
+def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
+    """Return what is noted of a pod that the scheduler alone places: all that its template is made from."""
+    return msgspec.structs.replace(found, keep_env=keep_env or msgspec.UNSET, ladder=ladder.VERSION)
+
+
+def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
+    """Return the variables of these containers that no edit of a claim may replace.
+
+    Raises:
+        WordError: An environment is none, or has more of them than any pod.
+    """
+    found: set[str] = set()
+    for container in (*pod.containers, *pod.init_containers):
+        if container.name in containers and not pod_view.same(container.env, pod_view.ABSENT):
+            where = f"container {container.name[:63]!r}: env"
+            if len(memoryview(container.env)) > MOST_BYTES:
+                raise WordError(f"{where}: more than {MOST_BYTES} bytes of JSON; use a ConfigMap")
+            variables = pod_view.decode(_ENV, container.env, "env: ") or ()
+            found.update(one.name for one in variables if one.name.startswith(KEEP))
+    if len(found) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in found):
+        raise WordError(
+            f"more than {MOST_KEPT} variables that begin with {', '.join(KEEP)}, or one of more than {LONGEST_KEPT} "
+            f"characters; use a ConfigMap"
+        )
+    return tuple(sorted(found))
