@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import limits, names
-from dradriver.api.annotations import gpu_number
+from dradriver.api import limits, names, words
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, count, described
 from webhook import pod_view
@@ -79,7 +78,7 @@ def asks(pod: pod_view.Pod) -> Asks:
     if not found and (first := pod.app_containers[:1]):
         text = pod.words.get(names.GPUS)
         if text is not None:
-            return {first[0].name: gpu_number(names.GPUS, text)}
+            return {first[0].name: words.BY_KEY[names.GPUS].read(names.GPUS, text)}
         if not _PARTS.isdisjoint(pod.words):
             return {first[0].name: 1}
     return found or _of_init_containers(pod)

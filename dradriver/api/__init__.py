@@ -3,6 +3,7 @@
 names        every name that stands in a Kubernetes object
 objects      the parts of Kubernetes objects that decisions are made from
 storage      the same of claims of storage, volumes and their classes
+words        every word that a pod's author can say, each declared once
 annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
 limits       what the limits of the field's other drivers ask for

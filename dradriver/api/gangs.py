@@ -6,15 +6,14 @@ it are admitted as they are and a mistake in them is seen now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from dradriver.allocator.request import Strategy
-from dradriver.api import messages, names, values
-
-_MOST: Final = 9999  # pods or nodes
+from dradriver.api import words
+from dradriver.api.words import About
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -37,50 +36,26 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     min_network_gbps: float | None = None
 
 
-class _Field(NamedTuple):
-    name: str
-    read: Callable[[str], object | None]
-    what: str
+_WORDS: Final = {word.field: word for word in words.EVERY if word.about is About.GANG}
 
 
-def _count(text: str) -> int | None:
-    count = values.natural(text)
-    return count if count is not None and 1 <= count <= _MOST else None
-
-
-_FIELDS: Final = {
-    names.GANG: _Field("name", values.label, messages.GANG),
-    names.GANG_SIZE: _Field("pods", _count, messages.MANY),
-    names.MULTI_NODE_POLICY: _Field("strategy", values.strategy, f"strategy; write one of {', '.join(Strategy)}"),
-    names.MAX_NODES: _Field("max_nodes", _count, messages.MANY),
-    names.MIN_GPUS_PER_NODE: _Field("min_gpus_per_node", values.gpu_count, messages.GPUS),
-    names.MIN_NETWORK_BANDWIDTH: _Field("min_network_gbps", values.rate_gbps, messages.RATE),
-}
-_READ: Final = {field.name: (field, key) for key, field in _FIELDS.items()}
-
-
-def gang(words: Mapping[str, str]) -> Gang | None:
-    """Return what the words say of a gang; None where they say nothing of one.
+def gang(annotations: Mapping[str, str]) -> Gang | None:
+    """Return what annotations say of a gang; None where they say nothing of one.
 
     Raises:
         WordError: A bad value.
     """
-    found: dict[str, Any] = {}
-    for key, field in _FIELDS.items():
-        if key in words:
-            found[field.name] = field.read(words[key])
-            if found[field.name] is None:
-                raise messages.is_no(key, words[key], field.what)
+    found = {
+        name: word.read(word.key, annotations[word.key]) for name, word in _WORDS.items() if word.key in annotations
+    }
     return Gang(**found) if found else None
 
 
 def check(gang: Gang) -> None:
-    """Return if a gang that was noted is one that ``gang`` makes.
+    """Raise unless a gang that was noted is one that ``gang`` makes.
 
     Raises:
         WordError: It is none.
     """
     for name, value in msgspec.to_builtins(gang).items():
-        field, key = _READ[name]
-        if field.read(str(value)) is None:
-            raise messages.is_no(key, str(value), field.what)
+        _WORDS[name].read(_WORDS[name].key, str(value))

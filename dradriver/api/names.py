@@ -22,7 +22,7 @@ POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim
 CLAIM_PREFIX: Final = "gpus-"  # of all names that the driver makes up; no set that pods share is called so
 SET_REQUEST: Final = "gpus"  # the one request of a claim that several pods share
 
-# Annotations of a pod's author.
+# Annotations of a pod's author; ``words.py`` says what each is.
 POLICY: Final = PREFIX + "policy"
 REQUIRED: Final = PREFIX + "required"
 PREFERRED: Final = PREFIX + "preferred"
@@ -48,22 +48,15 @@ CLAIM: Final = PREFIX + "claim"
 PLACEMENT: Final = PREFIX + "placement"
 WHEN_FULL: Final = PREFIX + "when-full"
 SHARED_CLAIM: Final = PREFIX + "shared-claim"
-WISHES: Final = (
-    POLICY, REQUIRED, PREFERRED, REQUIRE_NVLINK, GPUS, STRATEGY, MIN_BANDWIDTH, MIN_BUSBW, PRODUCT, ARCHITECTURE,
-    MIN_MEMORY, MIN_DRIVER, MIN_CUDA, MAX_CROSS_NVSWITCH, PREFER_SAME_NUMA, SHARE, SHARE_MEMORY, SHARE_CORES,
-    MIG_PROFILE, NCCL, WORKLOAD, CLAIM, PLACEMENT, WHEN_FULL, SHARED_CLAIM,
-)  # fmt: skip
 
-# Annotations of a pod's author about the gang that the pod belongs to: read, and noted until gangs are placed.
+# The same about the gang that the pod belongs to.
 GANG: Final = PREFIX + "gang"
 GANG_SIZE: Final = PREFIX + "gang-size"
 MULTI_NODE_POLICY: Final = PREFIX + "multi-node-policy"
 MAX_NODES: Final = PREFIX + "max-nodes"
 MIN_GPUS_PER_NODE: Final = PREFIX + "min-gpus-per-node"
 MIN_NETWORK_BANDWIDTH: Final = PREFIX + "min-network-bandwidth"
-OF_GANGS: Final = (GANG, GANG_SIZE, MULTI_NODE_POLICY, MAX_NODES, MIN_GPUS_PER_NODE, MIN_NETWORK_BANDWIDTH)
-IDLE_TIMEOUT: Final = PREFIX + "idle-timeout"  # noted until GPUs that nobody uses are given back
-NOTED: Final = (*OF_GANGS, IDLE_TIMEOUT)
+IDLE_TIMEOUT: Final = PREFIX + "idle-timeout"
 
 # Annotations that the webhook and the controller keep their notes in.
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: what the webhook made of words and limits, see api/resolved.py

@@ -11,45 +11,45 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
-from dradriver.api import messages, names, values
+from dradriver.api import messages, names, values, words
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.words import About
 
 Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
 
 _SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
-COMMON: Final = ("strategy", "product", "architecture", "min_memory_mib", "min_driver", "min_cuda")
+COMMON: Final = frozenset(word.field for word in words.OF_REQUESTS if word.about is About.GPU)
 """Fields of a request that parts have as well as whole GPUs."""
 
 _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
 
-def of_words(words: Mapping[str, str]) -> Amount | str | None:
+def of_words(meant: Mapping[str, str]) -> Amount | str | None:
     """Return the share, or the name of the MIG profile, that the words ask for; None where they ask for no part.
 
     Raises:
         WordError: A bad value, or words that contradict each other.
     """
-    share = _read(words, names.SHARE, values.share, messages.SHARE)
-    memory = _read(words, names.SHARE_MEMORY, values.memory_mib, messages.MEMORY)
-    cores = _read(words, names.SHARE_CORES, values.percent, messages.CORES)
-    profile = _read(words, names.MIG_PROFILE, values.mig_profile, messages.MIG_PROFILE)
-    said = [key for key in _SHARES if key in words]
+    share, memory, cores, profile = (
+        words.said(meant, key) for key in (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+    )
+    said = [key for key in _SHARES if key in meant]
     if profile is not None and said:
-        raise messages.contradicts(names.MIG_PROFILE, words[names.MIG_PROFILE], said[0])
+        raise messages.contradicts(names.MIG_PROFILE, meant[names.MIG_PROFILE], said[0])
     if share is not None and len(said) > 1:
-        raise messages.contradicts(names.SHARE, words[names.SHARE], said[1])
+        raise messages.contradicts(names.SHARE, meant[names.SHARE], said[1])
     return profile or (Amount(share or cores or 0, memory or 0) if said else None)
 
 
 def request(
-    words: Mapping[str, str], asked: Mapping[str, Asked], *, about_sets: Mapping[str, str], fields: dict[str, Any]
+    meant: Mapping[str, str], asked: Mapping[str, Asked], *, about_sets: Mapping[str, str], fields: dict[str, Any]
 ) -> Request:
     """Return the request of a pod.
 
     Args:
-        words: The author's words, by their own names.
+        meant: The author's words, by their own names.
         asked: What each container asks for that wants something; at least one.
         about_sets: Those of the author's words that say something of a set of whole GPUs.
         fields: Fields of the request that the words give.
@@ -57,8 +57,8 @@ def request(
     Raises:
         WordError: Asks that do not go together, or more of them than a claim can hold.
     """
-    part = of_words(words)
-    each = asked if part is None else {name: _part(name, one, part, words) for name, one in asked.items()}
+    part = of_words(meant)
+    each = asked if part is None else {name: _part(name, one, part, meant) for name, one in asked.items()}
     if (total := sum(map(count, each.values()))) > values.MOST_GPUS:
         raise WordError(f"{total} GPUs in one pod: a claim can hold {values.MOST_GPUS} at most; use several pods")
     numbers = tuple(one for one in each.values() if isinstance(one, int))
@@ -71,7 +71,7 @@ def request(
         return Whole(containers=numbers, **fields)
     if about_sets:
         key, text = next(iter(about_sets.items()))
-        other = _LIMITS if part is None else next(k for k in (*_SHARES, names.MIG_PROFILE) if k in words)
+        other = _LIMITS if part is None else next(k for k in words.OF_PARTS if k in meant)
         raise WordError(
             f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}; write one of the two"
         )
@@ -120,7 +120,7 @@ def described(asked: Asked) -> str:
     return cores if asked.cores else memory
 
 
-def _part(name: str, asked: Asked, part: Amount | str, words: Mapping[str, str]) -> Asked:
+def _part(name: str, asked: Asked, part: Amount | str, meant: Mapping[str, str]) -> Asked:
     """Return what a container gets that asks for GPUs where words say which part of one."""
     if isinstance(asked, int):
         if isinstance(part, str):
@@ -129,15 +129,6 @@ def _part(name: str, asked: Asked, part: Amount | str, words: Mapping[str, str])
             return part
     elif asked == (part if isinstance(part, Amount) else (part,) * count(asked)):
         return asked
-    key = next(key for key in (*_SHARES, names.MIG_PROFILE) if key in words)
+    key = next(key for key in words.OF_PARTS if key in meant)
     told = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
-    raise WordError(f"{key}: {shown(words[key])} contradicts container {name[:63]!r}, {described(asked)}{told}")
-
-
-def _read(words: Mapping[str, str], key: str, read: Any, what: str) -> Any:
-    if key not in words:
-        return None
-    value = read(words[key])
-    if value is None:
-        raise messages.is_no(key, words[key], what)
-    return value
+    raise WordError(f"{key}: {shown(meant[key])} contradicts container {name[:63]!r}, {described(asked)}{told}")

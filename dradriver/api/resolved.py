@@ -7,15 +7,14 @@ may have is decided elsewhere, and a note that is damaged costs that pod its pla
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Weights, Whole
-from dradriver.api import gangs, messages, names, values
-from dradriver.api.annotations import aside, idle_timeout_s, parse, shared_claim
+from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
+from dradriver.api import gangs, messages, names, values, words
+from dradriver.api.annotations import aside, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
@@ -25,7 +24,8 @@ from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
 NEWEST: Final = 3
-"""Of a note whose request has what releases that know version 2 at most would read past: a least driver or CUDA."""
+"""Of notes that can be read; one with a word that releases which know version 2 at most would read past is of a later
+one (``words.Word.since``)."""
 MOST_KEPT: Final = 64  # variables
 LONGEST_KEPT: Final = 128  # characters of one
 _NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
@@ -111,18 +111,18 @@ def resolve(
     controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
     """
     told = aside(annotations, policies)
-    shared = shared_claim(annotations)
+    shared = words.said(annotations, names.SHARED_CLAIM)
     request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     found = Resolved(
-        version=NEWEST if request.min_driver or request.min_cuda else VERSION,
+        version=words.version(request, VERSION),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
         gang=gang(annotations) or msgspec.UNSET,
-        idle_timeout_s=idle_timeout_s(annotations) or msgspec.UNSET,
+        idle_timeout_s=words.said(annotations, names.IDLE_TIMEOUT) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         shared=shared or msgspec.UNSET,
@@ -222,20 +222,14 @@ def _check(resolved: Resolved) -> None:
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
         raise WordError("it names a claim to share that is none")
     _check_shared(resolved)
-    if not 0 <= request.min_memory_mib <= values.MOST_MEMORY_MIB:
-        raise WordError("it has an amount of memory that is none")
-    if request.product and values.product(request.product) is None:
-        raise WordError("it has a product that is none")
+    if (word := words.unfit(request)) is not None:
+        raise WordError(f"it says {word.name} as no word can")
     if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":
         raise WordError("its product is not the one that its limits named")
     if resolved.gang is not msgspec.UNSET:
         gangs.check(resolved.gang)
     if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:
         raise WordError("it has a duration that is none")
-    if request.architecture and values.architecture(request.architecture) is None:
-        raise WordError("it has an architecture that is none")
-    if any(version and values.version(version) != version for version in (request.min_driver, request.min_cuda)):
-        raise WordError("it has a version that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:
         raise WordError("it has something for NCCL that is none")
     if resolved.placement not in (msgspec.UNSET, values.STATIC) or resolved.when_full not in (
@@ -263,12 +257,6 @@ def _check(resolved: Resolved) -> None:
 def _check_whole(request: Whole) -> None:
     if min(request.containers) < 1 or request.gpus > MOST_GPUS:
         raise WordError(_NO_NUMBER)
-    if not all(math.isfinite(rate) and rate >= 0 for rate in (request.min_bandwidth_gbps, request.min_busbw_gbps)):
-        raise WordError("it has a bandwidth that is none")
-    if request.max_cross_nvswitch_gpus is not None and not 0 <= request.max_cross_nvswitch_gpus <= 99:
-        raise WordError("its max_cross_nvswitch_gpus is no number from 0 to 99")
-    if max(len(request.required), len(request.preferred)) > len(Constraint):
-        raise WordError("it has a constraint twice")
     if request.include or request.exclude or request.weights != Weights():
         raise WordError("it has something that no word says")
 

@@ -19,8 +19,8 @@ import msgspec
 from dradriver.allocator import Choice, Estimate, Level, Request, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.api import annotations as words_of_pods
-from dradriver.api import names
+from dradriver.api import names, words
+from dradriver.api.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
@@ -276,25 +276,17 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
         counts = [1 if question.gpus is None else question.gpus]
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
-    words = {}
-    for key, value in (
-        (names.POLICY, question.policy), (names.WORKLOAD, question.workload),
-        (names.REQUIRED, question.required), (names.PREFERRED, question.preferred),
-        (names.STRATEGY, question.strategy), (names.MIN_BANDWIDTH, question.min_bandwidth),
-        (names.MIN_BUSBW, question.min_busbw), (names.PRODUCT, question.product),
-        (names.ARCHITECTURE, question.architecture), (names.MIN_MEMORY, question.min_memory),
-        (names.MIN_DRIVER, question.min_driver), (names.MIN_CUDA, question.min_cuda),
-        (names.MAX_CROSS_NVSWITCH, question.max_cross_nvswitch_gpus),
-        (names.PREFER_SAME_NUMA, "true" if question.prefer_same_numa else ""),
-        (names.SHARE, question.share), (names.SHARE_MEMORY, question.memory), (names.SHARE_CORES, question.cores),
-        (names.MIG_PROFILE, question.mig_profile),
-    ):  # fmt: skip
+    said: dict[str, str] = {}
+    for word in words.EVERY:
+        value = getattr(question, word.name.replace("-", "_"), "") if word.key != names.GPUS else ""
         if isinstance(value, list):
-            words[key] = ",".join(value)
+            said[word.key] = ",".join(value)
+        elif isinstance(value, bool):
+            said |= {word.key: "true"} if value else {}
         elif value not in ("", None):
-            words[key] = f"{value:g}" if isinstance(value, float) else str(value)
-    checked = {str(number): words_of_pods.gpu_number("gpus", str(count)) for number, count in enumerate(counts)}
-    wish = words_of_pods.parse(words, checked, policies)
+            said[word.key] = f"{value:g}" if isinstance(value, float) else str(value)
+    checked = {str(number): words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)}
+    wish = parse(said, checked, policies)
     if not isinstance(wish, Whole):
         if question.include or question.exclude or question.message_size != "":
             raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")

@@ -25,6 +25,7 @@ import kubernetes_validate
 import msgspec
 
 from dradriver.api import names
+from dradriver.api import words as words_of_pods
 from tests import schema
 from tests.fakes.admission import CONTROLLER, Object
 from tests.fakes.reviews import KINDS, Review, corpus, subjects
@@ -77,7 +78,7 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.SHARED_CLAIM: ("duo", "gpus-abc"),
 }
 _ANY_VALUE: Final = (*_ODD, *{value for some in _VALUES.values() for value in some})
-_KEYS: Final = tuple(dict.fromkeys((*_VALUES, *names.WISHES, *names.NOTED)))  # a new word, too
+_KEYS: Final = tuple(dict.fromkeys((*_VALUES, *words_of_pods.KEYS)))  # a new word, too
 _OTHER_KEYS: Final = (
     *(*names.NOTES, *names.RESULTS, names.PREFIX + "polici", names.PREFIX, names.PREFIX + "\n"),
     *("example.com/x", "gpu-topology.example.com/", names.PREFIX + "x" * 999),

@@ -2,6 +2,6 @@
 
 model   its sections and defaults
 read    from a text to a model, with what is wrong and where
-words   a pod's words with what the file stands for in their place
+meaning  a pod's words with what the file stands for in their place
 modes   what of a GPU is handed out, by the section ``gpus``
 """

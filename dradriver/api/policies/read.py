@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
-from dradriver.api import names, values
-from dradriver.api.annotations import check_words
+from dradriver.api import names, parts, values
+from dradriver.api import words as words_of_pods
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
-from dradriver.api.policies.words import LATER, WORDS
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
@@ -169,7 +169,9 @@ def _check_set(place: str, words: Mapping[str, str]) -> None:
 
 def _check(place: str, words: Mapping[str, str]) -> None:
     try:
-        check_words({names.PREFIX + word: value for word, value in words.items()})
+        said = {names.PREFIX + word: value for word, value in words.items()}
+        words_of_pods.fields(said)
+        parts.of_words(said)
     except WordError as error:
         raise _PlacedError(place, _SAID.sub("", str(error), count=1)) from None
 

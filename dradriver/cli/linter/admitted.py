@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, near
+from dradriver.api import names, near, words
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
@@ -34,7 +34,7 @@ GROUPS: Final = {
     "MPIJob": "kubeflow.org",
     "PyTorchJob": "kubeflow.org",
 }
-_OF_PODS: Final = frozenset((*names.WISHES, *names.NOTED))
+_OF_PODS: Final = frozenset(words.KEYS)
 _ARGO: Final = "argoproj.io"
 _OF_GPUS: Final = (names.PREFIX, names.ALIAS_PREFIX, "nvidia.com/", "aliyun.com/gpu-")
 _LEFT: Final = (

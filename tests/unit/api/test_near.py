@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names, near
+from dradriver.api import names, near, words
 
 MISSES = {
     "gpu-topology": "gpu.topology/policy",
@@ -23,8 +23,7 @@ MISSES = {
     "gup.topology/share": "gpu.topology/share",
 }
 OTHERS = (
-    *names.WISHES,
-    *names.NOTED,
+    *words.KEYS,
     *names.NOTES,
     "gpu.topology/unknown",  # refused, not warned of
     "gpu-topology.example.com/required",

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Constraint, Request, Strategy, Whole
-from dradriver.api import names, resolved
+from dradriver.api import names, resolved, words
 from dradriver.api.annotations import parse
 from dradriver.api.errors import WordError
+from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import (
     DEFAULTS,
     MOST_BYTES,
@@ -23,7 +24,6 @@ from dradriver.api.policies.model import (
     plain,
 )
 from dradriver.api.policies.read import PoliciesError, notes, read
-from dradriver.api.policies.words import LATER, WORDS
 from dradriver.topology.nccl import tuning
 
 GOOD = """\
@@ -232,7 +232,7 @@ def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:
 def test_the_words_of_a_policy_are_those_of_a_pod_but_who_it_is_and_how_many() -> None:
     pods = (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM, names.SHARED_CLAIM)
     own = {key.removeprefix(names.PREFIX) for key in pods}
-    assert set(WORDS) == {key.removeprefix(names.PREFIX) for key in names.WISHES} - own
+    assert set(WORDS) == {key.removeprefix(names.PREFIX) for key in words.KEYS if key not in words.NOTED} - own
     assert not set(WORDS) & set(LATER)
 
 

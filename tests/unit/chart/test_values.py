@@ -17,8 +17,8 @@ import dradriver
 from dradriver.allocator.policies import POLICIES
 from dradriver.api import values as api_values
 from dradriver.api.policies import model
+from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.read import PoliciesError, notes, read
-from dradriver.api.policies.words import LATER, WORDS
 from dradriver.topology import profiles
 from dradriver.topology.nccl import tuning
 from tests.paths import REPO

@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.api.policies import model
+from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import DEFAULTS, WORKLOADS, plain
 from dradriver.api.policies.read import read
-from dradriver.api.policies.words import LATER, WORDS
 from dradriver.cli.main import main
 from tests.paths import REPO
 

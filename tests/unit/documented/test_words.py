@@ -10,6 +10,7 @@ import pytest
 
 from dradriver.allocator.policies import POLICIES
 from dradriver.api import names, values
+from dradriver.api import words as words_of_pods
 from dradriver.api.annotations import check_words
 from dradriver.api.policies.model import WORKLOADS
 from tests.contract.built import BUILDERS
@@ -73,9 +74,9 @@ GANGS = words("Words about several pods", "docs/manifests.md")
 def test_every_annotation_of_a_pod_stands_in_one_row() -> None:
     told = [key for row in SAID for key in row.keys]
     once = list(dict.fromkeys(told))
-    assert sorted(once) == sorted({*names.WISHES, *names.NOTED, *names.RESULTS})
+    assert sorted(once) == sorted({*words_of_pods.KEYS, *names.RESULTS})
     assert [key for key in once if told.count(key) > 1] == [names.POLICY], "which has three rows"
-    assert sorted(key for row in GANGS for key in row.keys) == sorted(names.OF_GANGS)
+    assert sorted(key for row in GANGS for key in row.keys) == sorted(words_of_pods.OF_GANGS)
 
 
 @pytest.mark.parametrize("key", CHOICES)
@@ -99,7 +100,7 @@ def test_names_on_other_objects_are_told_in_architecture() -> None:
     text = (REPO / "ARCHITECTURE.md").read_text("utf-8").partition("## Names that must not change")[2]
     told = re.findall(r"`(gpu\.topology/[^`]+)`", text.partition("\n## ")[0])
     own = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(names.PREFIX)}
-    others = own - {*names.WISHES, *names.NOTED, *names.RESULTS, *names.NOTES, names.PREFIX}
+    others = own - {*words_of_pods.KEYS, *names.RESULTS, *names.NOTES, names.PREFIX}
     others.remove(names.CONFIG_API_VERSION)
     assert sorted(told) == sorted({*others, names.GATE, names.PREFIX + "translate"})
     page = (REPO / "docs" / "words.md").read_text("utf-8")

@@ -11,43 +11,30 @@ from collections.abc import Mapping
 from typing import Final
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.api import messages, names, values
+from dradriver.api import messages, names, values, words
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.model import WORKLOADS, Policies
 
-# What a policy or workload may say: what a pod may, but who it is itself, and which GPUs its containers have.
-WORDS: Final = tuple(
-    key.removeprefix(names.PREFIX)
-    for key in names.WISHES
-    if key not in (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM, names.SHARED_CLAIM)
-)  # fmt: skip
-# Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
-# without them it would get something else than the policy promises.
-LATER: Final = tuple(
-    word
-    for word in (
-        "share", "memory", "cores", "mig-profile", "min-driver", "min-cuda", "placement", "when-full", "idle-timeout",
-        "gang", "gang-size", "max-nodes", "min-gpus-per-node", "min-network-bandwidth", "multi-node-policy",
-    )
-    if names.PREFIX + word not in names.WISHES
-)  # fmt: skip
-
-_PART: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+WORDS: Final = tuple(word.name for word in words.EVERY if word.of_policies and not word.noted)
+"""What a policy or workload may say: what a pod may, but who it is itself, and which GPUs its containers have."""
+LATER: Final = tuple(word.name for word in words.EVERY if word.of_policies and word.noted)
+"""Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
+without them it would get something else than the policy promises."""
 
 
-def spelled_out(words: Mapping[str, str], policies: Policies) -> dict[str, str]:
+def spelled_out(said: Mapping[str, str], policies: Policies) -> dict[str, str]:
     """Return a pod's words, by their annotations, without ``workload`` and ``policy``.
 
     Args:
-        words: The pod's own words.
+        said: The pod's own words.
         policies: The policies in force.
 
     Raises:
         WordError: There is no such workload or policy, it needs what is not there yet, the file is not known, or the
             strategy behind the policy's comma contradicts the pod's own.
     """
-    own = dict(words)
+    own = dict(said)
     workload = own.pop(names.WORKLOAD, None)
     below = {} if workload is None else _of_workload(workload, policies)
     by_workload = below.pop(names.POLICY, None)
@@ -55,21 +42,21 @@ def spelled_out(words: Mapping[str, str], policies: Policies) -> dict[str, str]:
     if text is None:
         return _above(own, below)
     name, comma, rest = (part.strip() for part in text.partition(","))
-    said = _of_policy(name, text, policies)
+    meant = _of_policy(name, text, policies)
     if comma:
         strategy = values.strategy(rest)
         if strategy is None:
             raise messages.no_policy(names.POLICY, text, policies.policies)
         mine = own.get(names.STRATEGY)
-        if names.POLICY in words and mine is not None and values.strategy(mine) not in (None, strategy):
+        if names.POLICY in said and mine is not None and values.strategy(mine) not in (None, strategy):
             raise messages.contradicts(names.STRATEGY, mine, names.POLICY)
-        said[names.STRATEGY] = strategy.value
-    return _above(own, _above(said, below))
+        meant[names.STRATEGY] = strategy.value
+    return _above(own, _above(meant, below))
 
 
 def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]:
-    if any(key in upper for key in _PART):  # together they say one thing
-        lower = {key: text for key, text in lower.items() if key not in _PART}
+    if any(key in upper for key in words.OF_PARTS):  # together they say one thing
+        lower = {key: text for key, text in lower.items() if key not in words.OF_PARTS}
     found = {**lower, **upper}
     if names.REQUIRED in upper and names.REQUIRED in lower:
         found[names.REQUIRED] = f"{lower[names.REQUIRED]},{upper[names.REQUIRED]}"
@@ -98,11 +85,11 @@ def _of_policy(name: str, text: str, policies: Policies) -> dict[str, str]:
     return _annotated(policies.policies[name], f"{names.POLICY}: {shown(name)}")
 
 
-def _annotated(words: Mapping[str, str], who: str) -> dict[str, str]:
-    later = [word for word in words if word in LATER]
+def _annotated(meant: Mapping[str, str], who: str) -> dict[str, str]:
+    later = [word for word in meant if word in LATER]
     if later:
         raise WordError(f"{who} says {', '.join(later)}, which is not available yet; write another, or none")
-    return {names.PREFIX + word: value for word, value in words.items()}
+    return {names.PREFIX + word: value for word, value in meant.items()}
 
 
 def _unknown(key: str, text: str) -> WordError:

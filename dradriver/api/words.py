@@ -1,0 +1,259 @@
+"""Every word that a pod's author can say, each declared once: its name, what reads it, what it is about.
+
+From here follow which annotations are known, what a policy of the policies file may say, what contradicts a part of a
+GPU, what of a note is checked again, and which version a note has. A new word that is a field of a request is one
+``Word`` here, and what the allocator makes of the field.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.api import messages, names, values
+
+
+class About(enum.Enum):
+    """What a word says something of."""
+
+    SET = enum.auto()  # a set of whole GPUs: contradicts a part of one
+    GPU = enum.auto()  # each GPU, whole or a part of one
+    PART = enum.auto()  # parts: together such words say one thing
+    POD = enum.auto()
+    GANG = enum.auto()  # the pods of one job
+
+
+Reader = Callable[[str, str], Any]
+"""From a word's annotation and its text to a value; raises ``WordError`` for a text that is none."""
+
+
+def _any_size(_: Any) -> bool:
+    return True
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """One word.
+
+    Attributes:
+        key: Its annotation.
+        about: What it says something of.
+        read: Gives its value.
+        field: Of the ``Request`` that has its value, of a word about gangs that of the ``Gang``; empty where it goes
+            elsewhere. Values that are tuples add up: several words may be about one field.
+        holds: Whether a value in a note is one that ``read`` may have given: allocator and CEL take it as it is.
+        choices: All that it may say; of a word about the pod the first is the default. Empty where it has a form.
+        of_policies: Whether a policy of the policies file may say it.
+        noted: Whether it is only noted: a later release does something with it.
+        since: The version of notes that first says the field, which older controllers would read past.
+    """
+
+    key: str
+    about: About
+    read: Reader
+    field: str = ""
+    holds: Callable[[Any], bool] = _any_size
+    choices: tuple[str, ...] = ()
+    of_policies: bool = True
+    noted: bool = False
+    since: int = 2
+
+    @property
+    def name(self) -> str:
+        """Its name without prefix, as the policies file says it."""
+        return self.key.removeprefix(names.PREFIX)
+
+
+def _form(read: Callable[[str], object | None], what: str) -> Reader:
+    def reader(key: str, text: str) -> Any:
+        value = read(text)
+        if value is None:
+            raise messages.is_no(key, text, what)
+        return value
+
+    return reader
+
+
+def _choice(read: Callable[[str], object | None], allowed: Collection[str]) -> Reader:
+    def reader(key: str, text: str) -> Any:
+        value = read(text)
+        if value is None:
+            raise messages.not_one_of(key, text, allowed)
+        return value
+
+    return reader
+
+
+def _one_of(allowed: Collection[str]) -> Reader:
+    return _choice(lambda text: text if text in allowed else None, allowed)
+
+
+def _as_it_is(_: str, text: str) -> str:
+    return text
+
+
+def _ladder(key: str, text: str) -> tuple[Constraint, ...]:
+    rungs = [word.strip() for word in text.split(",")]
+    for rung in rungs:
+        if rung not in values.CONSTRAINTS:
+            raise messages.not_one_of(key, rung, values.CONSTRAINTS)
+    return tuple(values.CONSTRAINTS[rung] for rung in rungs)
+
+
+def _require_nvlink(key: str, text: str) -> tuple[Constraint, ...]:
+    return (Constraint.NVLINK,) if _choice(values.flag, values.FLAGS)(key, text) else ()
+
+
+def _is_rate(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _each_once(value: tuple[Constraint, ...]) -> bool:
+    return len(value) <= len(Constraint)
+
+
+_MOST_PODS: Final = 9999  # or nodes
+
+
+def _count(text: str) -> int | None:
+    count = values.natural(text)
+    return count if count is not None and 1 <= count <= _MOST_PODS else None
+
+
+_FLAGS: Final = tuple(values.FLAGS)
+
+EVERY: Final = (
+    # What it may say is for ``policies.meaning``, which puts other words in its place.
+    Word(key=names.POLICY, about=About.SET, read=_as_it_is, of_policies=False),
+    Word(key=names.REQUIRED, about=About.SET, read=_ladder, field="required", holds=_each_once),
+    Word(key=names.PREFERRED, about=About.SET, read=_ladder, field="preferred", holds=_each_once),
+    Word(
+        key=names.REQUIRE_NVLINK, about=About.SET, read=_require_nvlink, field="required", holds=_each_once,
+        choices=_FLAGS,
+    ),
+    Word(key=names.GPUS, about=About.POD, read=_form(values.gpu_count, messages.GPUS), of_policies=False),
+    Word(
+        key=names.STRATEGY, about=About.GPU, read=_choice(values.strategy, values.STRATEGIES), field="strategy",
+        choices=tuple(values.STRATEGIES),
+    ),
+    Word(
+        key=names.MIN_BANDWIDTH, about=About.SET, read=_form(values.rate_gbps, messages.RATE),
+        field="min_bandwidth_gbps", holds=_is_rate,
+    ),
+    Word(
+        key=names.MIN_BUSBW, about=About.SET, read=_form(values.rate_gbps, messages.RATE),
+        field="min_busbw_gbps", holds=_is_rate,
+    ),
+    Word(
+        key=names.PRODUCT, about=About.GPU, read=_form(values.product, messages.PRODUCT),
+        field="product", holds=lambda value: not value or values.product(value) is not None,
+    ),
+    Word(
+        key=names.ARCHITECTURE, about=About.GPU, read=_form(values.architecture, messages.ARCHITECTURE),
+        field="architecture", holds=lambda value: not value or values.architecture(value) is not None,
+    ),
+    Word(
+        key=names.MIN_MEMORY, about=About.GPU, read=_form(values.memory_mib, messages.MEMORY),
+        field="min_memory_mib", holds=lambda value: 0 <= value <= values.MOST_MEMORY_MIB,
+    ),
+    Word(
+        key=names.MIN_DRIVER, about=About.GPU, read=_form(values.version, messages.DRIVER),
+        field="min_driver", holds=lambda value: not value or values.version(value) == value, since=3,
+    ),
+    Word(
+        key=names.MIN_CUDA, about=About.GPU, read=_form(values.version, messages.CUDA),
+        field="min_cuda", holds=lambda value: not value or values.version(value) == value, since=3,
+    ),
+    Word(
+        key=names.MAX_CROSS_NVSWITCH, about=About.SET, read=_form(values.few, messages.FEW),
+        field="max_cross_nvswitch_gpus", holds=lambda value: value is None or 0 <= value <= 99,
+    ),
+    Word(
+        key=names.PREFER_SAME_NUMA, about=About.SET, read=_choice(values.flag, values.FLAGS),
+        field="prefer_same_numa", choices=_FLAGS,
+    ),
+    Word(key=names.SHARE, about=About.PART, read=_form(values.share, messages.SHARE)),
+    Word(key=names.SHARE_MEMORY, about=About.PART, read=_form(values.memory_mib, messages.MEMORY)),
+    Word(key=names.SHARE_CORES, about=About.PART, read=_form(values.percent, messages.CORES)),
+    Word(key=names.MIG_PROFILE, about=About.PART, read=_form(values.mig_profile, messages.MIG_PROFILE)),
+    Word(key=names.NCCL, about=About.POD, read=_one_of(values.NCCL), choices=values.NCCL),
+    Word(key=names.WORKLOAD, about=About.POD, read=_as_it_is, of_policies=False),
+    Word(key=names.CLAIM, about=About.POD, read=_as_it_is, of_policies=False),
+    Word(key=names.PLACEMENT, about=About.POD, read=_one_of(values.PLACEMENTS), choices=values.PLACEMENTS),
+    Word(key=names.WHEN_FULL, about=About.POD, read=_one_of(values.WHEN_FULL), choices=values.WHEN_FULL),
+    Word(
+        key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
+    ),
+    Word(key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name", noted=True),
+    Word(key=names.GANG_SIZE, about=About.GANG, read=_form(_count, messages.MANY), field="pods", noted=True),
+    Word(
+        key=names.MULTI_NODE_POLICY, about=About.GANG,
+        read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy", noted=True,
+    ),
+    Word(key=names.MAX_NODES, about=About.GANG, read=_form(_count, messages.MANY), field="max_nodes", noted=True),
+    Word(
+        key=names.MIN_GPUS_PER_NODE, about=About.GANG, read=_form(values.gpu_count, messages.GPUS),
+        field="min_gpus_per_node", noted=True,
+    ),
+    Word(
+        key=names.MIN_NETWORK_BANDWIDTH, about=About.GANG, read=_form(values.rate_gbps, messages.RATE),
+        field="min_network_gbps", noted=True,
+    ),
+    Word(
+        key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE), noted=True,
+    ),
+)  # fmt: skip
+"""All of them; those that do something in the order in which they are read."""
+
+BY_KEY: Final = {word.key: word for word in EVERY}
+KEYS: Final = tuple(BY_KEY)
+ORDER: Final = {key: number for number, key in enumerate(KEYS)}
+OF_SETS: Final = frozenset(word.key for word in EVERY if word.about is About.SET)
+OF_PARTS: Final = tuple(word.key for word in EVERY if word.about is About.PART)
+OF_GANGS: Final = tuple(word.key for word in EVERY if word.about is About.GANG)
+NOTED: Final = tuple(word.key for word in EVERY if word.noted)
+OF_REQUESTS: Final = tuple(word for word in EVERY if word.field and word.about is not About.GANG)
+"""Those that are fields of a request."""
+ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.POD and word.choices}
+"""Words that the choice of GPUs does not depend on, and what they may say; the first is the default."""
+
+
+def said(words: Mapping[str, str], key: str) -> Any:
+    """Return the value of one of the words, by its annotation; None where it is not said.
+
+    Raises:
+        WordError: Its text is none.
+    """
+    return BY_KEY[key].read(key, words[key]) if key in words else None
+
+
+def fields(words: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a request that the words give, each word read: known ones, in any order.
+
+    Raises:
+        WordError: A text that is none.
+    """
+    found: dict[str, Any] = {}
+    for key, text in words.items():
+        word = BY_KEY[key]
+        value = word.read(key, text)
+        if isinstance(value, tuple):
+            value = tuple(dict.fromkeys((*found.get(word.field, ()), *value)))
+        if word in OF_REQUESTS and value != ():
+            found[word.field] = value
+    return found
+
+
+def version(request: Request, first: int) -> int:
+    """Return the version of a note with this request, ``first`` or a later one."""
+    return max(first, *(word.since for word in OF_REQUESTS if getattr(request, word.field, None)))
+
+
+def unfit(request: Request) -> Word | None:
+    """Return the first word whose field of a request has what the word never gives; None where all is well."""
+    some = ((word, getattr(request, word.field, None)) for word in OF_REQUESTS)
+    return next((word for word, value in some if value is not None and not word.holds(value)), None)
