@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
+
+S = TypeVar("S")
 
 MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
 MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
@@ -162,23 +164,59 @@ def part_name(uuid: str, profile: int, start: int) -> str:
     return mig_devices.placement_name(device_name(uuid), profile, start)
 
 
+class Generation(NamedTuple, Generic[S]):
+    """Slices of a pool that were written together.
+
+    Attributes:
+        number: Which it is.
+        slices: Those that are there.
+        said: How many there are to be, as they say.
+    """
+
+    number: int
+    slices: list[S]
+    said: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether all are there: the scheduler gives away nothing of one that is not, so neither may a pin."""
+        return len(self.slices) == self.said
+
+
+def generations(pool: Iterable[S], place: Callable[[S], tuple[int, int]]) -> list[Generation[S]]:
+    """Return a pool's slices by generation, the newest first, which is the only one that consumers use (KEP-4381).
+
+    Args:
+        pool: All slices of one pool.
+        place: Gives a slice's generation, and how many slices that has.
+    """
+    found: dict[int, list[S]] = {}
+    for piece in pool:
+        found.setdefault(place(piece)[0], []).append(piece)
+    return [
+        Generation(number, found[number], max(place(piece)[1] for piece in found[number]))
+        for number in sorted(found, reverse=True)
+    ]
+
+
+def place_of(piece: ResourceSlice) -> tuple[int, int]:
+    """Return a slice's generation, and how many slices that has."""
+    return piece.spec.pool.generation, piece.spec.pool.resource_slice_count
+
+
 def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
     """Return the machine that a node's current slices describe, or None where none of them carries one.
 
-    Only the highest generation counts: the annotation and the devices of one slice are written together. A GPU that is
-    no device there (in MIG mode) is part of the machine, but not to be had.
+    Only the newest generation counts, be it complete or not: the annotation and the devices of one slice are written
+    together. A GPU that is no device there (in MIG mode) is part of the machine, but not to be had.
 
     Raises:
         TopologyError: The annotation is damaged.
     """
-    newest = max(
-        slices,
-        key=lambda s: (s.spec.pool.generation, names.MACHINE in s.metadata.annotations),
-        default=None,
-    )
-    if newest is None or names.MACHINE not in newest.metadata.annotations:
-        return None
-    return codec.decode(newest.metadata.annotations[names.MACHINE])
+    for newest in generations(slices, place_of)[:1]:
+        texts = (piece.metadata.annotations.get(names.MACHINE) for piece in newest.slices)
+        return next((codec.decode(text) for text in texts if text is not None), None)
+    return None
 
 
 def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:

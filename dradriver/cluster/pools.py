@@ -67,13 +67,9 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
-    """Return a pool's newest generation in the order of its slices' names; none where it is not complete.
-
-    The scheduler gives away nothing of an incomplete one, so neither may a pin.
-    """
-    generation = max((piece.generation for piece in pieces), default=0)
-    current = sorted((p for p in pieces if p.generation == generation), key=lambda p: p.metadata.name)
-    return current if current and len(current) == current[0].count else []
+    """Return a pool's newest generation in the order of its slices' names; none where it is not complete."""
+    known = slices.generations(pieces, lambda piece: (piece.generation, piece.count))
+    return sorted(known[0].slices, key=lambda piece: piece.metadata.name) if known and known[0].complete else []
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:

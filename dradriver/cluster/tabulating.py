@@ -25,6 +25,7 @@ import msgspec
 
 from dradriver.allocator.fleet import kinds
 from dradriver.allocator.fleet.kinds import MachineKind
+from dradriver.kube.backoff import wait_s
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class _Turns(msgspec.Struct):
 
     @property
     def not_before(self) -> float:
-        return self.last + min(2.0 ** min(self.made, 30), MOST_PAUSE_S) if self.made else 0.0
+        return self.last + wait_s(self.made, first_s=1.0, longest_s=MOST_PAUSE_S) if self.made else 0.0
 
 
 class Tabulator(AtOnce):

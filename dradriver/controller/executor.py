@@ -19,6 +19,7 @@ from dradriver.controller.reasons import Reasons
 from dradriver.controller.review import Settle, Wait, Withdraw
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.entries import Entry
 from dradriver.queue.limiter import SLOW_S, Limiter
@@ -30,6 +31,7 @@ ALONE: Final = 3  # times that one entry met the server's trouble while others' 
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
 MOVED_S: Final = 0.1  # usually an event comes first
+LONGEST_MOVED_S: Final = 6.4
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
 OWN_ERROR: Final = "an error in the controller, see its log"
 
@@ -162,7 +164,8 @@ class Executor:
             self._limiter.succeeded()
             # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
             if entry.moved or not entry.pod.gated:
-                entry.not_before = asyncio.get_running_loop().time() + MOVED_S * 2.0 ** min(entry.moved, 6)
+                wait = wait_s(entry.moved, first_s=MOVED_S, longest_s=LONGEST_MOVED_S)
+                entry.not_before = asyncio.get_running_loop().time() + wait
             entry.moved += 1
         except PausedError as error:
             logger.info("pod %s/%s: %s; going on after it", *entry.key, error)

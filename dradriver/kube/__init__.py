@@ -11,6 +11,7 @@ config      where the API server is: a kubeconfig, or the pod's service account
 reflector   a live copy of all objects of one kind
 optional    a reflector of a kind that not every server has
 store       what a reflector keeps, and how it tells of changes
+backoff     how long to leave alone what failed
 workqueue   objects that want work: namespaces side by side, pauses after failures
 leader      leader election on a Lease
 events      Events about objects, each text counted once

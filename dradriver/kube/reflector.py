@@ -17,6 +17,7 @@ import msgspec
 
 from dradriver.errors import DriverError
 from dradriver.kube import codec, metrics
+from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client, selection
 from dradriver.kube.errors import ApiError, Silent, Unreachable, from_status
 from dradriver.kube.isolated import Unread
@@ -326,7 +327,7 @@ def backoff_s(failures: int, error: DriverError | None) -> float:
     A server that names a time (Retry-After) is not asked sooner.
     """
     longest = LONGEST_ABSENCE_S if isinstance(error, Unreachable) and error.absent else LONGEST_WAIT_S
-    wait = random.uniform(0, min(longest, FIRST_WAIT_S * 2.0 ** min(failures - 1, 32)))  # noqa: S311
+    wait = random.uniform(0, wait_s(failures - 1, first_s=FIRST_WAIT_S, longest_s=longest))  # noqa: S311
     asked = error.retry_after_s if isinstance(error, ApiError) else None
     return max(wait, EOF_WAIT_S, min(asked or 0.0, LONGEST_RETRY_AFTER_S))
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.api.pins import Key
+from dradriver.kube.backoff import wait_s
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class WorkQueue:
     def fail(self, key: Key) -> bool:
         """Leave an object alone for a while, then look again. Returns whether this is the first time in a row."""
         times = self._failures.get(key, (0, 0.0))[0]
-        until = asyncio.get_running_loop().time() + min(self._pause_s * 2.0 ** min(times, 16), self._longest_s)
+        pause_s = wait_s(times, first_s=self._pause_s, longest_s=self._longest_s)
+        until = asyncio.get_running_loop().time() + pause_s
         self._failures[key] = times + 1, until
         heapq.heappush(self._later, (until, key))
         self.woken.set()  # whoever says so may be at work for others

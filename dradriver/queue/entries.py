@@ -17,6 +17,7 @@ from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.neighbours import Rules, rules_of
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
+from dradriver.kube.backoff import wait_s
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
@@ -270,7 +271,7 @@ class Entry:
         """Let it wait behind all others, as long as the last time: there are nodes that it was not tried on yet."""
         if behind is not None:
             self.order = (max(self.order[0], behind), f"~{self.uid}")
-        self.not_before = now + min(first_s * 2.0 ** min(self.failures, 16), LONGEST_BACKOFF_S)
+        self.not_before = now + wait_s(self.failures, first_s=first_s, longest_s=LONGEST_BACKOFF_S)
 
     def meets_trouble(self, successes: int) -> int:
         """Take in that the server failed it, and how many writes of all have gone well so far. Returns ``alone``."""
@@ -295,7 +296,7 @@ class Entry:
         self.claim_uid = ""
         self.lost += 1
         if self.lost > 1:
-            self.not_before = now + min(0.25 * 2.0 ** min(self.lost, 16), LONGEST_BACKOFF_S)
+            self.not_before = now + wait_s(self.lost, first_s=0.25, longest_s=LONGEST_BACKOFF_S)
         return self.lost > 1
 
     def looks_since(self, now: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError
 
 MOST: Final = 16
@@ -109,7 +110,7 @@ class Limiter:
         asked = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
         pause_s = min(asked, LONGEST_ASKED_S)
         if loop.time() >= self._paused_until:
-            pause_s = max(pause_s, min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 16), LONGEST_PAUSE_S))
+            pause_s = max(pause_s, wait_s(self._failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
             self._failures += 1
         self._paused_until = max(self._paused_until, loop.time() + pause_s)
         loop.call_at(self._paused_until + EARLY_S, self._on_room)

@@ -113,15 +113,13 @@ def _is_all(result: AllocationResult, device: SliceDevice | None) -> bool:
 
 def _current(pool: str, found: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
     """Return the slices of the newest generation that is complete; none where there is no such one."""
-    newest = max(s.spec.pool.generation for s in found)
-    for generation in sorted({s.spec.pool.generation for s in found}, reverse=True):
-        current = [s for s in found if s.spec.pool.generation == generation]
-        said = max(s.spec.pool.resource_slice_count for s in current)
-        if len(current) == said:
-            if generation != newest:
-                warnings.append(f"node {pool}: shown as of generation {generation}")
-            return current
-        warnings.append(f"node {pool}: {len(current)} of {said} slices of generation {generation} are there")
+    known = slices.generations(found, slices.place_of)
+    for one in known:
+        if one.complete:
+            if one is not known[0]:
+                warnings.append(f"node {pool}: shown as of generation {one.number}")
+            return one.slices
+        warnings.append(f"node {pool}: {len(one.slices)} of {one.said} slices of generation {one.number} are there")
     return []
 
 

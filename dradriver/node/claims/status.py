@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dradriver.api import names
 from dradriver.api.objects import ResourceClaim
+from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
@@ -27,6 +28,7 @@ Apply = Callable[[str, str, dict[str, Any]], Awaitable[object]]
 _WAITING: Final = 256  # claims; each is some kilobytes
 _TRIES: Final = 5
 _PAUSE_S: Final = 2.0
+_LONGEST_PAUSE_S: Final = 16.0
 
 
 class Statuses:
@@ -72,7 +74,7 @@ class Statuses:
                 if error.status < 500 and error.status != 429:
                     break
             if tried < _TRIES - 1:
-                await asyncio.sleep(_PAUSE_S * 2**tried)
+                await asyncio.sleep(wait_s(tried, first_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S))
         metrics.STATUS_LOST.inc()
         if said != self._refused:
             self._refused = said

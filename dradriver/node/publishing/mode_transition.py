@@ -25,6 +25,7 @@ from dradriver.api.objects import Device, ResourceSlice
 from dradriver.api.policies.model import Policies, SharedWord
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.slice_features import SliceFeatures
+from dradriver.kube.backoff import wait_s
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.machine import Gpu, Machine
 
@@ -139,8 +140,8 @@ class ModeTransitions:
                 if free and (gpu.uuid not in asked or allocated is None):
                     free = False
                     if self._clock() >= max(waiting.again, self._again):
-                        waiting.again = self._clock() + min(ASK_S * 2**waiting.asked, MOST_ASK_S)
-                        waiting.asked = min(waiting.asked + 1, 10)
+                        waiting.again = self._clock() + wait_s(waiting.asked, first_s=ASK_S, longest_s=MOST_ASK_S)
+                        waiting.asked += 1
                         self.ripe.add(gpu.uuid)
                 if not free or _holds(gpu, allocated or ()):
                     mode, taints[gpu.uuid] = before, [taint(KEY, waiting.wall)]

@@ -23,6 +23,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
 from dradriver.kube.reflector import Change, Reflector
@@ -348,7 +349,7 @@ class Publisher:
         if late == 1:
             logger.warning("somebody else keeps changing this node's slices (another instance of the node agent?)")
         if self._repair_at is None or self._repair_at.when() <= loop.time():
-            delay_s = min(_FIRST_DELAY_S * 2 ** (late - 1), _LAST_DELAY_S)
+            delay_s = wait_s(late - 1, first_s=_FIRST_DELAY_S, longest_s=_LAST_DELAY_S)
             self._repair_at = loop.call_later(delay_s, self._wake.set)
 
     def _node_changed(self, change: Change[Node]) -> None:
