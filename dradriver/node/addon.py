@@ -10,17 +10,16 @@ import asyncio
 import logging
 import signal
 
-from dradriver import __version__
 from dradriver.api.ledger import Ledger
-from dradriver.kube import config as kube_config
-from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.node.agent import Options, discovery_of
-from dradriver.node.discovery import release
+from dradriver.node import hardware
+from dradriver.node.agent import client_of
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.options import Options
+from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.process.serve import serve_health
 
@@ -41,28 +40,22 @@ async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None =
         DriverError: Something in the options or on the node is in the way; the message says what.
         OSError: The health port is taken.
     """
-    discovery = discovery_of(options, lambda: release.reason(publisher.labels), prepares=False)
-    client = Client(
-        server or kube_config.load(options.kubeconfig), user_agent=f"gpu-topology-node/{__version__}", timeout_s=10
-    )
-
-    def changed() -> None:
-        publisher.poke()
-
-    def looked() -> None:
-        health.looked(machines.machine, machines.trouble)
-
-    machines = MachineWatch(discovery, interval_s=options.rediscover_s, on_change=changed, on_look=looked)
+    client = client_of(options, server)
+    objects = NodeObjects(client, options.node)
+    discovery = hardware.discovery(options, objects.released, prepares=False)
+    machines = MachineWatch(discovery, interval_s=options.rediscover_s)
     log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
-    health = HealthWatch(Record(on_change=lambda: None), discovery, log)
+    health = HealthWatch(Record(), discovery, log)
     publisher = Publisher(
         client,
-        node=options.node,
-        machine=lambda: machines.machine,
+        objects,
+        machine=machines.last_known,
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
         ledger=ledger,
     )
+    machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
+    machines.changed.add(publisher.poke)
     logger.info("agent of node %s, %s GPUs, which %s hands out", options.node, options.discovery, ledger.driver)
     async with (
         serve_health(options.health_port, ready=lambda: publisher.settled and machines.trouble is None),
@@ -70,5 +63,5 @@ async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None =
         asyncio.TaskGroup() as group,
     ):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
-        for work in (machines.run, health.run, publisher.run):
-            group.create_task(work())
+        for part in (machines, health, publisher):
+            group.create_task(part.run())

@@ -22,7 +22,7 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource
-from dradriver.node.agent import FIELD_MANAGER
+from dradriver.node.api_server import FIELD_MANAGER
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from tests import needs

@@ -24,6 +24,7 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.nvidia.share import Sharing, TimeSliced
 from dradriver.node.devices.whole import Whole
+from dradriver.node.options import Options
 from dradriver.node.threads import BESIDE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
@@ -151,10 +152,10 @@ class NodeUnderTest:
         self.kubelet = FakeKubelet(root)
         api.put(NODES, {"metadata": {"name": NODE, "uid": "node-uid"}, "status": {"allocatable": {"cpu": "8"}}})
 
-    def options(self, pod_uid: str = "pod-1", *, health_port: int = 0, **more: Any) -> agent.Options:
+    def options(self, pod_uid: str = "pod-1", *, health_port: int = 0, **more: Any) -> Options:
         """The options of an agent on this node."""
         usual: dict[str, Any] = {"discovery": "simulated", "simulated_default": PROFILE, "rediscover_s": 0.02}
-        return agent.Options(
+        return Options(
             node=NODE,
             pod_uid=pod_uid,
             kubelet_root=self.root,

@@ -28,7 +28,7 @@ class Published:
         self._stored: list[dict[str, Any]] = []
         self.writes = 0
         self.now = 0.0
-        self.record = Record(on_change=lambda: None, clock=lambda: self.now, wall=lambda: 1.8e9 + self.now)
+        self.record = Record(clock=lambda: self.now, wall=lambda: 1.8e9 + self.now)
 
     def reading(self, *, after_s: float) -> None:
         """Read the machine, take in its faults, and write what changed."""

@@ -11,7 +11,9 @@ from tests.fakes.preparing import World
 
 
 def reconciler(world: World, *, held: Callable[[Mapping[str, str]], None] = lambda _: None) -> Reconciler:
-    return Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running, on_held=held)
+    made = Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running)
+    made.held.add(held)
+    return made
 
 
 async def passes(one: Reconciler, count: int) -> None:

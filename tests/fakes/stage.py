@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Collection
+from typing import Any, cast
 
 from dradriver.api import slices
-from dradriver.api.objects import Node
+from dradriver.api.policies.model import DEFAULTS
 from dradriver.kube.client import Client
+from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node.publishing.mode_transition import ModeTransitions
+from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
@@ -29,23 +32,28 @@ class Stage:
         self.taints: dict[str, list[Object]] = {}
         self.lacked: list[tuple[str, str]] = []
         self.mig_off: list[str] = []
+        self.adopted: list[set[tuple[str, str]]] = []
+        self.modes = ModeTransitions(more.pop("policies", lambda: DEFAULTS), node=NODE, **of_modes(more))
+        self.objects = NodeObjects(client, NODE)
         self.publisher = Publisher(
             client,
-            node=NODE,
+            self.objects,
             machine=lambda: self.machine,
             registered=lambda: self.registered,
-            taints=lambda: self.taints,
-            lacks=self.lacks,
-            mig_off=self.said_off,
+            modes=self.modes,
+            taints=_Taints(self),
+            events=cast("Recorder", self),
             **more,
         )
 
-    async def lacks(self, node: Node, what: str) -> None:
-        self.lacked.append((node.metadata.name, what))
-
-    async def said_off(self, node: Node, message: str) -> None:
-        assert node.metadata.name == NODE
-        self.mig_off.append(message)
+    async def record(self, *, about: Reference, reason: str, message: str, **_: str) -> None:
+        """Take an Event about the node."""
+        assert (about.kind, about.name) == ("Node", NODE)
+        if reason == "ServerLacks":
+            what = message.removeprefix("the API server keeps no ").partition(" in slices: ")[0]
+            self.lacked.append((about.name, what))
+        else:
+            self.mig_off.append(message)
 
     def node(self, uid: str = "node-uid", **allocatable: str) -> None:
         self.api.put(NODES, {"metadata": {"name": NODE, "uid": uid}, "status": {"allocatable": allocatable}})
@@ -74,6 +82,24 @@ class Stage:
             return self.publisher.settled and found == ([] if devices is None else [devices])
 
         await eventually(holds)
+
+
+class _Taints:
+    """The taints that a test says."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def taints(self) -> dict[str, list[Object]]:
+        return self._stage.taints
+
+    def adopt(self, published: Collection[tuple[str, str]]) -> None:
+        self._stage.adopted.append(set(published))
+
+
+def of_modes(more: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the arguments of a stage those that are about modes."""
+    return {name: more.pop(name) for name in ("mps", "remembered") if name in more}
 
 
 @contextlib.asynccontextmanager

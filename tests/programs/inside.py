@@ -75,14 +75,13 @@ def main() -> None:
 
     import logging
 
-    from dradriver.node import agent
-    from dradriver.node.main import parse
+    from dradriver.node import hardware
+    from dradriver.node.options import parse
 
     logging.basicConfig(level=logging.INFO)
     words = wanted["spec"]["containers"][0]["args"]
     options: Any = parse(words[2:])  # after ``dradriver node``
-    options.state_dir = options.kubelet_root / "plugins/gpu.topology"  # as ``main`` has it by default
-    discovery = agent.discovery_of(options, lambda: None)
+    discovery = hardware.discovery(options, lambda: None)
     sys.stdout.write(json.dumps([gpu.uuid for gpu in discovery.read().gpus]))
 
 

@@ -44,7 +44,7 @@ class World:
             key for key in self.table if key.startswith("nvmlDeviceGetNvLinkState") and self.table[key] == "1"
         ]
         self.plugged = 0
-        with patch("dradriver.node.discovery.hardware.Steady", Unsteady):
+        with patch("dradriver.node.discovery.hardware.Debounce", Unsteady):
             self.agent = Hardware(driver_root=nvml.compiled(), host_root=self.server.sys.root)
 
     def seen(self, *, readings: int = 1) -> list[tuple[object, ...]]:

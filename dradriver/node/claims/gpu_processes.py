@@ -22,15 +22,31 @@ from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
+from dradriver.node.discovery import Discovery
 from dradriver.node.errors import NotYetError, OccupiedError
+from dradriver.node.threads import Thread
 
 logger = logging.getLogger(__name__)
 
 # Gives the pids that compute on each of some GPUs, given by uuid; one that it does not name is not there.
 Processes = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[int]]]]
 
+ANSWER_S: Final = 10.0  # a driver that hangs does not say which processes are on its GPUs
 _LEAST_ASK_S: Final = 1.0
 _MOST_PIDS: Final = 8
+
+
+def asked_of(discovery: Discovery) -> Processes:
+    """Return what asks a discovery; where that can hang, beside the event loop, in one thread however long it does."""
+    thread = Thread("processes")
+
+    async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
+        if not discovery.slow:
+            return discovery.processes(gpus)
+        async with asyncio.timeout(ANSWER_S):
+            return await thread.run(lambda: discovery.processes(gpus), question=True)
+
+    return processes
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature

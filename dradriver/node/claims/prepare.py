@@ -32,6 +32,7 @@ from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
+from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
 from dradriver.topology.machine import Machine
 
@@ -53,6 +54,10 @@ class Preparer:
     """The prepared claims of this node.
 
     Two instances of the agent may work on the same folders: what counts is on disk.
+
+    Attributes:
+        made_ready: Told of a claim that was made ready anew.
+        given_back: Told of the uid of a claim that is not prepared any more.
     """
 
     def __init__(
@@ -69,8 +74,6 @@ class Preparer:
         exclusive: Callable[[str], bool] = lambda _: False,
         nccl: Nccl | None = None,
         below: Below | None = None,
-        on_prepared: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
-        on_given_back: Callable[[str], None] = lambda _uid: None,
         budget_s: float = BUDGET_S,
     ) -> None:
         """Keep what is needed; no file is touched.
@@ -87,8 +90,6 @@ class Preparer:
             exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
             nccl: What NCCL is told.
             below: Gives the server below a virtual machine.
-            on_prepared: Called when a claim was made ready anew.
-            on_given_back: Called with the uid of a claim that is not prepared any more.
             budget_s: How long a prepare goes on trying.
         """
         self._node = node
@@ -100,8 +101,8 @@ class Preparer:
         self._processes = processes
         self._container_env = ContainerEnv(self._ledgers.mounted.path, nccl or Nccl())
         self._below = below
-        self._on_prepared = on_prepared
-        self._on_given_back = on_given_back
+        self.made_ready: Event[[ResourceClaim, PreparedClaim]] = Event()
+        self.given_back: Event[[str]] = Event()
         self._making = Making(state_dir, self._lock, self._ledgers, device_manager)
         self._get_claim = get_claim
         self._machine = machine
@@ -216,6 +217,14 @@ class Preparer:
         """
         async with locked(self._lock):
             return self._ledgers.claims.read()
+
+    async def devices(self) -> dict[str, list[str]]:
+        """Return the names of the devices of prepared claims by their GPUs' uuids; errors are those of ``prepared``."""
+        found: dict[str, list[str]] = {}
+        for entry in (await self.prepared()).values():
+            for device in entry.value.devices:
+                found.setdefault(device.uuid, []).append(device.device)
+        return found
 
     def has(self, uid: str) -> bool:
         """Return whether a claim is prepared, as far as a look without the lock can tell."""
@@ -337,7 +346,7 @@ class Preparer:
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
         self._sure[uid] = done.stamp
-        self._on_prepared(claim, done.value)
+        self.made_ready(claim, done.value)
         return done.value
 
     async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
@@ -419,7 +428,7 @@ class Preparer:
         if made:
             await self._making.unprepare(uid, held)
         self._sure.pop(uid, None)
-        self._on_given_back(uid)
+        self.given_back(uid)
         self.poke()
         return True
 

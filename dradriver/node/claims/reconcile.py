@@ -16,6 +16,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import GET_S, GetClaim, Preparer
 from dradriver.node.errors import ClaimError
+from dradriver.node.event import Event
 from dradriver.node.journal import Stamp
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,12 @@ class Reconciler:
     left on its GPUs: one of a pod that was deleted by force may hang in the driver for ever, and its GPU is nobody
     else's until it ends. A GPU that no claim holds is kept from new pods too, while processes are on it, or something
     that was made for a claim which is gone.
+
+    Attributes:
+        held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
+        stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
+        used: Told in every pass of each prepared claim that is in use, as the API server has it.
+        adopted: Told once of each of these that was prepared by another instance.
     """
 
     def __init__(
@@ -43,10 +50,6 @@ class Reconciler:
         node: str,
         processes: Processes,
         gpus: Callable[[], Collection[str]] = tuple,
-        on_held: Callable[[Mapping[str, str]], None] = lambda _: None,
-        on_stuck: Callable[[Mapping[str, str]], None] = lambda _: None,
-        on_used: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
-        on_adopted: Callable[[ResourceClaim, PreparedClaim], None] = lambda _claim, _prepared: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         """Keep what is needed.
@@ -57,10 +60,6 @@ class Reconciler:
             node: This node's pool.
             processes: Says which processes compute on each of some GPUs.
             gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
-            on_held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
-            on_stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
-            on_used: Told in every pass of each prepared claim that is in use, as the API server has it.
-            on_adopted: Told once of each of these that was prepared by another instance.
             interval_s: Time between two passes.
         """
         self._preparer = preparer
@@ -69,9 +68,10 @@ class Reconciler:
         self._processes = processes
         self._gpus = gpus
         self._interval_s = interval_s
-        self._on_held = on_held
-        self._on_stuck = on_stuck
-        self._on_used, self._on_adopted = on_used, on_adopted
+        self.held: Event[[Mapping[str, str]]] = Event()
+        self.stuck: Event[[Mapping[str, str]]] = Event()
+        self.used: Event[[ResourceClaim, PreparedClaim]] = Event()
+        self.adopted: Event[[ResourceClaim, PreparedClaim]] = Event()
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
@@ -140,10 +140,10 @@ class Reconciler:
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
         self._held = held
-        self._on_held(held)
+        self.held(held)
         metrics.GPUS_HELD.set(len(held))
         try:
-            self._on_stuck(await self._preparer.rest())
+            self.stuck(await self._preparer.rest())
         except (DriverError, OSError) as error:
             logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
         used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]
@@ -213,8 +213,8 @@ class Reconciler:
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
         if self._preparer.has(prepared.uid):  # it may have been given back while this waited for an answer
-            self._on_used(claim, prepared)
+            self.used(claim, prepared)
         if prepared.uid not in self._adopted and not self._preparer.answered(prepared.uid):
             self._adopted.add(prepared.uid)
-            self._on_adopted(claim, prepared)
+            self.adopted(claim, prepared)
         return None

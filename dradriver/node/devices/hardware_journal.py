@@ -20,7 +20,6 @@ from dradriver.node.journal import Entry, Journal
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # the host's, in every container
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,12 +114,3 @@ class HardwareJournal(Journal[Made]):
             OSError: The folder cannot be read.
         """
         return sorted((e.value for e in self.read().values() if e.value.owner == owner), key=lambda made: made.number)
-
-
-def boot_id(path: Path = BOOT_ID) -> str:
-    """Return what tells this boot of the machine from any other.
-
-    Raises:
-        OSError: The kernel does not say.
-    """
-    return path.read_text().strip()

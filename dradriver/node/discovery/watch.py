@@ -12,6 +12,7 @@ from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
 from dradriver.node.errors import RestartError
+from dradriver.node.event import Event
 from dradriver.node.threads import beside
 from dradriver.topology.machine import Machine
 
@@ -29,6 +30,8 @@ class MachineWatch:
     Attributes:
         machine: The last that could be read; None before the first.
         trouble: What keeps it from being read, once that lasts; None while it can be.
+        changed: Told when ``machine`` has changed.
+        looked: Told after every reading, also one that failed or goes on for too long.
     """
 
     def __init__(
@@ -36,27 +39,32 @@ class MachineWatch:
         discovery: Discovery,
         *,
         interval_s: float,
-        on_change: Callable[[], None],
-        on_look: Callable[[], None] = lambda: None,
+        earlier: Callable[[], Machine | None] = lambda: None,
     ) -> None:
-        """Keep what is needed; nothing is read yet.
+        """Read nothing yet.
 
         Args:
             discovery: How to read it.
             interval_s: How often.
-            on_change: Called when ``machine`` has changed.
-            on_look: Called after every reading, also one that failed or goes on for too long.
+            earlier: Gives the machine as it is published, by an agent before this one.
         """
-        self._on_look = on_look
+        self.changed: Event[[]] = Event()
+        self.looked: Event[[]] = Event()
+        self._earlier = earlier
         self._failed = 0
         self._said = ""
         self.trouble: str | None = None
         self._discovery = discovery
         self._interval_s = interval_s
-        self._on_change = on_change
         self._again = asyncio.Event()
         self._reading = False
         self.machine: Machine | None = None
+
+    def last_known(self) -> Machine | None:
+        """Return the machine as it was last read; beside a driver that hangs from the start on, as it is published."""
+        if self.machine is None and self.trouble is not None:
+            return self._earlier()
+        return self.machine
 
     async def run(self) -> None:
         """Read it now, every interval and after every ``poke``, for ever.
@@ -101,7 +109,7 @@ class MachineWatch:
         if trouble is None or self.trouble is None:  # its first words stand
             self.trouble = trouble
         metrics.DRIVER_ANSWERS.set(self.trouble is None)
-        self._on_look()
+        self.looked()
 
     async def _look(self) -> None:
         try:
@@ -129,4 +137,4 @@ class MachineWatch:
         else:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))
             logger.warning("the machine changed; lost %s, found %s", sorted(was - now), sorted(now - was))
-        self._on_change()
+        self.changed()

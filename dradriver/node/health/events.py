@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
-
-import msgspec
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.events import Recorder, Reference
+from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.health.faults import Fault
 from dradriver.node.health.record import Record
+from dradriver.node.journal import Entry
 
 logger = logging.getLogger(__name__)
 
 GET_S: Final = 10.0
 _MOST_PODS: Final = 64  # of one claim: it may have 256 consumers
-
-
-class Holding(msgspec.Struct, frozen=True):
-    """A prepared claim: its identity and its GPUs' uuids."""
-
-    namespace: str
-    name: str
-    uid: str
-    gpus: frozenset[str]
 
 
 class GetClaim(Protocol):
@@ -49,7 +40,7 @@ class PodEvents:
         record: Record,
         events: Recorder,
         *,
-        holdings: Callable[[], Awaitable[Iterable[Holding]]],
+        prepared: Callable[[], Awaitable[Mapping[str, Entry[PreparedClaim]]]],
         get_claim: GetClaim,
     ) -> None:
         """Keep what is needed.
@@ -57,12 +48,12 @@ class PodEvents:
         Args:
             record: Says which faults are in force.
             events: Writes them.
-            holdings: Gives the claims that are prepared on this node.
+            prepared: Gives the claims that are prepared on this node.
             get_claim: Says which pods use a claim.
         """
         self._record = record
         self._events = events
-        self._holdings = holdings
+        self._prepared = prepared
         self._get_claim = get_claim
         self._told: set[tuple[str, Fault]] = set()
         self._changed = asyncio.Event()
@@ -85,24 +76,25 @@ class PodEvents:
                 logger.warning("pods are not told of their GPUs' health: %s", error)
 
     async def _tell(self, came: set[tuple[str, Fault]], went: set[tuple[str, Fault]]) -> None:
-        for claim in await self._holdings():
-            news = [(uuid, fault, True) for uuid, fault in sorted(came) if uuid in claim.gpus]
-            news += [(uuid, fault, False) for uuid, fault in sorted(went) if uuid in claim.gpus]
-            for pod in await self._pods(claim) if news else ():
+        for entry in (await self._prepared()).values():
+            gpus = {device.uuid for device in entry.value.devices}
+            news = [(uuid, fault, True) for uuid, fault in sorted(came) if uuid in gpus]
+            news += [(uuid, fault, False) for uuid, fault in sorted(went) if uuid in gpus]
+            for pod in await self._pods(entry.value) if news else ():
                 for uuid, fault, ill in news:
                     await self._write(pod, uuid, fault, ill=ill)
 
-    async def _pods(self, holding: Holding) -> list[Reference]:
+    async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
         try:
             async with asyncio.timeout(GET_S):
-                claim = await self._get_claim(holding.namespace, holding.name)
+                claim = await self._get_claim(prepared.namespace, prepared.name)
         except (DriverError, TimeoutError) as error:
-            logger.warning("claim %s/%s cannot be read: %s", holding.namespace, holding.name, error)
+            logger.warning("claim %s/%s cannot be read: %s", prepared.namespace, prepared.name, error)
             return []
-        if claim.metadata.uid != holding.uid:
+        if claim.metadata.uid != prepared.uid:
             return []
         users = [one for one in claim.status.reserved_for if one.resource == "pods"]
-        return [Reference("Pod", holding.namespace, one.name, one.uid) for one in users[:_MOST_PODS]]
+        return [Reference("Pod", prepared.namespace, one.name, one.uid) for one in users[:_MOST_PODS]]
 
     async def _write(self, pod: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
         message = f"{fault.said}. {fault.advice}" if ill else f"no more: {fault.said}"

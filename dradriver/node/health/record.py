@@ -13,6 +13,7 @@ import msgspec
 
 from dradriver.api import slices
 from dradriver.node import metrics
+from dradriver.node.event import Event
 from dradriver.node.health.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)
@@ -43,23 +44,24 @@ class Record:
 
     A fault that stands keeps its words and its time, whatever is seen later: a slice is not written again because a
     number changed. One that is over and comes again within an hour must be gone four times as long as the last time.
+
+    Attributes:
+        changed: Told whenever a fault came into force or is over.
     """
 
     def __init__(
         self,
         *,
-        on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Make an empty one.
 
         Args:
-            on_change: Called whenever a fault came into force or is over.
             clock: Seconds that only grow.
             wall: Seconds since 1970.
         """
-        self._on_change = on_change
+        self.changed: Event[[]] = Event()
         self._clock = clock
         self._wall = wall
         self._sources: dict[str, dict[tuple[str, str], Fault]] = {}
@@ -126,7 +128,7 @@ class Record:
         counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
         for kind in KINDS:
             metrics.FAULTS.labels(kind).set(counts[kind])
-        self._on_change()
+        self.changed()
 
     def standing(self) -> dict[str, tuple[Standing, ...]]:
         """Return the faults in force by uuid, those that keep pods away first."""

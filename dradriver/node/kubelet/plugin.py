@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc.aio
@@ -17,6 +17,7 @@ import grpc.aio
 from dradriver.api import names
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
+from dradriver.node.event import Event
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import VERSIONS, HealthStream
 from dradriver.node.kubelet.service import DraService
@@ -38,6 +39,7 @@ class Plugin:
 
     Attributes:
         registered: Whether the kubelet has accepted the plugin, as far as that can be known.
+        changed: Told when that has changed, and whenever a kubelet registers the plugin again.
     """
 
     def __init__(
@@ -46,7 +48,6 @@ class Plugin:
         service: DraService,
         health: HealthStream,
         *,
-        on_change: Callable[[], None],
         check_s: float = CHECK_S,
     ) -> None:
         """Keep what is needed; nothing is served yet.
@@ -55,13 +56,12 @@ class Plugin:
             paths: Where to serve.
             service: What the kubelet calls once the plugin is registered.
             health: What it watches.
-            on_change: Called when ``registered`` has changed, and whenever a kubelet registers the plugin again.
             check_s: How often to look whether the sockets are still there.
         """
         self._paths = paths
         self._service = service
         self._health = health
-        self._on_change = on_change
+        self.changed: Event[[]] = Event()
         self._check_s = check_s
         self.registered = False
 
@@ -109,7 +109,7 @@ class Plugin:
         metrics.REGISTERED.set(registered)
         if registered or self.registered:
             self.registered = registered
-            self._on_change()
+            self.changed()
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:

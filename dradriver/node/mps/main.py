@@ -69,7 +69,7 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     Raises:
         OSError: The health port is taken, or the kernel does not say which boot this is.
     """
-    from dradriver.node.devices.hardware_journal import boot_id
+    from dradriver.node.boot import boot_id
     from dradriver.node.mps.daemon import Daemon
     from dradriver.node.mps.files import MpsFolder
     from dradriver.node.mps.supervisor import Supervisor

@@ -1,5 +1,6 @@
 """The node's ResourceSlices.
 
+node_objects  this node and its slices, as they are in the API
 publisher   keeps them as they should be
 feature_probe  what the API server keeps of them
 pool        which writes make a pool hold the wanted slices

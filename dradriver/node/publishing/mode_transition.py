@@ -26,6 +26,8 @@ from dradriver.api.policies.model import Policies, SharedWord
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
+from dradriver.node.devices.nvidia.share import Sharing
+from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered import Remembered
 from dradriver.topology.machine import Gpu, Machine
 
@@ -98,6 +100,33 @@ class ModeTransitions:
         self.ripe: set[str] = set()
         self._again = -math.inf  # when the API server may be asked again of any GPU
         self.mig_off: set[str] = set()
+
+    def sharing(self, gpu: Gpu) -> Sharing:
+        """Return how a GPU is shared.
+
+        Raises:
+            NotYetError: That is not known yet.
+        """
+        mode = self.modes.get(gpu.uuid)
+        if mode is None:
+            raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
+        return Sharing(by="mps" if mode.shared == "mps" else "time-slicing", equal=mode.equal_shares)
+
+    def makes_instances(self, gpu: str) -> bool:
+        """Return whether MIG instances are made for claims on the GPU with this uuid.
+
+        Raises:
+            NotYetError: That is not known yet.
+        """
+        mode = self.modes.get(gpu)
+        if mode is None:
+            raise NotYetError(f"whether MIG instances are made for pods on GPU {gpu} is not known yet")
+        return mode.mig in ("dynamic", "placements")
+
+    def exclusive(self, gpu: str) -> bool:
+        """Return whether parts of the GPU with this uuid are of one namespace at a time."""
+        mode = self.modes.get(gpu)
+        return mode is not None and mode.exclusive_to == "namespace"
 
     def decide(
         self,

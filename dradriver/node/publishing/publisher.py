@@ -14,26 +14,25 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dradriver.api import names, slice_features, slices
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, ResourceSlice
-from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
-from dradriver.kube.reflector import Change, Reflector
-from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import allocated, feature_probe, pool
 from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
-from dradriver.node.publishing.remembered import Remembered
-from dradriver.topology.errors import TopologyError
+from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -51,6 +50,16 @@ _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
 
+class Taints(Protocol):
+    """Which taints GPUs should have."""
+
+    def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
+        """Return them by the GPU's uuid."""
+
+    def adopt(self, published: Collection[tuple[str, str]], /) -> None:
+        """Take in which are published, as names of devices with keys, before they are asked for."""
+
+
 class Publisher:
     """Writes this node's slices while ``run`` runs.
 
@@ -62,51 +71,42 @@ class Publisher:
     def __init__(
         self,
         client: Client,
+        objects: NodeObjects,
         *,
-        node: str,
         machine: Callable[[], Machine | None],
         registered: Callable[[], bool],
-        taints: Callable[[], Mapping[str, Sequence[dict[str, Any]]]] = dict,
-        adopt: Callable[[Collection[tuple[str, str]]], None] = lambda _: None,
-        lacks: Callable[[Node, str], Awaitable[None]] | None = None,
-        mig_off: Callable[[Node, str], Awaitable[None]] | None = None,
-        policies: Callable[[], Policies] = lambda: DEFAULTS,
-        used: Callable[[], Awaitable[Mapping[str, Collection[str]] | None]] | None = None,
-        mps: bool = True,
-        remembered: Remembered | None = None,
+        modes: ModeTransitions | None = None,
+        taints: Taints | None = None,
+        events: Recorder | None = None,
+        used: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         beside_device_plugin: bool = False,
         ledger: Ledger = OURS,
     ) -> None:
-        """Keep what is needed.
+        """Write nothing yet.
 
         Args:
             client: An entered client.
-            node: This node's name.
+            objects: This node in the API; followed while ``run`` runs.
             machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
-            taints: Gives the taints of GPUs by uuid.
-            adopt: Is told before which taints are published, as names of devices with keys.
-            lacks: Is told of each ability that the API server lacks, with the node, once.
-            mig_off: Is told of each GPU that stays whole because its MIG mode is off, with the node and what to do,
-                once until it is on.
-            policies: Gives the policies in force.
-            used: Gives the names of the devices of prepared claims by the GPU's uuid; None where that is not known now.
-            mps: Whether this node has what starts MPS daemons.
-            remembered: Keeps as what GPUs are handed out over the end of the process.
+            modes: As what each GPU is handed out; by default as the defaults of the policies say.
+            taints: The taints of GPUs; without it there are none.
+            events: Writes Events about the node: of what the API server lacks, and of each GPU that stays whole because
+                its MIG mode is off.
+            used: Gives the names of the devices of prepared claims by the GPU's uuid.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
             ledger: Whose devices are handed out: where they are another driver's, only the machine is published.
         """
         self._client = client
-        self._node = node
+        self._objects = objects
+        self._node = objects.name
         self._machine = machine
         self._registered = registered
         self._taints = taints
-        self._adopt = adopt
-        self._lacks = lacks
-        self._mig_off = mig_off
+        self._events = events
         self._said_off: frozenset[str] = frozenset()  # GPUs of which that was said
         self._used = used
-        self._changing = ModeTransitions(policies, node=node, mps=mps, remembered=remembered)
+        self._changing = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
         self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
@@ -114,19 +114,10 @@ class Publisher:
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
         self._kubelet_is_up.set()
-        self._nodes = Reflector(
-            client, NODES, Node, field_selector=f"metadata.name={node}", on_change=self._node_changed
-        )
-        self._slices = Reflector(
-            client,
-            RESOURCE_SLICES,
-            ResourceSlice,
-            field_selector=f"spec.nodeName={node}",
-            on_change=self._slice_changed,
-        )
+        objects.node_changed.add(self._node_changed)
+        objects.slice_changed.add(self._slice_changed)
         self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
         self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
-        self._earlier: Machine | None = None
         self._lost = False  # whether claims have MIG instances that are gone
         self._repair_at: asyncio.TimerHandle | None = None
         self._tolerated: dict[str, frozenset[str]] = {}
@@ -139,23 +130,12 @@ class Publisher:
         """True when there is nothing left to do: published, or deliberately not."""
         return self.published or self.withheld is not None
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The node's labels; none until the node was read."""
-        node = self._nodes.store.get(("", self._node))
-        return {} if node is None else node.metadata.labels
-
-    @property
-    def modes(self) -> Mapping[str, Mode]:
-        """As what GPUs are handed out, by uuid; nothing until that was decided, by an earlier agent too."""
-        return self._changing.modes
-
-    def earlier(self) -> Machine | None:
-        """Return the machine that is published, or last was, by an earlier agent too; None without any."""
-        ours = (one for one in self._slices.store.values() if one.spec.driver == names.DRIVER)
-        with contextlib.suppress(TopologyError):
-            self._earlier = slices.read_machine(ours) or self._earlier
-        return self._earlier
+    def whole(self) -> list[str]:
+        """Return the uuids of the GPUs that are published and that nobody may use but who has a claim."""
+        machine = self._machine()
+        if machine is None or self._beside or not self.published:
+            return []
+        return [gpu.uuid for gpu in machine.gpus if gpu.mig is None]
 
     def poke(self) -> None:
         """Look again: the machine changed."""
@@ -171,13 +151,11 @@ class Publisher:
     async def run(self) -> None:
         """Keep the slices right until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._nodes.run())
-            group.create_task(self._slices.run())
+            group.create_task(self._objects.run())
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
-        await self._nodes.synced.wait()
-        await self._slices.synced.wait()
+        await self._objects.synced()
         retry_s = _FIRST_RETRY_S
         while True:
             await self._kubelet_started()
@@ -209,13 +187,11 @@ class Publisher:
         return ASK_AGAIN_S if self._able is not None and self._able.lacking else None
 
     async def _sync(self) -> None:
-        node = self._nodes.store.get(("", self._node))
-        machine = self._machine()
+        node, machine = self._objects.node, self._machine()
         if not self._registered() or node is None or machine is None:
             self.published = False
             return
-        others = [one for one in self._slices.store.values() if one.spec.driver != self._ledger.driver]
-        owner = None if self._beside else other_owner(node, others)
+        owner = None if self._beside else other_owner(node, self._objects.others(self._ledger.driver))
         if owner != self.withheld:
             self.withheld = owner
             metrics.WITHHELD.set(owner is not None)
@@ -223,7 +199,8 @@ class Publisher:
                 logger.info("nothing else hands out this node's GPUs")
             else:
                 logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
-        self._adopt(self._tainted())
+        if self._taints is not None:
+            self._taints.adopt(self._tainted())
         if owner is not None or not machine.gpus:
             wanted = []
         elif self._ledger is not OURS:
@@ -231,8 +208,7 @@ class Publisher:
         else:
             able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)
-            ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
-            used = {} if self._used is None else await self._used()
+            ours, used = self._objects.ours, await self._prepared()
             decide = functools.partial(
                 self._changing.decide,
                 machine,
@@ -247,7 +223,7 @@ class Publisher:
                 changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
             await self._say_off(node, self._changing.mig_off)
             kept = listed(ours) if used is None else used
-            taints = self._taints()
+            taints = {} if self._taints is None else self._taints.taints()
             wanted = slices.build(
                 machine,
                 node=self._node,
@@ -263,9 +239,26 @@ class Publisher:
         self.published = owner is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
 
+    async def _prepared(self) -> Mapping[str, Collection[str]] | None:
+        """Return the names of the devices of prepared claims by the GPU's uuid; None where that is not known now."""
+        try:
+            return {} if self._used is None else await self._used()
+        except (DriverError, OSError) as error:
+            logger.warning("what is prepared is not known: %s", error)
+            return None
+
+    async def _tell(self, node: Node, reason: str, message: str) -> None:
+        if self._events is not None:
+            about = Reference("Node", "", node.metadata.name, node.metadata.uid)
+            await self._events.record(about=about, type="Warning", reason=reason, message=message, action="Publishing")
+
     def _tainted(self) -> set[tuple[str, str]]:
-        ours = [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
-        return {(device.name, taint.key) for one in ours for device in one.spec.devices for taint in device.taints}
+        return {
+            (device.name, taint.key)
+            for one in self._objects.ours
+            for device in one.spec.devices
+            for taint in device.taints
+        }
 
     async def _write(self, wanted: list[pool.Object]) -> None:
         selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
@@ -302,12 +295,12 @@ class Publisher:
 
     async def _learn(self, able: SliceFeatures) -> None:
         """Take in what the server keeps, and say what is news of that."""
-        node = self._nodes.store.get(("", self._node))
+        node = self._objects.node
         for name in able.lacking:
             if name not in self._said and node is not None:
-                logger.warning("the API server keeps no %s in slices: %s", name, slice_features.WITHOUT[name])
-                if self._lacks is not None:
-                    await self._lacks(node, name)
+                said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
+                logger.warning("%s", said)
+                await self._tell(node, "ServerLacks", said)
         self._said = frozenset(able.lacking)
         for name in slice_features.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
@@ -322,8 +315,7 @@ class Publisher:
                 f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
             )
             logger.warning("%s", said)
-            if self._mig_off is not None:
-                await self._mig_off(node, said)
+            await self._tell(node, "MigModeOff", said)
         self._said_off = frozenset(uuids)
 
     def _count(self, verb: str, name: str) -> None:

@@ -17,7 +17,8 @@ from dradriver.api.objects import ResourceSlice
 from dradriver.api.slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node import addon, main
+from dradriver.node import addon
+from dradriver.node.options import parse
 from dradriver.node.publishing import publisher
 from tests.fakes import nvidia, nvml
 from tests.fakes.agents import becomes, lose, ready_port
@@ -76,9 +77,8 @@ async def test_all_gpus_of_a_driver_are_in_it_though_nothing_here_could_give_the
     nowhere = server.file / "cdi"  # below a file: no folder that could be written
     async with a_node() as node:
         options = node.options(discovery="nvml", driver_root=nvml.compiled(), host_root=server.sys.root)
-        task = asyncio.create_task(
-            addon.run(msgspec.structs.replace(options, cdi_root=nowhere), NVIDIA, server=node.api.config)
-        )
+        options.cdi_root = nowhere
+        task = asyncio.create_task(addon.run(options, NVIDIA, server=node.api.config))
         try:
             await eventually(lambda: ours(node))
         finally:
@@ -110,10 +110,10 @@ async def test_slices_with_devices_of_before_give_way(monkeypatch: pytest.Monkey
 
 
 def test_the_command_line_knows_both_ledgers() -> None:
-    assert main.parse(["--node-name=n"]).ledger == names.DRIVER
-    assert main.parse(["--node-name=n", "--ledger=gpu.nvidia.com"]).ledger == NVIDIA.driver
+    assert parse(["--node-name=n"]).ledger == names.DRIVER
+    assert parse(["--node-name=n", "--ledger=gpu.nvidia.com"]).ledger == NVIDIA.driver
     with pytest.raises(SystemExit):
-        main.parse(["--node-name=n", "--ledger=example.com"])
+        parse(["--node-name=n", "--ledger=example.com"])
 
 
 def _raw(obj: Object) -> msgspec.Raw:

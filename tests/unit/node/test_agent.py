@@ -307,7 +307,7 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
         before, found = node.slices, Hanging()
         for path in node.cdi.iterdir():
             path.unlink()  # a reboot
-        monkeypatch.setattr("dradriver.node.agent.discovery_of", lambda *_: found)
+        monkeypatch.setattr("dradriver.node.hardware.discovery", lambda *_: found)
         async with node.agent():
             await eventually(lambda: node.kubelet.registrations == 2 and node.specs)
             assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""

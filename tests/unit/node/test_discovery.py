@@ -111,8 +111,8 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
     watch = MachineWatch(
         Scripted(machine(), machine(), SetupError("hiccup"), less),
         interval_s=10,
-        on_change=lambda: told.append(gpus(watch)),
     )
+    watch.changed.add(lambda: told.append(gpus(watch)))
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(20 + AGAIN_S / 2)
     assert (watch.machine, told) == (machine(), [8])
@@ -124,7 +124,8 @@ async def test_the_machine_is_read_again_and_only_a_change_is_told() -> None:
 @pytest.mark.looptime
 async def test_a_poke_reads_the_machine_at_once() -> None:
     changed = asyncio.Event()
-    watch = MachineWatch(Scripted(machine(), without(machine(), {"2"})), interval_s=1000, on_change=changed.set)
+    watch = MachineWatch(Scripted(machine(), without(machine(), {"2"})), interval_s=1000)
+    watch.changed.add(changed.set)
     task = asyncio.create_task(watch.run())
     await asyncio.wait_for(changed.wait(), 1)
     changed.clear()
@@ -135,7 +136,7 @@ async def test_a_poke_reads_the_machine_at_once() -> None:
 
 @pytest.mark.looptime
 async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
-    watch = MachineWatch(Scripted(SetupError("not yet"), machine()), interval_s=10, on_change=lambda: None)
+    watch = MachineWatch(Scripted(SetupError("not yet"), machine()), interval_s=10)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(AGAIN_S / 2)
     assert watch.machine is None
@@ -147,7 +148,7 @@ async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
 @pytest.mark.looptime
 async def test_a_reading_that_surprises_is_one_that_fails_and_says_where(caplog: pytest.LogCaptureFixture) -> None:
     bad = [KeyError("odd")] * READINGS
-    watch = MachineWatch(Scripted(machine(), *bad, machine()), interval_s=10, on_change=lambda: None)
+    watch = MachineWatch(Scripted(machine(), *bad, machine()), interval_s=10)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(10 + (READINGS - 1) * AGAIN_S + 1)
     assert (watch.machine, watch.trouble is None) == (machine(), False)
@@ -158,7 +159,7 @@ async def test_a_reading_that_surprises_is_one_that_fails_and_says_where(caplog:
 
 
 async def test_an_agent_that_can_read_no_more_ends() -> None:
-    watch = MachineWatch(Scripted(machine(), RestartError("new driver")), interval_s=0.001, on_change=lambda: None)
+    watch = MachineWatch(Scripted(machine(), RestartError("new driver")), interval_s=0.001)
     with pytest.raises(RestartError, match="new driver"):
         await watch.run()
 
@@ -183,7 +184,8 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
 ) -> None:
     monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
     found, changed = Hanging(machine(), without(machine(), {"2"})), asyncio.Event()
-    watch = MachineWatch(found, interval_s=0.001, on_change=changed.set)
+    watch = MachineWatch(found, interval_s=0.001)
+    watch.changed.add(changed.set)
     caplog.set_level(logging.WARNING)
     task = asyncio.create_task(watch.run())
     await eventually(lambda: "has not answered" in caplog.text and watch.machine is not None)
@@ -204,7 +206,8 @@ async def test_a_driver_that_hangs_for_long_is_trouble_until_it_answers(monkeypa
         nonlocal looks
         looks += 1
 
-    watch = MachineWatch(found, interval_s=0.001, on_change=lambda: None, on_look=looked)
+    watch = MachineWatch(found, interval_s=0.001)
+    watch.looked.add(looked)
     task = asyncio.create_task(watch.run())
     await eventually(lambda: watch.trouble)
     assert (watch.trouble, watch.machine) == ("the driver has not answered for 0 s", machine())
@@ -221,9 +224,7 @@ async def test_readings_that_fail_are_made_again_soon_and_are_trouble_once_there
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad = [SetupError("hiccup")] * (READINGS - 1)
-    watch = MachineWatch(
-        Scripted(machine(), *bad, machine(), *bad, SetupError("worse")), interval_s=10, on_change=lambda: None
-    )
+    watch = MachineWatch(Scripted(machine(), *bad, machine(), *bad, SetupError("worse")), interval_s=10)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(10 + (READINGS - 1) * AGAIN_S + 1)
     assert watch.trouble is None
@@ -247,7 +248,7 @@ class Hanging:
     def close(self):
         print("closed", flush=True)
 
-raise SystemExit(run(MachineWatch(Hanging(), interval_s=1, on_change=print).run()))
+raise SystemExit(run(MachineWatch(Hanging(), interval_s=1).run()))
 """
 
 

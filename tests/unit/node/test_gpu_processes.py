@@ -199,14 +199,15 @@ async def test_a_driver_that_hangs_is_waited_for(world: World, monkeypatch: pyte
 def reconciler(
     world: World, held: list[list[str]], gpus: Sequence[int] = range(8), running: Processes | None = None
 ) -> Reconciler:
-    return Reconciler(
+    made = Reconciler(
         world.preparer(),
         world.get_claim,
         node=NODE,
         processes=running or world.running,
         gpus=lambda: [uuid(gpu) for gpu in gpus],
-        on_held=lambda found: held.append(sorted(found)),
     )
+    made.held.add(lambda found: held.append(sorted(found)))
+    return made
 
 
 async def test_a_gpu_that_no_claim_holds_is_kept_from_new_pods_while_processes_stay_on_it(

@@ -25,7 +25,8 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.changes = 0
-        self.record = Record(on_change=self.changed, clock=lambda: self.now, wall=lambda: 1_800_000_000 + self.now)
+        self.record = Record(clock=lambda: self.now, wall=lambda: 1_800_000_000 + self.now)
+        self.record.changed.add(self.changed)
 
     def changed(self) -> None:
         self.changes += 1
@@ -126,7 +127,7 @@ def test_taints_have_the_reason_and_since_when_those_that_block_first(clock: Clo
 
 
 def test_those_that_block_are_published_however_many_only_tell() -> None:
-    record = Record(on_change=lambda: None, clock=itertools.count(0.0, 100.0).__next__)
+    record = Record(clock=itertools.count(0.0, 100.0).__next__)
     kinds = [kind for kind, one in faults.KINDS.items() if one.effect == "None"] + ["unreadable", "xid"]
     for _ in range(2):
         record.tell("s", {"GPU-a": [Fault(kind, "", "x") for kind in kinds]})
@@ -137,7 +138,7 @@ def test_a_metric_counts_gpus_by_kind_of_fault() -> None:
     def ill() -> float | None:
         return REGISTRY.get_sample_value("gpu_topology_node_faults", {"kind": "driver"})
 
-    record = Record(on_change=lambda: None)
+    record = Record()
     record.tell("driver", of_all(machine(), "hangs", kind="driver"))
     assert ill() == 8
     record.tell("driver", {})
@@ -152,7 +153,7 @@ def test_trouble_with_the_driver_is_every_gpus() -> None:
 
 
 def test_a_gpu_that_is_read_and_cannot_be_handed_out_is_not_lost() -> None:
-    record = Record(on_change=lambda: None)
+    record = Record()
     discovery = Hanging()
     watch = HealthWatch(record, discovery, None)
 
@@ -173,7 +174,7 @@ def test_an_xid_is_over_once_a_reading_shows_that_the_gpu_was_reset(tmp_path: Pa
     path = tmp_path / "kmsg"
     path.write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 119, Timeout waiting for RPC from GSP!")
     now, discovery = [100.0], Hanging()
-    record = Record(on_change=lambda: None, clock=lambda: now[0])
+    record = Record(clock=lambda: now[0])
     watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
     for now[0] in (100.0, 1000.0):
         watch.looked(machine(), None)
@@ -189,7 +190,7 @@ def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path)
     gpu = machine().gpus[2]
     (path := tmp_path / "kmsg").write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 79, fallen off the bus")
     now, discovery = [100.0], Hanging()
-    record = Record(on_change=lambda: None, clock=lambda: now[0])
+    record = Record(clock=lambda: now[0])
     watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
     discovery.sound = frozenset({uuid(3)})
     for now[0] in (100.0, 10_000.0):

@@ -154,7 +154,8 @@ async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(
     with world.gpus.state(uuid(1)) as state:
         state.mig = True
     told: list[Mapping[str, str]] = []
-    one = Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running, on_stuck=told.append)
+    one = Reconciler(world.preparer(), world.get_claim, node=NODE, processes=world.running)
+    one.stuck.add(told.append)
     await one.once()
     assert [list(found) for found in told] == [[uuid(0)]]
     assert "nvmlDeviceSetMigMode" in told[0][uuid(0)]

@@ -21,7 +21,7 @@ import pytest
 
 from dradriver.__main__ import main
 from dradriver.node import selinux
-from dradriver.node.devices.hardware_journal import boot_id
+from dradriver.node.boot import boot_id
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import daemon as daemons

@@ -78,8 +78,8 @@ async def test_a_looker_on_holds_no_gpu_that_processes_are_on(world: World) -> N
         node=NODE,
         processes=world.running,
         gpus=lambda: [gpu.uuid for gpu in world.machine.gpus],
-        on_held=lambda gpus: held.append(sorted(gpus)),
     )
+    one.held.add(lambda gpus: held.append(sorted(gpus)))
     await passes(one, 2)
     assert held == [[], [uuid(4)]]
 
@@ -171,8 +171,8 @@ async def test_it_tells_once_of_each_claim_that_another_instance_prepared(world:
         world.get_claim,
         node=NODE,
         processes=world.running,
-        on_adopted=lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"),
     )
+    one.adopted.add(lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"))
     await passes(one, 2)
     world.put(claim("c", [0, 1], used=False))
     await passes(one, 2)

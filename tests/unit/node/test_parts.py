@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from dradriver.api import config, slices
-from dradriver.node.devices.hardware_journal import boot_id
+from dradriver.node.boot import boot_id
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.discovery.simulated import Simulated
 from dradriver.node.publishing import publisher

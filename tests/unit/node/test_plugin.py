@@ -24,9 +24,8 @@ class Stage:
         self.told: list[bool] = []
         service = cast("DraService", _NoService())
         health = HealthStream(node="node-a", machine=lambda: None, standing=dict)
-        self.plugin = Plugin(
-            self.paths, service, health, on_change=lambda: self.told.append(self.plugin.registered), check_s=0.01
-        )
+        self.plugin = Plugin(self.paths, service, health, check_s=0.01)
+        self.plugin.changed.add(lambda: self.told.append(self.plugin.registered))
 
     async def served(self) -> None:
         await eventually(lambda: self.paths.registration.exists() and self.paths.dra.exists())

@@ -271,7 +271,7 @@ async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monk
         used = {}
         await eventually(lambda: shown(on, 0).get("allowMultipleAllocations") is True)
         assert "taints" not in shown(on, 0)
-        assert on.publisher.modes[uuid(0)] == Mode(shared="time-slicing")
+        assert on.modes.modes[uuid(0)] == Mode(shared="time-slicing")
 
 
 async def test_a_gpu_changes_once_no_claim_is_allocated(

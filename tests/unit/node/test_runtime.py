@@ -99,7 +99,8 @@ async def test_a_host_without_a_runtime_or_with_a_dead_one_is_no_trouble(short_p
 async def test_all_gpus_have_the_fault_until_it_is_mended(short_path: Path) -> None:
     machine = profiles.load("dgx1-v100")
     changed = asyncio.Event()
-    record = Record(on_change=changed.set)
+    record = Record()
+    record.changed.add(changed.set)
     watch = RuntimeWatch(record, short_path, lambda: machine, interval_s=0.01)
     async with serving(short_path / SOCKETS[0], config(enableCDI=False)) as runtime, asyncio.timeout(20):
         running = asyncio.create_task(watch.run())

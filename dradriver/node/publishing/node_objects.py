@@ -1,0 +1,84 @@
+"""This node in the API: the Node and the ResourceSlices of its GPUs, followed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from dradriver.api import names, slices
+from dradriver.api.objects import Node, ResourceSlice
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Change, Reflector
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node.discovery import release
+from dradriver.node.event import Event
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+
+
+class NodeObjects:
+    """A node and all slices of it, any driver's.
+
+    Attributes:
+        name: The node's.
+        node_changed: Told of each change of the Node.
+        slice_changed: Told of each change of a slice.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        """Follow nothing yet; ``client`` is entered by then."""
+        self.name = name
+        self.node_changed: Event[[Change[Node]]] = Event()
+        self.slice_changed: Event[[Change[ResourceSlice]]] = Event()
+        self._earlier: Machine | None = None
+        self._nodes = Reflector(
+            client, NODES, Node, field_selector=f"metadata.name={name}", on_change=self.node_changed
+        )
+        self._slices = Reflector(
+            client,
+            RESOURCE_SLICES,
+            ResourceSlice,
+            field_selector=f"spec.nodeName={name}",
+            on_change=self.slice_changed,
+        )
+
+    async def run(self) -> None:
+        """Follow both until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run())
+            group.create_task(self._slices.run())
+
+    async def synced(self) -> None:
+        """Wait until both were read."""
+        await self._nodes.synced.wait()
+        await self._slices.synced.wait()
+
+    @property
+    def node(self) -> Node | None:
+        """The Node; None until it was read, and where there is none."""
+        return self._nodes.store.get(("", self.name))
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels; none until the node was read."""
+        return {} if self.node is None else self.node.metadata.labels
+
+    def released(self) -> str | None:
+        """Return why nobody may hold the node's driver now, in words; None where all may."""
+        return release.reason(self.labels)
+
+    @property
+    def ours(self) -> list[ResourceSlice]:
+        """The slices of this driver."""
+        return [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+
+    def others(self, driver: str) -> list[ResourceSlice]:
+        """Return the slices of all drivers but one."""
+        return [one for one in self._slices.store.values() if one.spec.driver != driver]
+
+    def earlier(self) -> Machine | None:
+        """Return the machine that is published, or last was, by an earlier agent too; None without any."""
+        with contextlib.suppress(TopologyError):
+            self._earlier = slices.read_machine(self.ours) or self._earlier
+        return self._earlier
