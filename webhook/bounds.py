@@ -29,7 +29,7 @@ _LIST: Final = msgspec.json.Decoder(list[_Anything] | None)
 
 
 def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
-    """Return if a pod is within bounds, or beyond none further than the live pod is already.
+    """Raise unless a pod is within bounds, or beyond none further than the live pod is already.
 
     Raises:
         WordError: A part is too long; the message names it.

@@ -27,7 +27,7 @@ _BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMOR
 
 
 def check_words(words: Mapping[str, str], *, limits: bool) -> None:
-    """Return if what words ask for stands in limits, too.
+    """Raise unless what words ask for stands in limits, too.
 
     Args:
         words: The annotations.
@@ -57,7 +57,7 @@ def check(pod: pod_view.Pod) -> None:
 
 
 def check_copy(pod: pod_view.Pod) -> None:
-    """Return if the note that a pod in a queue has is this webhook's own, of an earlier pass over the same pod.
+    """Raise unless the note that a pod in a queue has is this webhook's own, of an earlier pass over the same pod.
 
     Any other asks for GPUs that stand in no limit: a copy of a placed pod lost its limits, and notes can be made up.
 

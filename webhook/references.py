@@ -64,7 +64,7 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
 
 
 def check_names(entry: str, template: str) -> None:
-    """Return if an entry of ``spec.resourceClaims`` and its template may be called so.
+    """Raise unless an entry of ``spec.resourceClaims`` and its template may be called so.
 
     Raises:
         WordError: One of them has a name that no object has.
@@ -112,7 +112,7 @@ def _one_of(entries: dict[str, str]) -> str:
 
 
 def check(found: Resolved) -> None:
-    """Return if the words of a pod whose claim a template makes leave it to that which part of a GPU it is.
+    """Raise unless the words of a pod whose claim a template makes leave it to that which part of a GPU it is.
 
     Raises:
         WordError: They do not.

@@ -26,7 +26,7 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def check(found: Resolved, policies: Policies) -> None:
-    """Return if the scheduler can follow a pod's words, or need not.
+    """Raise unless the scheduler can follow a pod's words, or need not.
 
     Raises:
         WordError: A word that no claim can say, or a share of GPUs that the scheduler gives none of; the message names

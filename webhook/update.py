@@ -162,7 +162,7 @@ def _refuse_what_is_new(
     policies: Policies,
     read: Callable[[Mapping[str, str]], object],
 ) -> None:
-    """Return if the words were wrong before, and those that were added or changed are right by themselves.
+    """Raise unless the words were wrong before, and those that were added or changed are right by themselves.
 
     Args:
         error: What is wrong.

@@ -90,7 +90,7 @@ def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict
 
 
 def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
-    """Return if every word can be read, however many GPUs the pod has.
+    """Raise unless every word can be read, however many GPUs the pod has.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction among the words.

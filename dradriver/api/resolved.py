@@ -148,7 +148,7 @@ def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
 
 
 def _check_shared(found: Resolved) -> None:
-    """Return if a pod may share its claim, as far as its other words go.
+    """Raise unless a pod may share its claim, as far as its other words go.
 
     Raises:
         WordError: Another word leaves nothing to share, or nobody to choose it.

@@ -207,7 +207,7 @@ def _configured(
 
 
 def _check_theirs(parameters: Any, ledger: Ledger) -> None:
-    """Return if a driver prepares a whole GPU by this configuration of its own, as far as its kind says.
+    """Raise unless a driver prepares a whole GPU by this configuration of its own, as far as its kind says.
 
     How a claim's own users share its GPUs is in it: that takes nothing from anybody else.
     """

@@ -64,7 +64,7 @@ class Journal(Generic[T]):
         key: Callable[[T], str],
         older: Mapping[int, Callable[[bytes], T]] | None = None,
     ) -> None:
-        """Keep what is needed; no file is touched.
+        """Open a folder's entries; no file is touched.
 
         Args:
             folder: Where the files are; made when the first is written.

@@ -155,7 +155,7 @@ def _check_profiles(gpu: Gpu, at: str) -> None:
 
 
 def check_profile(profile: MigProfile, at: str) -> None:
-    """Return if a MIG profile can be one; ``at`` says where it stands.
+    """Raise unless a MIG profile can be one; ``at`` says where it stands.
 
     Raises:
         TopologyError: It cannot.

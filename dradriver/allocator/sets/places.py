@@ -70,7 +70,7 @@ class Places:
         return out
 
     def same_rings(self) -> Counts:
-        """The same for one ring again and again."""
+        """Return how often one and the same ring fits through the places: (r, m), int16."""
         if not self._wide.size:
             return np.array(_FREE, dtype=np.int16)
         out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)

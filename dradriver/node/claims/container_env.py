@@ -46,7 +46,7 @@ class ContainerEnv:
     """Knows what there is to tell, and where a claim's files are."""
 
     def __init__(self, path: Callable[[str, str], str], nccl: Nccl) -> None:
-        """Keep what is needed.
+        """Know the files and NCCL's settings; nothing is read yet.
 
         Args:
             path: Gives the path on the host of a claim's file, by uid and name.

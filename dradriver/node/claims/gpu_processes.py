@@ -55,7 +55,7 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
 
 
 async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
-    """Return if no process is on a GPU that the claim shall have for itself, or the first share of.
+    """Raise where a process is on a GPU that the claim shall have for itself, or the first share of.
 
     A driver that refuses to tell holds nothing up, since it may never tell. One that does not answer does: a container
     would hang with it.

@@ -42,7 +42,7 @@ class Ledgers:
         driver: Callable[[], str],
         exclusive: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Keep what is needed.
+        """Open the two ledgers and the two folders; no file is touched.
 
         Args:
             state_dir: Holds the ledgers and the mounted files.
@@ -197,7 +197,7 @@ class Ledgers:
         return made | {device.uuid for claim in claims for device in claim.devices if not device.admin}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Return if no other claim holds a device of this one, and no other namespace has parts of its GPUs.
+        """Raise where another claim holds a device of this one, or another namespace has parts of its GPUs.
 
         The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
         those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for

@@ -38,7 +38,7 @@ class Making:
     """Changes hardware for claims, one after the other."""
 
     def __init__(self, state_dir: Path, lock: Path, ledgers: Ledgers, device_manager: DeviceManager) -> None:
-        """Keep what is needed.
+        """Change nothing yet.
 
         Args:
             state_dir: Holds the lock of the hardware.

@@ -76,7 +76,7 @@ class Preparer:
         below: Below | None = None,
         budget_s: float = BUDGET_S,
     ) -> None:
-        """Keep what is needed; no file is touched.
+        """Prepare nothing yet; no file is touched.
 
         Args:
             node: This node's name.

@@ -52,7 +52,7 @@ class Reconciler:
         gpus: Callable[[], Collection[str]] = tuple,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """Keep what is needed.
+        """Compare nothing yet.
 
         Args:
             preparer: The prepared claims.

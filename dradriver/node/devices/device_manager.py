@@ -45,7 +45,7 @@ class DeviceManager:
         thread: Thread | None = None,
         in_use_s: float = IN_USE_S,
     ) -> None:
-        """Keep what is needed.
+        """Make nothing yet.
 
         Args:
             kinds: A device's kind is the first that finds it: kinds of parts before whole GPUs.

@@ -49,7 +49,7 @@ class Hardware:
         base: BaseSpecification | None = None,
         released: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Keep what is needed; nothing is read yet.
+        """Read nothing yet.
 
         Args:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.

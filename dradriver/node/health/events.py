@@ -43,7 +43,7 @@ class PodEvents:
         prepared: Callable[[], Awaitable[Mapping[str, Entry[PreparedClaim]]]],
         get_claim: GetClaim,
     ) -> None:
-        """Keep what is needed.
+        """Tell nobody yet.
 
         Args:
             record: Says which faults are in force.

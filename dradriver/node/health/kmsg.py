@@ -55,7 +55,7 @@ class KernelLog:
         words: Callable[[], Mapping[str, XidWord]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep what is needed.
+        """Read nothing yet.
 
         Args:
             path: ``/dev/kmsg``.

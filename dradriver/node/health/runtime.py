@@ -44,7 +44,7 @@ class RuntimeWatch:
     def __init__(
         self, record: Record, host_root: Path, machine: Callable[[], Machine | None], *, interval_s: float = INTERVAL_S
     ) -> None:
-        """Keep what is needed; nothing is asked yet.
+        """Ask nothing yet.
 
         Args:
             record: Is told.

@@ -21,7 +21,7 @@ class HealthWatch:
     def __init__(
         self, record: Record, discovery: Discovery, log: KernelLog | None, *, interval_s: float = INTERVAL_S
     ) -> None:
-        """Keep what is needed; nothing is looked at yet.
+        """Look at nothing yet.
 
         Args:
             record: Is told.

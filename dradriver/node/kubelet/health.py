@@ -42,7 +42,7 @@ class HealthStream:
         prepared: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         again_s: float = AGAIN_S,
     ) -> None:
-        """Keep what is needed.
+        """Tell nobody yet.
 
         Args:
             node: This node's name, which is its pool's.

@@ -50,7 +50,7 @@ class Plugin:
         *,
         check_s: float = CHECK_S,
     ) -> None:
-        """Keep what is needed; nothing is served yet.
+        """Serve nothing yet.
 
         Args:
             paths: Where to serve.

@@ -50,7 +50,7 @@ class Daemon:
     """
 
     def __init__(self, gpu: str, folder: Path, *, root: Path | None, path: str, quit_s: int = _QUIT_S) -> None:
-        """Keep what is needed; nothing is started.
+        """Start nothing yet.
 
         Args:
             gpu: The GPU's uuid.

@@ -46,7 +46,7 @@ class Supervisor:
     """Looks at what is wanted, again and again; what it knows of daemons is what it finds of them."""
 
     def __init__(self, folder: MpsFolder, daemon: DaemonOf, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keep what is needed.
+        """Look after no daemon yet.
 
         Args:
             folder: Where it stands what is wanted.

@@ -1,4 +1,4 @@
-"""As what each GPU is published while the policies file changes.
+"""How each GPU is published (whole, shared, cut into slices) while the policies file changes.
 
 A device that is published in another form beside what claims have of it would be handed out twice: shares are not
 counted among slices, and a device that goes while it is allocated gives its counters back. So a GPU whose form is to
@@ -78,7 +78,7 @@ class ModeTransitions:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Keep what is needed.
+        """Decide nothing yet; what was remembered is read.
 
         Args:
             policies: Gives those in force.

@@ -1,4 +1,4 @@
-"""As what GPUs were handed out last, for an agent that starts when nothing is published.
+"""How GPUs were handed out last, for an agent that starts when nothing is published.
 
 The kubelet deletes a node's slices when it starts, and 30 s after the agent is gone. A GPU that waited for its claims
 to be handed out otherwise would not wait then, and claims that a reboot leaves would have something of another form.

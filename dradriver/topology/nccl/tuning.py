@@ -114,7 +114,7 @@ def check_profile(name: str) -> str:
 
 
 def check_variable(name: str, value: str) -> None:
-    """Return if NCCL 2.18 to 2.30 know the variable and take the value.
+    """Raise unless NCCL 2.18 to 2.30 know the variable and take the value.
 
     Raises:
         TopologyError: They do not.

@@ -46,7 +46,7 @@ class Mig:
         made: Callable[[str], bool] = lambda _: True,
         switched: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep what is needed.
+        """Make no instance yet.
 
         Args:
             capabilities: The device nodes that open an instance to a container.

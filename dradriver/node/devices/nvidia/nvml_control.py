@@ -50,7 +50,7 @@ class NvmlControl:
         released: Callable[[], str | None] = lambda: None,
         mps_s: float = _MPS_S,
     ) -> None:
-        """Keep what is needed; nothing is asked yet.
+        """Ask nothing yet.
 
         Args:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.

@@ -77,7 +77,7 @@ class Mps:
     def __init__(
         self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing], folder: Callable[[str], Path]
     ) -> None:
-        """Keep what is needed.
+        """Start no daemon yet.
 
         Args:
             edits: Says how a container is given a GPU.

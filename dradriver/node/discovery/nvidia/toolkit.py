@@ -84,7 +84,7 @@ class BaseSpecification:
         run: ctk.Run = ctk.run,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep what is needed; no file is touched.
+        """Make nothing yet; no file is touched.
 
         Args:
             cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
