@@ -32,7 +32,9 @@ def discovery(options: Options, released: Callable[[], str | None], *, prepares:
         if prepares:
             own = None
             if options.toolkit is not None:
-                own = OwnToolkit(options.toolkit, copies=options.state_dir / "toolkit", host_root=host_root)
+                folders = (options.hooks_dir, options.state_dir / "toolkit")
+                copies = [folder for folder in folders if folder is not None]
+                own = OwnToolkit(options.toolkit, copies=copies, host_root=host_root)
             base = BaseSpecification(
                 cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
             )

@@ -25,6 +25,7 @@ class Options(options.Common):
     driver_root: Path | None = None
     host_root: Path = Path("/")
     toolkit: Path | None = None
+    hooks_dir: Path | None = None
     simulated_default: str | None = None
     simulated_machines: Mapping[str, str] = MappingProxyType({})
     simulated_dir: Path | None = None
@@ -69,6 +70,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         help="NVIDIA's container toolkit for a host that has none that works: nvidia-ctk, nvidia-cdi-hook and ldconfig",
+    )
+    add(
+        "--hooks-dir",
+        metavar="DIR",
+        type=Path,
+        help="where the programs of its hooks are copied to, at the host's path, for every container to run; default: "
+        "<state-dir>/toolkit, which pods in a user namespace cannot reach",
     )
     add("--simulated-default", metavar="PROFILE", help="profile or file that stands for every node not named below")
     add(

@@ -27,7 +27,7 @@ from tests.programs.host import CONTROL, LIBRARIES, direct, put_libraries
 
 NODE: Final = "node-a"
 ROOT: Final = "/run/nvidia/driver"  # of the GPU operator's driver container
-COPIED: Final = r"/var/lib/kubelet/plugins/gpu\.topology/toolkit/[0-9a-f]{16}/nvidia-cdi-hook"
+COPIED: Final = r"/var/lib/gpu-topology/[0-9a-f]{16}/nvidia-cdi-hook"
 _PCI: Final = "/sys/bus/pci/devices"
 
 

@@ -128,7 +128,7 @@ class Ctk:
         for program in self._programs:
             program.unlink()
 
-    def run(self, root: Path, command: Sequence[str]) -> bytes:
+    def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
         """Do what it does, in place of a process."""
         assert root == self._root
         assert (root / command[0].lstrip("/")).exists(), "it runs in the host's root"
@@ -183,7 +183,7 @@ class ImageCtk:
             (folder / name).write_text(f"{name} of the {build} build")
             (folder / name).chmod(0o755)
 
-    def run(self, root: Path, command: Sequence[str]) -> bytes:
+    def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
         """Do what it does, in place of a process."""
         assert root == Path("/")
         assert command[:3] == [str(self.folder / "nvidia-ctk"), "cdi", "generate"]

@@ -38,12 +38,12 @@ class Host:
 
     def agent(self, image: ImageCtk | None = None) -> BaseSpecification:
         """What a fresh agent makes, whose image may bring a toolkit."""
-        own = None if image is None else OwnToolkit(image.folder, copies=self.copies, host_root=self.root)
+        own = None if image is None else OwnToolkit(image.folder, copies=[self.copies], host_root=self.root)
 
-        def run(root: Path, command: Sequence[str]) -> bytes:
+        def run(root: Path, command: Sequence[str], timeout_s: float) -> bytes:
             if image is not None and root == Path("/"):
-                return image.run(root, command)
-            return self.ctk.run(root, command) if self.ctk else ctk.run(root, command)
+                return image.run(root, command, timeout_s)
+            return self.ctk.run(root, command, timeout_s) if self.ctk else ctk.run(root, command, timeout_s)
 
         return BaseSpecification(
             cdi_root=self.cdi,
@@ -52,6 +52,7 @@ class Host:
             own_toolkit=own,
             run=run,
             clock=lambda: self.now,
+            wall=lambda: 1.8e9 + self.now,
         )
 
     @functools.cached_property

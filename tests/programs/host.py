@@ -118,7 +118,7 @@ class Host:
     @property
     def copied_hook(self) -> str:
         """The image's, as copied to the host."""
-        (copies,) = (self.root / "var/lib/kubelet/plugins/gpu.topology/toolkit").iterdir()
+        (copies,) = (self.root / "var/lib/gpu-topology").iterdir()
         return f"/{(copies / 'nvidia-cdi-hook').relative_to(self.root)}"
 
     @property

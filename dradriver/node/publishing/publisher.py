@@ -247,11 +247,6 @@ class Publisher:
             logger.warning("what is prepared is not known: %s", error)
             return None
 
-    async def _tell(self, node: Node, reason: str, message: str) -> None:
-        if self._events is not None:
-            about = Reference("Node", "", node.metadata.name, node.metadata.uid)
-            await self._events.record(about=about, type="Warning", reason=reason, message=message, action="Publishing")
-
     def _tainted(self) -> set[tuple[str, str]]:
         return {
             (device.name, taint.key)
@@ -300,7 +295,10 @@ class Publisher:
             if name not in self._said and node is not None:
                 said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
                 logger.warning("%s", said)
-                await self._tell(node, "ServerLacks", said)
+                if self._events is not None:
+                    await self._events.record(
+                        about=_about(node), type="Warning", reason="ServerLacks", message=said, action="Publishing"
+                    )
         self._said = frozenset(able.lacking)
         for name in slice_features.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
@@ -315,7 +313,10 @@ class Publisher:
                 f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
             )
             logger.warning("%s", said)
-            await self._tell(node, "MigModeOff", said)
+            if self._events is not None:
+                await self._events.record(
+                    about=_about(node), type="Warning", reason="MigModeOff", message=said, action="Publishing"
+                )
         self._said_off = frozenset(uuids)
 
     def _count(self, verb: str, name: str) -> None:
@@ -375,3 +376,7 @@ def _taints(wanted: Iterable[pool.Object]) -> Iterator[dict[str, Any]]:
     for piece in wanted:
         for device in piece["spec"].get("devices", ()):
             yield from device.get("taints", ())
+
+
+def _about(node: Node) -> Reference:
+    return Reference("Node", "", node.metadata.name, node.metadata.uid)

@@ -90,8 +90,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- if $values.nodeSelector }}
-nodeSelector: {{- toYaml $values.nodeSelector | nindent 2 }}
+{{- /* MPS serves what the agent hands out, so it is where the agent is, unless its own values say otherwise. */}}
+{{- $selector := $values.nodeSelector }}
+{{- if eq $part "mps" }}{{ $selector = $values.nodeSelector | default $root.Values.node.nodeSelector }}{{ end }}
+{{- if $selector }}
+nodeSelector: {{- toYaml $selector | nindent 2 }}
 {{- else if and (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
 {{- with $root.Values.node.gpuLabels }}
 affinity:
@@ -102,9 +105,9 @@ affinity:
         {{- $label := regexSplit "=" . 2 }}
         - matchExpressions:
             {{- if eq (len $label) 2 }}
-            - {key: {{ index $label 0 }}, operator: In, values: [{{ index $label 1 | quote }}]}
+            - {key: {{ index $label 0 | quote }}, operator: In, values: [{{ index $label 1 | quote }}]}
             {{- else }}
-            - {key: {{ index $label 0 }}, operator: Exists}
+            - {key: {{ index $label 0 | quote }}, operator: Exists}
             {{- end }}
         {{- end }}
 {{- end }}

@@ -68,7 +68,21 @@ def test_the_privileged_agents_run_where_a_label_says_that_there_are_gpus(part: 
     assert nodes_of(part, *mps, f"{part}.nodeSelector.gpu=yes-0") == ({"gpu": "yes-0"}, [])
     assert nodes_of(part, *mps, "node.gpuLabels=null") == (None, [])
     assert nodes_of(part, *mps, "node.gpuLabels={a.example.com/b,c=d}") == (None, ["a.example.com/b", "c=d"])
+    assert nodes_of(part, *mps, "node.nodeSelector.gpu=a") == ({"gpu": "a"}, []), "MPS is where the agent is"
+    assert nodes_of(part, *mps, "node.gpuLabels={123=456}") == (None, ["123=456"])
     assert nodes_of("controller", *mps) == (None, [])
+
+
+@pytest.mark.parametrize("code", ["0302", "0300"])
+def test_nfds_own_labels_are_enough(code: str) -> None:
+    """Its default names class and vendor (deviceLabelFields); NVIDIA's charts configure the vendor alone."""
+    _, labels = nodes_of("node")
+    assert f"feature.node.kubernetes.io/pci-{code}_10de.present=true" in labels
+
+
+def test_mps_can_be_on_fewer_nodes_than_the_agent() -> None:
+    settings = (*VARIANTS["mps"], "node.nodeSelector.gpu=a", "mps.nodeSelector.shared=b")
+    assert (nodes_of("node", *settings)[0], nodes_of("mps", *settings)[0]) == ({"gpu": "a"}, {"shared": "b"})
 
 
 def test_simulated_gpus_are_on_all_nodes() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dradriver.node.discovery.nvidia import library
 from dradriver.node.discovery.nvidia.library import find_library
 from dradriver.node.discovery.nvidia.nvml import LIBRARY, NvmlError
 from dradriver.topology import codec
@@ -196,3 +197,24 @@ def test_who_reads_once_leaves_nothing_open(dgx1: Server) -> None:
         pynvml.nvmlDeviceGetCount()
     dgx1.table["nvmlDeviceGetCount_v2"] = "6"
     assert len(dgx1.read().machine.gpus) == 6
+
+
+@pytest.mark.parametrize(
+    ("links", "folder"),
+    [
+        ({"run/opengl-driver": "/nix/store/x"}, "nix/store/x/lib"),
+        ({"run/opengl-driver/lib/libnvidia-ml.so.1": "/nix/store/x/lib/libnvidia-ml.so.1"}, "nix/store/x/lib"),
+        ({"usr/lib64": "/nix/store/x/lib"}, "nix/store/x/lib"),
+    ],
+    ids=["the folder", "each file", "a folder of the system"],
+)
+def test_a_library_behind_absolute_links_is_found_where_it_is(
+    links: dict[str, str], folder: str, tmp_path: Path
+) -> None:
+    """A tool that is told so needs not follow links, which lead it out of the driver's root."""
+    (tmp_path / "nix/store/x/lib").mkdir(parents=True)
+    (tmp_path / "nix/store/x/lib/libnvidia-ml.so.1").touch()
+    for at, to in links.items():
+        (tmp_path / at).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / at).symlink_to(to)
+    assert library.real_folder(tmp_path) == folder

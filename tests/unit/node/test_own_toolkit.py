@@ -87,7 +87,7 @@ def test_where_the_hosts_toolkit_hung_the_images_is_not_tried(host: Host, image:
     """The driver hangs, and a reading that takes a minute is taken for that."""
 
     class Hanging(Ctk):
-        def run(self, root: Path, command: Sequence[str]) -> bytes:
+        def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
             host.now += ctk.TIMEOUT_S
             raise SetupError("timed out")
 
@@ -196,3 +196,119 @@ def test_what_cannot_be_made_for_a_newer_agent_stays(host: Host, image: ImageCtk
     (newest.folder / "ldconfig").unlink()
     assert host.agent(newest).keep(WHOLE) == {}
     assert host.made == before
+
+
+class Late(ImageCtk):
+    """One whose first calls fail, as while the driver does not answer yet."""
+
+    fails = 2
+
+    def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
+        if self.fails:
+            self.fails -= 1
+            raise SetupError("the driver does not answer yet")
+        return super().run(root, command, timeout_s)
+
+
+def test_a_newer_agent_whose_toolkit_fails_at_first_tries_again(host: Host, image: ImageCtk, tmp_path: Path) -> None:
+    host.agent(image).keep(WHOLE)
+    before = hooks(host)
+    newer = host.agent(Late(tmp_path / "newer", host.root, WHOLE, build="second"))
+    assert newer.keep(WHOLE) == {}
+    assert hooks(host) == before
+    host.now += toolkit.AGAIN_S
+    assert newer.keep(WHOLE) == {}
+    (hook,) = hooks(host)
+    assert hook.read_text() == "nvidia-cdi-hook of the second build"
+
+
+@pytest.mark.parametrize("program", ["nvidia-cdi-hook", "ldconfig"])
+def test_a_copy_that_is_damaged_while_the_file_names_it_is_mended(program: str, host: Host, image: ImageCtk) -> None:
+    base = host.agent(image)
+    base.keep(WHOLE)
+    (hook,) = hooks(host)
+    copy = hook.parent / program
+    copy.write_text("")
+    host.now += own_toolkit.STAYS_S
+    assert base.keep(WHOLE) == {}
+    assert copy.read_text() == f"{program} of the first build"
+    if program == "ldconfig":
+        copy.unlink()
+        assert host.agent(image).keep(WHOLE) == {}
+        assert copy.exists(), "an agent looks when it starts"
+
+
+def test_a_file_of_somebody_elses_among_the_copies_stops_no_tidying(host: Host, image: ImageCtk) -> None:
+    base = host.agent(image)
+    base.keep(WHOLE)
+    (host.copies / "a-file").write_text("")
+    (host.copies / "0123456789abcdef").mkdir()
+    for path in (host.copies / "a-file", host.copies / "0123456789abcdef", host.cdi / toolkit.FILE):
+        age(path)
+    host.now += own_toolkit.STAYS_S
+    base.keep(WHOLE)
+    assert "0123456789abcdef" not in folders(host)
+
+
+def test_time_for_a_hosts_toolkit_to_come_back_is_given_once_however_often_the_agent_starts(
+    host: Host, image: ImageCtk
+) -> None:
+    host.ctk = Ctk(host.root, WHOLE)
+    host.agent(image).keep(WHOLE)
+    host.ctk.remove()
+    host.agent(image).keep(WHOLE)
+    host.now += toolkit.ALONE_S - 1
+    assert host.agent(image).keep(WHOLE) == {}
+    assert not image.calls
+    host.now += 1
+    assert host.agent(image).keep(WHOLE) == {}
+    assert {path.parent.parent for path in hooks(host)} == {host.copies}
+    host.ctk = Ctk(host.root, WHOLE)
+    (host.cdi / toolkit.FILE).unlink()
+    assert host.agent(image).keep(WHOLE) == {}
+    host.ctk.remove()
+    host.now += toolkit.ALONE_S - 1
+    assert host.agent(image).keep(WHOLE) == {}
+    assert hooks(host) == {Path("/usr/bin/nvidia-cdi-hook")}, "it was there meanwhile"
+
+
+class WithoutMounts(ImageCtk):
+    """One that finds no library to mount."""
+
+    def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
+        made = json.loads(super().run(root, command, timeout_s))
+        made["containerEdits"].pop("mounts")
+        return json.dumps(made).encode()
+
+
+def test_what_a_toolkit_says_now_counts_for_more_than_what_was_written_before(
+    host: Host, image: ImageCtk, tmp_path: Path
+) -> None:
+    """Else a mount that is gone for good would go into each container because a GPU's device node is gone, too."""
+    host.agent(image).keep(WHOLE)
+    gone = WHOLE.gpus[3]
+    (mount,) = host.made["containerEdits"]["mounts"]
+    for path in (f"dev/nvidia{gone.minor}", mount["hostPath"].lstrip("/")):
+        (host.root / path).unlink()
+    seven = WHOLE.subset([n for n, gpu in enumerate(WHOLE.gpus) if gpu is not gone])
+    again = host.agent(WithoutMounts(tmp_path / "image", host.root, seven))
+    assert again.keep(WHOLE).keys() == {gone.uuid}
+    assert "mounts" not in host.made["containerEdits"]
+
+
+def test_hooks_are_where_every_container_can_run_them(
+    tmp_path: Path, image: ImageCtk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a user namespace a container's root is nobody on the host, and the kubelet's folders are closed to others."""
+    closed, opened, view = tmp_path / "closed/copies", tmp_path / "opened/copies", tmp_path / "view"
+    for folder in (closed, opened):  # as the host has them
+        (view / str(folder).lstrip("/")).mkdir(parents=True)
+    (view / str(closed.parent).lstrip("/")).chmod(0o750)
+    own = own_toolkit.OwnToolkit(image.folder, copies=[closed, opened], host_root=view)
+    assert Path(own.ready().hook).parent.parent == opened
+    assert not caplog.text
+    alone = own_toolkit.OwnToolkit(image.folder, copies=[closed], host_root=view)
+    for _ in range(2):
+        assert Path(alone.ready().hook).parent.parent == closed
+    assert caplog.text.count(f"{closed.parent} is closed to others on the host") == 1
+    assert "hostUsers: false" in caplog.text

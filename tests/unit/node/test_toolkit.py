@@ -15,12 +15,13 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.node.discovery.nvidia import toolkit
-from dradriver.node.discovery.nvidia.specification import read_all
+from dradriver.node.discovery.nvidia import ctk, toolkit
+from dradriver.node.discovery.nvidia import specification as specifications
+from dradriver.node.discovery.nvidia.specification import Specification, read_all
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
-from dradriver.node.errors import NotYetError
+from dradriver.node.errors import NotYetError, SetupError
 from tests.fakes.node import uuid
-from tests.fakes.toolkit import VERSIONS, Ctk, lay, management, specification
+from tests.fakes.toolkit import VERSIONS, Ctk, ImageCtk, lay, management, specification
 from tests.fakes.toolkit_host import WHOLE, Host, in_mig_mode, nodes, swapped
 
 
@@ -348,7 +349,7 @@ def test_two_agents_make_it_one_after_the_other(host: Host) -> None:
     class Slow(Ctk):
         seen = -1
 
-        def run(self, root: Path, command: Sequence[str]) -> bytes:
+        def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
             other.start()
             while not later.calls and opened() < 2:
                 pass
@@ -451,3 +452,64 @@ def test_what_is_no_specification_of_gpus_counts_for_nothing(name: str, text: st
     assert host.base.keep(WHOLE).keys() == {gpu.uuid for gpu in WHOLE.gpus}
     found = list(read_all([host.cdi], host_root=host.root))
     assert [one.source for one in found] == [str(host.cdi / name)] * (name == "index.yaml")
+
+
+def test_a_device_node_whose_mode_changed_is_written_anew_of_ours_alone(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Toolkits from 1.20 on write modes, and containers would have that of one bad moment for ever."""
+
+    class Modes(Ctk):
+        mode = 0o600
+
+        def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
+            made = json.loads(super().run(root, command, timeout_s))
+            for one in (made["containerEdits"], *(device["containerEdits"] for device in made["devices"])):
+                for node in one.get("deviceNodes", ()):
+                    node["fileMode"] = self.mode
+            return json.dumps(made).encode()
+
+    now = {"mode": 0o600}
+    monkeypatch.setattr(specifications, "_device", lambda _root, _path: specifications._Now(195, 0, now["mode"]))
+    host.ctk = made = Modes(host.root, WHOLE)
+    assert host.base.keep(WHOLE) == {}
+    now["mode"] = made.mode = 0o666
+    assert host.base.keep(WHOLE) == {}
+    assert {node["fileMode"] for node in host.made["containerEdits"]["deviceNodes"]} == {0o666}
+    text = json.dumps(host.made).encode()
+    now["mode"] = 0o600
+    others = Specification("theirs", text, json=True, host_root=host.root)
+    assert others.devices(WHOLE.gpus, "")[1] == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, "a: &a [1]\nb: *a\n", "a: &a {b: &b {c: *b}}\n"], ids=["deep", "alias", "own"]
+)
+def test_a_file_that_would_take_the_agents_memory_is_passed_over(text: str, host: Host) -> None:
+    host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
+    (host.root / "etc/cdi/a.yaml").write_text(f"kind: nvidia.com/gpu\n{text}" if text[0] != "[" else text)
+    assert host.base.keep(WHOLE) == {}
+
+
+def test_all_that_is_tried_in_one_reading_takes_no_minute(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    host = Host(tmp_path / "host")
+    spent: list[float] = []
+
+    class Slow(Ctk):
+        def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
+            spent.append(timeout_s)
+            host.now += min(24.0, timeout_s)
+            raise SetupError("timed out")
+
+    class SlowImage(ImageCtk):
+        def run(self, root: Path, command: Sequence[str], timeout_s: float = 0.0) -> bytes:
+            spent.append(timeout_s)
+            host.now += timeout_s
+            raise SetupError("timed out")
+
+    host.ctk = Slow(host.root, WHOLE)
+    image = SlowImage(tmp_path / "image", host.root, WHOLE)
+    host.agent(image).keep(WHOLE)
+    assert host.now <= ctk.ROUND_S
+    assert all(0 < timeout_s <= ctk.TIMEOUT_S for timeout_s in spent)

@@ -30,7 +30,8 @@ CLASS: Final = "gpu"
 AUTO: Final = "auto"
 MANAGEMENT: Final = "management"  # names no GPU and does not ask NVML: every container's libraries, and all nodes
 MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
-TIMEOUT_S: Final = 25.0  # it runs twice at most; after a minute a reading would be taken for a driver that hangs
+TIMEOUT_S: Final = 25.0
+ROUND_S: Final = 45.0  # for all that are tried: after a minute a reading would be taken for a driver that hangs
 _PLACES: Final = (
     "usr/bin/nvidia-ctk",
     "usr/local/bin/nvidia-ctk",
@@ -58,7 +59,7 @@ _WRITABLE: Final = ("dev/shm", "run", "tmp")  # it makes a file before it prints
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _IN_ROOT: Final = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])"
 
-Run = Callable[[Path, Sequence[str]], bytes]  # the root and the words; what was printed
+Run = Callable[[Path, Sequence[str], float], bytes]  # the root, the words, the seconds it may take; what was printed
 
 
 class Toolkit(msgspec.Struct, frozen=True):
@@ -116,7 +117,7 @@ class Driver(msgspec.Struct, frozen=True):
         return words
 
 
-def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run) -> bytes:
+def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run, timeout_s: float = TIMEOUT_S) -> bytes:
     """Return a specification, in JSON, of our own vendor with uuids as names.
 
     Raises:
@@ -135,7 +136,7 @@ def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run) ->
         f"--nvidia-ctk-path={toolkit.hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
         *toolkit.options,
     ]
-    made = run(toolkit.root, command)
+    made = run(toolkit.root, command, timeout_s)
     return _own_paths(made, toolkit.host) if toolkit.host else made
 
 
@@ -174,14 +175,14 @@ def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
     return f"run on the node: {shlex.join([toolkit.program, *command])}"
 
 
-def run(root: Path, command: Sequence[str]) -> bytes:
+def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> bytes:
     """Run a command with this root and return what it printed.
 
     Raises:
         SetupError: It failed, took too long, printed too much, or this process may not change its root.
     """
     prefix = [] if root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(root)]
-    until = time.monotonic() + TIMEOUT_S
+    until = time.monotonic() + timeout_s
     try:
         process = subprocess.Popen(  # noqa: S603  # NVIDIA's own tool, with words of ours
             [*prefix, *command],

@@ -63,6 +63,16 @@ def library_folder(driver_root: Path) -> str | None:
     return None
 
 
+def real_folder(driver_root: Path) -> str | None:
+    """Return the folder with the library after all links, as a path below the driver's root; None where it is in none.
+
+    For a tool that follows links by itself: absolute ones lead it out of the root, as NixOS has them.
+    """
+    folder = library_folder(driver_root)
+    path = inside(driver_root, f"{folder}/{LIBRARY}") if folder is not None else None
+    return None if path is None else str(path.parent.relative_to(driver_root))
+
+
 def dev_root(host_root: Path, driver_root: Path | None) -> Path:
     """Return the root whose ``dev`` has the driver's device nodes: the driver's, or the host's where it has none.
 

@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,8 @@ from dradriver.node.discovery.nvidia import ctk
 from dradriver.node.discovery.nvidia.library import inside
 from dradriver.topology.machine import Gpu
 
+_DEEPEST: Final = 64
+_MODE: Final = 0o777
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 _OURS: Final = f"{names.DRIVER}-"
 _KIND: Final = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/gpu")  # nvidia.com/gpu, the device plugin's, the operator's
@@ -36,6 +38,7 @@ class _DeviceNode(msgspec.Struct, rename="camel"):
     host_path: str = ""
     major: int | None = None
     minor: int | None = None
+    file_mode: int | None = None
 
     @property
     def on_host(self) -> str:
@@ -82,7 +85,9 @@ class Specification:
         edits: What every container gets by it.
     """
 
-    def __init__(self, source: str, text: bytes, *, json: bool, host_root: Path, on_paper: bool = False) -> None:
+    def __init__(
+        self, source: str, text: bytes, *, json: bool, host_root: Path, on_paper: bool = False, ours: bool = False
+    ) -> None:
         """Read it.
 
         Args:
@@ -91,6 +96,8 @@ class Specification:
             json: Whether it is JSON, else YAML.
             host_root: The host's files, where all must be that it names.
             on_paper: Whether what is not there is believed to be.
+            ours: Whether we had it made, so that modes of device nodes are those of the host of that day; in others'
+                specifications somebody may have meant them.
 
         Raises:
             ValueError: It is no specification.
@@ -98,6 +105,7 @@ class Specification:
         self.source = source
         self._host_root = host_root
         self._on_paper = on_paper
+        self._ours = ours
         try:
             # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
             self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
@@ -184,9 +192,15 @@ class Specification:
             if not _exists(self._host_root, path):
                 return f"{self.source} names {path}, which is not on the host"
         for node in edits.device_nodes or []:
+            now = _device(self._host_root, node.on_host)
             said = (node.major, node.minor or 0)
-            if node.major is not None and (now := _numbers(self._host_root, node.on_host)) not in (None, said):
-                return f"{self.source} has {node.on_host} as device {said[0]}:{said[1]}, which is {now[0]}:{now[1]} now"
+            if now is not None and node.major is not None and (now.major, now.minor) != said:
+                is_now = f"{now.major}:{now.minor} now"
+                return f"{self.source} has {node.on_host} as device {said[0]}:{said[1]}, which is {is_now}"
+            if now is not None and self._ours and node.file_mode is not None and node.file_mode & _MODE != now.mode:
+                return (
+                    f"{self.source} has {node.on_host} with mode {node.file_mode & _MODE:o}, which is {now.mode:o} now"
+                )
         return ""
 
     def _stale(self, driver_version: str) -> str:
@@ -205,12 +219,20 @@ def _exists(root: Path, path: str) -> bool:
     return False
 
 
-def _numbers(root: Path, path: str) -> tuple[int, int] | None:
-    """Return major and minor number of a device node; None where there is none."""
+class _Now(NamedTuple):
+    """A device node as the host has it."""
+
+    major: int
+    minor: int
+    mode: int
+
+
+def _device(root: Path, path: str) -> _Now | None:
+    """Return a device node as it is; None where there is none."""
     with contextlib.suppress(OSError, ValueError):
         found = inside(root, path.lstrip("/"))
         if found is not None and stat.S_ISCHR((status := os.stat(found)).st_mode):
-            return os.major(status.st_rdev), os.minor(status.st_rdev)
+            return _Now(os.major(status.st_rdev), os.minor(status.st_rdev), status.st_mode & _MODE)
     return None
 
 
@@ -229,6 +251,11 @@ def _yaml(text: bytes) -> Any:
     import yaml  # here, for the agent's own specification is JSON
 
     try:
+        depth = 0
+        for event in yaml.parse(text, yaml.CSafeLoader):  # before anything is built of it
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"lists and maps more than {_DEEPEST} deep, or an alias; write it out")
         return yaml.load(text, yaml.CSafeLoader)
     except (yaml.YAMLError, AttributeError, LookupError, TypeError) as error:  # ``!!bool x`` is a KeyError of its own
         raise ValueError(str(error)) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.node import files
 from dradriver.node.discovery.nvidia import ctk
-from dradriver.node.discovery.nvidia.library import below, dev_root, inside, library_folder
+from dradriver.node.discovery.nvidia.library import below, dev_root, inside, real_folder
 from dradriver.node.discovery.nvidia.own_toolkit import STAYS_S, OwnToolkit
 from dradriver.node.discovery.nvidia.specification import Specification, read_all
 from dradriver.node.discovery.nvidia.specification import files as specifications
@@ -37,6 +38,8 @@ AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit n
 SOON_S: Final = 30.0  # after it could not be written: a disk that was full has room again
 PATIENCE_S: Final = 10.0  # for another agent's toolkit
 _LOOK_S: Final = 0.02
+_LEAST_RUN_S: Final = 5.0
+_GONE: Final = ".gone"
 ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
 
 _Stamp = tuple[object, ...]
@@ -83,6 +86,7 @@ class BaseSpecification:
         own_toolkit: OwnToolkit | None = None,
         run: ctk.Run = ctk.run,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Make nothing yet; no file is touched.
 
@@ -93,20 +97,24 @@ class BaseSpecification:
             own_toolkit: For where the host has no toolkit that works.
             run: Runs a toolkit.
             clock: Seconds that only grow.
+            wall: Seconds since 1970.
         """
         self._path = cdi_root / FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
         self._driver_root = driver_root
         self._own_toolkit = own_toolkit
-        self._outdated: bool | None = None  # whether it is made anew, once, for the hooks of this agent's own toolkit
+        self._renew_s = 0.0  # when it is looked at whether it has containers run another agent's hooks
         self._tidy_s = 0.0  # when its older copies are looked at
         self._run = run
         self._clock = clock
+        self._wall = wall
         self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
         self._again_s = 0.0  # when it is made for the same again
         self._why: dict[str, str] = {}  # by uuid and for ``driver``
         self._gone_s: float | None = None  # since when the host lacks what it names, while all else in it is right
+        self._remembered = False
+        self._gone = self._path.with_suffix(_GONE)  # made then, so that the next agent knows, too; no runtime reads it
 
     def keep(self, machine: Machine) -> dict[str, str]:
         """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
@@ -118,18 +126,18 @@ class BaseSpecification:
         if not machine.gpus:
             return {}
         whole, driver_version = [gpu for gpu in machine.gpus if gpu.mig is None], machine.driver_version
-        if self._outdated is None:
-            self._outdated = self._own_toolkit is not None and self._own_toolkit.outdated(self._path)
+        if not self._remembered:
+            self._remember()
         lacks = self._lacks(whole, driver_version)
         about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
-        if lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s):
+        anew = self._outdated()
+        if anew or (lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s)):
             try:
-                self._why = self._alone(whole, driver_version)
+                self._why = self._alone(whole, driver_version, anew=anew)
                 self._again_s = self._clock() + AGAIN_S
             except OSError as error:
                 self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
                 self._again_s = self._clock() + SOON_S
-            self._outdated = False
             lacks = self._lacks(whole, driver_version)
             self._asked = (about, self._stamps()) if lacks else None
             if lacks == {DRIVER}:
@@ -138,6 +146,18 @@ class BaseSpecification:
             self._own_toolkit.tidy(self._path)
             self._tidy_s = self._clock() + STAYS_S
         return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
+
+    def _outdated(self) -> bool:
+        """Return whether it has containers run another agent's hooks, and is to be made anew for this one's.
+
+        So it is at an agent's start, and again after a while where that did not help: an older agent beside this one
+        does not have it changed back.
+        """
+        if self._own_toolkit is None or self._clock() < self._renew_s:
+            return False
+        outdated = self._own_toolkit.outdated(self._path)
+        self._renew_s = self._clock() + AGAIN_S if outdated else math.inf
+        return outdated
 
     def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
         """Return what our own file, as it stands, does not hold or not truly: uuids, and ``driver``.
@@ -148,7 +168,7 @@ class BaseSpecification:
             on_paper: Whether the host is believed to have what the file names.
         """
         ours = self._own(on_paper=on_paper)
-        if ours is None or self._outdated:
+        if ours is None:
             return {DRIVER, *_uuids(gpus)}
         has_driver = ours.has(DRIVER) and ours.driver(DRIVER, driver_version) is not None
         return ours.devices(gpus, driver_version)[1].keys() | (set() if has_driver else {DRIVER})
@@ -157,11 +177,31 @@ class BaseSpecification:
         """Return the uuids that no container can have now; a toolkit that is being replaced is given its time."""
         on_paper = self._lacks(gpus, driver_version, on_paper=True) if lacks else lacks
         if on_paper == lacks:
+            if self._gone_s is not None:
+                self._note(gone=False)
             self._gone_s = None
         elif self._gone_s is None:
             self._gone_s = self._clock()
-            logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, self._said(DRIVER))
+            self._note(gone=True)
+            if (ours := self._own(on_paper=False)) is not None:
+                why = ours.unfit(driver_version) or "; ".join(ours.devices(gpus, driver_version)[1].values())
+                logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, why)
         return sorted((on_paper if self._patient else lacks) - {DRIVER})
+
+    def _remember(self) -> None:
+        """Know since when agents before this one have seen it so."""
+        self._remembered = True
+        with contextlib.suppress(OSError):
+            self._gone_s = self._clock() - max(0.0, self._wall() - self._gone.stat().st_mtime)
+
+    def _note(self, *, gone: bool) -> None:
+        """Note for agents after this one since when it is so, or that it is not."""
+        with contextlib.suppress(OSError):
+            if gone:
+                self._gone.touch()
+                os.utime(self._gone, (self._wall(), self._wall()))
+            else:
+                self._gone.unlink(missing_ok=True)
 
     def _said(self, name: str) -> str:
         return self._why.get(name, f"{self._path} does not hold it")
@@ -170,7 +210,7 @@ class BaseSpecification:
     def _patient(self) -> bool:
         return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
-    def _alone(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
+    def _alone(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
         """Make it as the one agent that does: in a rolling update another one has read, and would write, the same file.
 
         The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
@@ -183,7 +223,7 @@ class BaseSpecification:
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
                 time.sleep(_LOOK_S)
-            return self._make(gpus, driver_version) if self._lacks(gpus, driver_version) else {}
+            return self._make(gpus, driver_version) if anew or self._lacks(gpus, driver_version) else {}
         finally:
             os.close(descriptor)
 
@@ -217,7 +257,12 @@ class BaseSpecification:
     def _own(self, *, on_paper: bool) -> Specification | None:
         with contextlib.suppress(OSError, ValueError):
             return Specification(
-                str(self._path), self._path.read_bytes(), json=True, host_root=self._host_root, on_paper=on_paper
+                str(self._path),
+                self._path.read_bytes(),
+                json=True,
+                host_root=self._host_root,
+                on_paper=on_paper,
+                ours=True,
             )
         return None
 
@@ -227,20 +272,23 @@ class BaseSpecification:
         Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
         read; then there is what brings no GPU.
         """
-        driver, begun = self._driver(), self._clock()
+        driver, until, told = self._driver(), self._clock() + ctk.ROUND_S, False
         for found in self._toolkits(gpus, driver_version, wrong):
-            if driver is None or self._clock() - begun >= ctk.TIMEOUT_S:  # where one hung, so does the next
-                break
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
+                left_s = min(ctk.TIMEOUT_S, until - self._clock())
+                if driver is None or left_s < _LEAST_RUN_S:
+                    break
                 try:
-                    made = ctk.generate(found, driver, mode=mode, run=self._run)
+                    made = ctk.generate(found, driver, mode=mode, run=self._run, timeout_s=left_s)
                     yield Specification(found.program, made, json=True, host_root=self._host_root)
+                    told = True
                     break
                 except (SetupError, ValueError) as error:
                     wrong.setdefault("", str(error))
                     logger.log(logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO, "%s", error)
         yield from read_all(self._folders, host_root=self._host_root)
-        if (ours := self._own(on_paper=self._patient)) is not None:
+        # What the host lacks of ours may come back; but a toolkit that has just looked knows better.
+        if (ours := self._own(on_paper=self._patient and not told)) is not None:
             yield ours
 
     def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
@@ -266,7 +314,7 @@ class BaseSpecification:
         if root is None:
             return None
         dev = below(self._host_root, dev_root(self._host_root, self._driver_root))
-        return ctk.Driver(root, dev or "/", library_folder(self._driver_root or self._host_root) or "")
+        return ctk.Driver(root, dev or "/", real_folder(self._driver_root or self._host_root) or "")
 
     def _stamps(self) -> _Stamp:
         """Return what changes when our specification does, the toolkit, or the specifications of others."""
