@@ -85,17 +85,22 @@ def install(cluster: Target, *settings: str, driver_root: str | None = None, exc
         _policies_in_force(cluster)
 
 
+_MARK: Final = "tests/policies"
+
+
 def _policies_in_force(cluster: Cluster) -> None:
     """Wait until every part has the policies of the ConfigMap, which the kubelet brings to each when its turn comes."""
     ours = ("-n", NAMESPACE)
     found = cluster.kubectl(*ours, "get", "configmap", f"{RELEASE}-policies", "-o", "json").stdout
     digest = read(json.loads(found)["data"]["policies.yaml"].encode(), source="policies.yaml").digest
-    # A pod that changed has its turn at once.
-    cluster.kubectl(*ours, "annotate", "pods", "--all", "--overwrite", f"tests/policies={digest:012x}")
+    mark = f"{digest:012x}"
 
     def other() -> list[str]:
         pods = json.loads(cluster.kubectl(*ours, "get", "pods", "-o", "json").stdout)["items"]
         alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        new = [pod["metadata"]["name"] for pod in alive if pod["metadata"].get("annotations", {}).get(_MARK) != mark]
+        for name in new:  # a pod that changed has its turn at once; one of a release before may be gone by now
+            cluster.kubectl(*ours, "annotate", "pod", name, "--overwrite", f"{_MARK}={mark}", check=False)
         return [pod["metadata"]["name"] for pod in alive if _digest(cluster, pod) != digest]
 
     wait_for("policies in force", lambda: not other(), seconds=180, interval=0.5, why=lambda: f"not in {other()}")
