@@ -117,7 +117,9 @@ class Agent:
         self._pod_events = PodEvents(
             self._record, self._events, prepared=self._preparer.prepared, get_claim=self._api.claim
         )
-        self._preparer.made_ready.add(self._in_use, self._statuses.put)
+        self._preparer.made_ready.add(
+            self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
+        )
         self._preparer.given_back.add(lambda uid: metrics.DEVICE_INFO.set(uid, ()))
         self._machines.changed.add(self._preparer.poke)
         self._record.changed.add(self._pod_events.poke)

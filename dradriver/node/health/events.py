@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.kube.client import ApiError
 from dradriver.kube.events import Recorder, Reference
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.health.faults import Fault
@@ -18,6 +21,8 @@ from dradriver.node.journal import Entry
 logger = logging.getLogger(__name__)
 
 GET_S: Final = 10.0
+FIRST_RETRY_S: Final = 2.0
+LONGEST_RETRY_S: Final = 60.0
 _MOST_PODS: Final = 64  # of one claim: it may have 256 consumers
 
 
@@ -42,6 +47,7 @@ class PodEvents:
         *,
         prepared: Callable[[], Awaitable[Mapping[str, Entry[PreparedClaim]]]],
         get_claim: GetClaim,
+        retry_s: float = FIRST_RETRY_S,
     ) -> None:
         """Tell nobody yet.
 
@@ -50,47 +56,83 @@ class PodEvents:
             events: Writes them.
             prepared: Gives the claims that are prepared on this node.
             get_claim: Says which pods use a claim.
+            retry_s: How soon to try again where somebody could not be told; twice as long each time.
         """
         self._record = record
         self._events = events
         self._prepared = prepared
         self._get_claim = get_claim
-        self._told: set[tuple[str, Fault]] = set()
+        self._retry_s = retry_s
+        self._claims: dict[str, PreparedClaim] = {}  # those prepared, by uid, when last looked
+        self._told: dict[str, frozenset[tuple[str, Fault]]] = {}  # to a claim's pods
+        self._telling: set[str] = set()  # claims whose pods are being told: a namespace's webhook may hang on Events
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """Look again: a fault came or went."""
+        """Look again: a fault came or went, or a GPU that has one was handed out."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell until cancelled; what cannot be told is logged and left."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            there = {(uuid, one.fault) for uuid, some in self._record.standing().items() for one in some}
-            came, went = there - self._told, self._told - there
-            self._told = there
-            try:
-                await self._tell(came, went)
-            except (DriverError, OSError) as error:
-                logger.warning("pods are not told of their GPUs' health: %s", error)
+        """Tell until cancelled; who cannot be told now is told later, and keeps nobody else waiting."""
+        failures = 0
+        async with asyncio.TaskGroup() as group:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s(failures) if failures else None):
+                        await self._changed.wait()
+                self._changed.clear()
+                try:
+                    self._claims = {uid: entry.value for uid, entry in (await self._prepared()).items()}
+                except (DriverError, OSError) as error:
+                    logger.warning("pods are not told of their GPUs' health yet: %s", error)
+                    failures += 1
+                    continue
+                failures = 0
+                self._told = {uid: told for uid, told in self._told.items() if uid in self._claims}
+                for uid in self._claims.keys() - self._telling:
+                    if self._standing(uid) != self._told.get(uid, frozenset()):
+                        self._telling.add(uid)
+                        group.create_task(self._tell(uid))
 
-    async def _tell(self, came: set[tuple[str, Fault]], went: set[tuple[str, Fault]]) -> None:
-        for entry in (await self._prepared()).values():
-            gpus = {device.uuid for device in entry.value.devices}
-            news = [(uuid, fault, True) for uuid, fault in sorted(came) if uuid in gpus]
-            news += [(uuid, fault, False) for uuid, fault in sorted(went) if uuid in gpus]
-            for pod in await self._pods(entry.value) if news else ():
-                for uuid, fault, ill in news:
-                    await self._write(pod, uuid, fault, ill=ill)
+    def _pause_s(self, failures: int) -> float:
+        return wait_s(failures - 1, first_s=self._retry_s, longest_s=LONGEST_RETRY_S)
+
+    def _standing(self, uid: str) -> frozenset[tuple[str, Fault]]:
+        gpus = {device.uuid for device in self._claims[uid].devices}
+        standing = self._record.standing()
+        return frozenset((gpu, one.fault) for gpu in gpus for one in standing.get(gpu, ()))
+
+    async def _tell(self, uid: str) -> None:
+        """Tell a claim's pods until they know all, or the claim is no longer prepared."""
+        failures = 0
+        try:
+            while uid in self._claims and (there := self._standing(uid)) != (told := self._told.get(uid, frozenset())):
+                claim = self._claims[uid]
+                try:
+                    pods = await self._pods(claim)
+                except (DriverError, TimeoutError) as error:
+                    logger.warning("claim %s/%s cannot be read: %s", claim.namespace, claim.name, error)
+                    failures += 1
+                    await asyncio.sleep(self._pause_s(failures))
+                    continue
+                self._told[uid] = there
+                for pod in pods:
+                    for gpu, fault in sorted(there - told):
+                        await self._write(pod, gpu, fault, ill=True)
+                    for gpu, fault in sorted(told - there):
+                        await self._write(pod, gpu, fault, ill=False)
+        finally:
+            self._telling.discard(uid)
 
     async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
+        """Return the pods that use a claim; errors are those of reading it. One that is gone has none."""
         try:
             async with asyncio.timeout(GET_S):
                 claim = await self._get_claim(prepared.namespace, prepared.name)
-        except (DriverError, TimeoutError) as error:
-            logger.warning("claim %s/%s cannot be read: %s", prepared.namespace, prepared.name, error)
-            return []
+        except ApiError as error:
+            if error.not_found:
+                return []
+            raise
         if claim.metadata.uid != prepared.uid:
             return []
         users = [one for one in claim.status.reserved_for if one.resource == "pods"]
