@@ -13,7 +13,7 @@ from dradriver.api import names
 from dradriver.api.annotations import has_wish
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.templates import Template
-from dradriver.queue.entries import read_wish
+from dradriver.queue.placement_request import read_wish
 from tests.fakes.admission import admit
 
 Object = dict[str, Any]

@@ -19,7 +19,7 @@ from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, Uns
 from dradriver.controller.owners import Owners
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.entries import PlacementRequest
+from dradriver.queue.placement_request import PlacementRequest
 
 logger = logging.getLogger(__name__)
 

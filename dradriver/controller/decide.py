@@ -21,7 +21,7 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.queue.entries import PlacementRequest
+from dradriver.queue.placement_request import PlacementRequest
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike

@@ -29,10 +29,11 @@ from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place,
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.queue.asking import Asking
-from dradriver.queue.entries import HAND_OVER_S, Entry, why
 from dradriver.queue.limiter import EARLY_S, Limiter
 from dradriver.queue.pace import Pace
 from dradriver.queue.parking import Kind, Parking, WaitReason
+from dradriver.queue.placement_request import why
+from dradriver.queue.units import HAND_OVER_S, Unit
 from dradriver.queue.waiting import Order, Queue
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,9 @@ MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more
 
 
 class Worker:
-    """Decides by itself, one entry at a time and the oldest first; writes for many at once.
+    """Decides by itself, one unit at a time and the oldest first; writes for many at once.
 
-    Whatever goes wrong with one entry (its words, a refusal, a webhook, a bug) costs that entry a pause and a reason,
+    Whatever goes wrong with one unit (its words, a refusal, a webhook, a bug) costs that unit a pause and a reason,
     and nobody else anything. Only trouble with the server stops all.
 
     Attributes:
@@ -85,13 +86,13 @@ class Worker:
         self._newest = ""
         self._executor = Executor(
             writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
-            alive=lambda entry: self._entries.get(entry.key) is entry, newest=lambda: self._newest,
+            alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
-        self._entries: dict[Key, Entry] = {}
+        self._units: dict[Key, Unit] = {}
         self._timers: list[tuple[float, Key]] = []
         self._parking = Parking()
         self._pace = Pace()
@@ -128,7 +129,7 @@ class Worker:
     def begin(self) -> None:
         """Look at all pods, and from now on at those that changes concern."""
         self._acting = True
-        self._touched.update(dict.fromkeys((*self._entries, *self.picture.pods)))
+        self._touched.update(dict.fromkeys((*self._units, *self.picture.pods)))
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -182,7 +183,7 @@ class Worker:
         """Delete what has been an orphan for long, and end assumptions that the server does not share."""
         await self._collector.sweep()
 
-    # Looking at one entry.
+    # Looking at one unit.
 
     def _touch(self, key: Key) -> None:
         if self._acting:  # a standby would never look, and whoever begins looks at all
@@ -202,13 +203,13 @@ class Worker:
                 over = self._pace.room(cause.name, asyncio.get_running_loop().time())
         return over and ((oldest := self._queue.oldest) is None or order < oldest)
 
-    def _writable(self, entry: Entry) -> bool:
-        """Return whether an entry may be written now; if not, it is looked at again when it may."""
-        if self._limiter.clogged(entry.key[0]):
-            self._parking.park(entry.key, entry.order, WaitReason(Kind.NAMESPACE, entry.key[0]))
+    def _writable(self, unit: Unit) -> bool:
+        """Return whether a unit may be written now; if not, it is looked at again when it may."""
+        if self._limiter.clogged(unit.key[0]):
+            self._parking.park(unit.key, unit.order, WaitReason(Kind.NAMESPACE, unit.key[0]))
             return False
         if not self._limiter.room():
-            self._parking.park(entry.key, entry.order, WaitReason(Kind.WRITER))
+            self._parking.park(unit.key, unit.order, WaitReason(Kind.WRITER))
             return False
         return True
 
@@ -217,12 +218,12 @@ class Worker:
             self._look(key)
         except Exception:  # a bug in what one pod meets must not stop the others
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
-            if (entry := self._entries.get(key)) is not None:
+            if (unit := self._units.get(key)) is not None:
                 self._queue.drop(key)
-                self._executor.fail(entry, OWN_ERROR)
+                self._executor.fail(unit, OWN_ERROR)
 
     def _look(self, key: Key) -> None:
-        pod, entry = self.picture.pods.get(key), self._entries.get(key)
+        pod, unit = self.picture.pods.get(key), self._units.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
             return
@@ -233,41 +234,42 @@ class Worker:
         if self._waits_for_volumes(key, pod):
             return
         where = self.picture.volumes.of(pod)
-        if entry is None or entry.uid != pod.metadata.uid:
+        if unit is None or unit.uid != pod.metadata.uid:
             self._forget(key)
-            entry = Entry(key, pod, self.picture.template_of(pod), self.picture.ledger, where)
+            unit = Unit(key, pod, self.picture.template_of(pod), self.picture.ledger, where)
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
-            self._entries[key] = entry
-        elif entry.busy:
+            self._units[key] = unit
+        elif unit.busy:
             return  # its writer looks again when it is done
-        elif entry.update(pod, self.picture.template_of(pod), where):
-            entry.forgive()
+        elif unit.update(pod, self.picture.template_of(pod), where):
+            unit.forgive()
         now = asyncio.get_running_loop().time()
-        self._count(entry)
-        if now < entry.not_before:
+        self._count(unit)
+        if now < unit.failures.not_before:
             self._queue.drop(key)
-            self._at(entry.not_before, key)
+            self._at(unit.failures.not_before, key)
             return
-        if entry.unsure:
-            if self._writable(entry):
-                self._executor.ask(entry)
+        if unit.unsure:
+            if self._writable(unit):
+                self._executor.ask(unit)
             return
-        step = review(entry, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        step = review(unit, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
-            if entry.lose(now):
-                self._at(entry.not_before, key)
+            if (times := unit.promise.lost()) > 1:
+                unit.failures.lost(now, times)
+                self._at(unit.failures.not_before, key)
             else:
-                self._want(entry)
+                self._want(unit)
             return
         self._queue.drop(key)
         match step:
-            case Keep() if self._writable(entry):
-                self._keep(entry, step)
-            case Withdraw() if self._writable(entry):
-                self._executor.withdraw(entry, step)
+            case Keep() if self._writable(unit):
+                self._keep(unit, step)
+            case Withdraw() if self._writable(unit):
+                self._executor.withdraw(unit, step)
             case Settle() | Wait() if step.untrue:
-                if self._writable(entry):
-                    self._executor.settle(entry, step)
+                if self._writable(unit):
+                    self._executor.settle(unit, step)
             case Settle():
                 self._forget(key)
             case Wait():
@@ -289,60 +291,60 @@ class Worker:
             self.reasons.want(pod, lacking)
         return True
 
-    def _want(self, entry: Entry) -> None:
+    def _want(self, unit: Unit) -> None:
         try:
-            reason = self._queue.put(entry)
+            reason = self._queue.put(unit)
         except WordError as error:
-            self._queue.drop(entry.key)
-            self.reasons.want(entry.pod, str(error))
+            self._queue.drop(unit.key)
+            self.reasons.want(unit.pod, str(error))
             return
         if reason:
-            self._without_place(entry, reason)
+            self._without_place(unit, reason)
 
-    def _without_place(self, entry: Entry, reason: str) -> None:
-        """Tell an entry why it waits, or hand it over once it has waited: the pod before it may just be ending."""
-        if entry.wish.alone is not None:
+    def _without_place(self, unit: Unit, reason: str) -> None:
+        """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
+        if unit.wish.alone is not None:
             now = asyncio.get_running_loop().time()
-            if now < (until := entry.looks_since(now) + self._hand_over_s):
-                self._at(until, entry.key)
-            elif self._writable(entry):
-                self._queue.drop(entry.key)
-                self._executor.hand_over(entry, reason)
+            if now < (until := unit.looks_since(now) + self._hand_over_s):
+                self._at(until, unit.key)
+            elif self._writable(unit):
+                self._queue.drop(unit.key)
+                self._executor.hand_over(unit, reason)
                 return
-        if not (entry.failures and self.reasons.insist(entry.pod)):  # its own trouble says more
-            self.reasons.want(entry.pod, reason)
+        if not (unit.failures.times and self.reasons.insist(unit.pod)):  # its own trouble says more
+            self.reasons.want(unit.pod, reason)
 
-    def _keep(self, entry: Entry, step: Keep) -> None:
+    def _keep(self, unit: Unit, step: Keep) -> None:
         try:
-            if entry.wish.alone is not None and step.claim.handed_over == digest(entry.wish.alone):
-                self._executor.hand_over(entry, "there was no place for it", has_claim=True)
+            if unit.wish.alone is not None and step.claim.handed_over == digest(unit.wish.alone):
+                self._executor.hand_over(unit, "there was no place for it", has_claim=True)
                 return
-            placement = revalidate(self.picture, entry.wish, step.claim.pin) if step.claim.pin is not None else None
+            placement = revalidate(self.picture, unit.wish, step.claim.pin) if step.claim.pin is not None else None
         except WordError as error:
-            self._executor.withdraw(entry, Withdraw(step.claim, step.cause, str(error)))
+            self._executor.withdraw(unit, Withdraw(step.claim, step.cause, str(error)))
             return
         if placement is None:
-            self._executor.withdraw(entry, Withdraw(step.claim, step.cause))
+            self._executor.withdraw(unit, Withdraw(step.claim, step.cause))
         else:
-            self._executor.lift(entry, step.claim, placement)
+            self._executor.lift(unit, step.claim, placement)
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
         self._parking.forget(key)
         self.reasons.forget(key)
-        entry = self._entries.pop(key, None)
-        if entry is not None and entry.unsure and (claim := claim_key(entry.pod)) is not None:
+        unit = self._units.pop(key, None)
+        if unit is not None and unit.unsure and (claim := claim_key(unit.pod)) is not None:
             self.picture.release(claim)  # if it is there all the same, the reflector shows it
         self._answered(key, bound=False)
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, unit: Unit) -> None:
         """Keep up to date who waits for a scheduler."""
-        pod = entry.pod
+        pod = unit.pod
         claim = self.picture.claim_of(pod)
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
-            self._answered(entry.key, bound=bool(pod.spec.node_name))
+            self._answered(unit.key, bound=bool(pod.spec.node_name))
         else:
-            self._pace.lifted(entry.key, entry.scheduler)
+            self._pace.lifted(unit.key, unit.scheduler)
 
     def _answered(self, key: Key, *, bound: bool) -> None:
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
@@ -353,50 +355,49 @@ class Worker:
     # Giving places.
 
     def _next(self) -> bool:
-        """Give the next entry its place. Returns whether there may be another one to serve."""
+        """Give the next unit its place. Returns whether there may be another one to serve."""
         if not self._limiter.room():
             return False
         found = self._queue.next()
         if found is None:
             return False
-        entry, rows = found
-        if not self._writable(entry):
-            self._queue.leave(entry)
-            self.reasons.want(
-                entry.pod, "earlier writes in this namespace are not answered; a webhook may hold them up"
-            )
+        unit, rows = found
+        if not self._writable(unit):
+            self._queue.leave(unit)
+            self.reasons.want(unit.pod, "earlier writes in this namespace are not answered; a webhook may hold them up")
             return True
-        queue = entry.scheduler
+        queue = unit.scheduler
         if not self._pace.room(queue, asyncio.get_running_loop().time()):
-            self._queue.leave(entry)
-            self._parking.park(entry.key, entry.order, WaitReason(Kind.SCHEDULER, queue))
-            self.reasons.want(entry.pod, "waits until its scheduler has bound other pods of this namespace")
+            self._queue.leave(unit)
+            self._parking.park(unit.key, unit.order, WaitReason(Kind.SCHEDULER, queue))
+            self.reasons.want(unit.pod, "waits until its scheduler has bound other pods of this namespace")
             return True
         try:
-            placement = self._decide(entry, rows)
+            placement = self._decide(unit, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None else why(entry, error)
-            for other in self._queue.block(entry, reason):
+            reason = "" if rows is not None else why(unit.pod, error)
+            for other in self._queue.block(unit, reason):
                 self._without_place(other, reason)
             return True
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *entry.key)
-            self._queue.leave(entry)
-            self._executor.fail(entry, OWN_ERROR)
+            logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
+            self._queue.leave(unit)
+            self._executor.fail(unit, OWN_ERROR)
             return True
-        self._queue.leave(entry)
-        self._executor.place(entry, placement)
+        self._queue.leave(unit)
+        self._executor.place(unit, placement)
         return True
 
-    def _decide(self, entry: Entry, rows: Bools | None) -> Placement:
+    def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
-        refused = self.picture.refusals.of(entry.pod, asyncio.get_running_loop().time())
-        for avoid in dict.fromkeys(((*entry.tried, *refused), tuple(entry.tried))):
+        refused = self.picture.refusals.of(unit.pod, asyncio.get_running_loop().time())
+        tried = tuple(unit.failures.tried)
+        for avoid in dict.fromkeys(((*tried, *refused), tried)):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
-                    return decide(self.picture, entry.wish, avoid=avoid, only=rows, most=most)
-        placement = decide(self.picture, entry.wish, only=rows, most=most)
-        entry.begin_again()
+                    return decide(self.picture, unit.wish, avoid=avoid, only=rows, most=most)
+        placement = decide(self.picture, unit.wish, only=rows, most=most)
+        unit.failures.begin_again()
         return placement
 
     # Now and then.

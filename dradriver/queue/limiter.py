@@ -61,10 +61,10 @@ class Limiter:
         return bool(slow) and self._under_way[namespace] >= MOST_SLOW
 
     def take(self, namespace: str, on_slow: Callable[[], object]) -> Callable[[], None]:
-        """Take a slot for the writes of one entry, from now on; ask ``room`` and ``clogged`` first.
+        """Take a slot for the writes of one unit, from now on; ask ``room`` and ``clogged`` first.
 
         Args:
-            namespace: The entry's.
+            namespace: The unit's.
             on_slow: Called once they have taken so long that the slot is another's.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Entries that could go on but for something that many of them wait for."""
+"""Units that could go on but for something that many of them wait for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Parking:
         self._size: dict[WaitReason, int] = {}
 
     def park(self, key: Key, order: Order, cause: WaitReason) -> None:
-        """Let an entry wait, for nothing else any more."""
+        """Let a unit wait, for nothing else any more."""
         if self._waiting.get(key) == (cause, order):
             return
         self.forget(key)
@@ -44,7 +44,7 @@ class Parking:
         heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
     def forget(self, key: Key) -> None:
-        """Say that an entry waits no more; an unknown one is no error."""
+        """Say that a unit waits no more; an unknown one is no error."""
         found = self._waiting.pop(key, None)
         if found is None:
             return
@@ -57,10 +57,10 @@ class Parking:
             self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
 
     def release(self, over: Callable[[WaitReason, Order], bool]) -> Key | None:
-        """Return the oldest entry that need wait no longer, and forget that it waited; None where there is none.
+        """Return the oldest unit that need wait no longer, and forget that it waited; None where there is none.
 
         Args:
-            over: Whether the first entry that waits for a cause, of that order, may go on. It is asked again before the
+            over: Whether the first unit that waits for a cause, of that order, may go on. It is asked again before the
                 next one goes: so many are released as there is room for.
         """
         first = min(

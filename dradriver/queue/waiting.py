@@ -15,12 +15,13 @@ from dradriver.allocator.request import Whole
 from dradriver.api.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.queue.entries import Entry, Kind
+from dradriver.queue.placement_request import Kind
+from dradriver.queue.units import Unit
 
 Order = tuple[str, str]
 
 _NEVER: Final = -1
-_SPARE: Final = 16  # entries that left, for which a heap is not made anew
+_SPARE: Final = 16  # units that left, for which a heap is not made anew
 OLDEST: Final = 32  # kinds of a namespace that are asked in each round
 OTHERS: Final = 32  # more of them, in turn
 _RECHECKED: Final = 10  # kinds at a time
@@ -28,11 +29,11 @@ _RECHECK_S: Final = 10.0  # between two times of one kind
 
 
 class _Class:
-    """Entries of one kind: they find a place together or not at all.
+    """Units of one kind: they find a place together or not at all.
 
     Attributes:
-        heap: Its entries by order; those that left are dropped when they come to the top, or when they are many.
-        size: How many entries it has.
+        heap: Its units by order; those that left are dropped when they come to the top, or when they are many.
+        size: How many units it has.
         failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
         reason: Why, then.
         checked_at: When it was last asked without an event.
@@ -57,7 +58,7 @@ class _Class:
 
 
 class Queue:
-    """Entries that want a place, oldest first.
+    """Units that want a place, oldest first.
 
     One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
     and never adds any. Then only the nodes where that happened are asked about.
@@ -67,7 +68,7 @@ class Queue:
         """``free`` gives the number of free GPUs of each node, by row."""
         self._nodes = nodes
         self._free = free
-        self._entries: dict[Key, tuple[Entry, _Class]] = {}
+        self._units: dict[Key, tuple[Unit, _Class]] = {}
         self._classes: dict[Kind, _Class] = {}
         self._heads: list[tuple[Order, int, _Class]] = []
         self._looked_at = _NEVER  # the nodes' clock when it was last found out which blocked classes to ask
@@ -81,44 +82,44 @@ class Queue:
         self._rechecks: OrderedDict[_Class, None] = OrderedDict()  # whose turn to be asked without an event it is
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._units)
 
-    def put(self, entry: Entry) -> str:
-        """Let an entry wait for a place. Returns why its kind has none, as far as that is known."""
-        kind = entry.kind
-        known = self._entries.get(entry.key)
-        if known is not None and known[0] is entry and known[1].kind == kind:
+    def put(self, unit: Unit) -> str:
+        """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
+        kind = unit.kind
+        known = self._units.get(unit.key)
+        if known is not None and known[0] is unit and known[1].kind == kind:
             return known[1].reason
-        self.drop(entry.key)
+        self.drop(unit.key)
         group = self._classes.get(kind)
         if group is None:
             group = self._classes[kind] = _Class(kind)
             self._rechecks[group] = None
-        self._entries[entry.key] = entry, group
+        self._units[unit.key] = unit, group
         group.size += 1
-        heapq.heappush(group.heap, (entry.order, entry.key))
+        heapq.heappush(group.heap, (unit.order, unit.key))
         if group.failed_at == _NEVER:
             self._queue(group)
         return group.reason
 
     def drop(self, key: Key) -> None:
-        """Forget an entry; an unknown one is no error."""
-        found = self._entries.pop(key, None)
+        """Forget a unit; an unknown one is no error."""
+        found = self._units.pop(key, None)
         if found is None:
             return
         self._left_by_one(found[1])
         if found[1].queued is None and self._head(found[1]) is None:
             self._forget(found[1])
 
-    def next(self) -> tuple[Entry, Bools | None] | None:
-        """Return the oldest entry that may find a place, and the rows of the nodes to ask about (None: all).
+    def next(self) -> tuple[Unit, Bools | None] | None:
+        """Return the oldest unit that may find a place, and the rows of the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.
         """
         while self._heads:
             order, _, group = heapq.heappop(self._heads)
             if group.queued != order:
-                continue  # an older entry came, and has had the group's turn
+                continue  # an older unit came, and has had the group's turn
             group.queued = None
             head = self._head(group)
             if head is not None:
@@ -126,19 +127,19 @@ class Queue:
             self._forget(group)
         return None
 
-    def leave(self, entry: Entry) -> None:
-        """Take an entry out, because it has its place or cannot be served now; the next of its kind gets its turn."""
-        found = self._entries.pop(entry.key, None)
+    def leave(self, unit: Unit) -> None:
+        """Take a unit out, because it has its place or cannot be served now; the next of its kind gets its turn."""
+        found = self._units.pop(unit.key, None)
         if found is not None:
             self._left_by_one(found[1])
             self._queue(found[1])
 
-    def block(self, entry: Entry, reason: str) -> list[Entry]:
-        """Say that an entry found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
+    def block(self, unit: Unit, reason: str) -> list[Unit]:
+        """Say that a unit found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
 
         An empty reason is that of before.
         """
-        found = self._entries.get(entry.key)
+        found = self._units.get(unit.key)
         if found is None:
             return []
         group = found[1]
@@ -146,11 +147,11 @@ class Queue:
         if reason in ("", group.reason):
             return []
         group.reason = reason
-        return [self._entries[item[1]][0] for item in group.heap if self._member(item, group)]
+        return [self._units[item[1]][0] for item in group.heap if self._member(item, group)]
 
     @property
     def oldest(self) -> Order | None:
-        """The order of the entry that ``next`` would return; None where there is none."""
+        """The order of the unit that ``next`` would return; None where there is none."""
         while self._heads and self._heads[0][2].queued != self._heads[0][0]:
             heapq.heappop(self._heads)
         return self._heads[0][0] if self._heads else None
@@ -262,15 +263,15 @@ class Queue:
         if len(group.heap) > 2 * group.size + _SPARE:
             group.heap = sorted({item for item in group.heap if self._member(item, group)})
 
-    def _head(self, group: _Class) -> Entry | None:
+    def _head(self, group: _Class) -> Unit | None:
         while group.heap:
             item = group.heap[0]
             if self._member(item, group):
-                return self._entries[item[1]][0]
+                return self._units[item[1]][0]
             heapq.heappop(group.heap)
         return None
 
     def _member(self, item: tuple[Order, Key], group: _Class) -> bool:
-        """Return whether an item of a class's heap is an entry of its: one may have left it, or come back elsewhere."""
-        found = self._entries.get(item[1])
+        """Return whether an item of a class's heap is a unit of its: one may have left it, or come back elsewhere."""
+        found = self._units.get(item[1])
         return found is not None and found[1] is group and found[0].order == item[0]

@@ -13,7 +13,7 @@ from dradriver.api import claims, ladder, names, resolved, templates
 from dradriver.api.ledger import NVIDIA, OURS
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.templates import Template
-from dradriver.queue.entries import read_wish
+from dradriver.queue.placement_request import read_wish
 from tests.fakes import admission
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.reviews import corpus

@@ -23,7 +23,7 @@ from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cli.explainer.owners import holders, owners
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.decide import decide
-from dradriver.queue.entries import PlacementRequest
+from dradriver.queue.placement_request import PlacementRequest
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 

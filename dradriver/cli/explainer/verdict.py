@@ -29,7 +29,8 @@ from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
 from dradriver.controller.review import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.queue.entries import Entry, PlacementRequest
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Unit
 from dradriver.view.plain import plain
 
 _HELPS: Final = 3
@@ -93,10 +94,10 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         if pod.gated and scene.picture.claim_of(pod) is None:
             return Verdict(reason=where.reason)
         where = ()
-    entry = _entry(scene, pod, where)
+    unit = _unit(scene, pod, where)
     wish, told = None, ""
     try:
-        wish = entry.wish
+        wish = unit.wish
     except WordError as error:
         told = str(error)
         if pod.gated:
@@ -105,12 +106,12 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
-    step = review(entry, scene.picture, 0.0)
+    step = review(unit, scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
         case WantsPlace():
-            return Verdict(reason=told) if wish is None else await _wanting(scene, entry, wish)
+            return Verdict(reason=told) if wish is None else await _wanting(scene, unit, wish)
         case Settle():
             return await _having(scene, pod, wish, pin, "")
         case Keep():
@@ -127,19 +128,19 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             return msgspec.structs.replace(await _having(scene, pod, wish, pin, why), free=free)
 
 
-def _entry(scene: Scene, pod: Pod, where: Where = ()) -> Entry:
+def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
     key = pod.metadata.namespace, pod.metadata.name
-    return Entry(key, pod, scene.picture.template_of(pod), scene.picture.ledger, where)
+    return Unit(key, pod, scene.picture.template_of(pod), scene.picture.ledger, where)
 
 
-async def _wanting(scene: Scene, entry: Entry, wish: PlacementRequest) -> Verdict:
+async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
-    turn = _turn(scene, entry)
+    turn = _turn(scene, unit)
     found = await _decided(scene, wish)
     fit = scene.picture.nodes.eligible(wish.ask)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
-        lifted = "" if entry.pod.gated else "the promise that it had has ended; "
+        lifted = "" if unit.pod.gated else "the promise that it had has ended; "
         return Verdict(
             reason=f"{lifted}there is a place for it on {found.node} now{ahead}",
             place=place_of(found.choice, found.uuids),
@@ -148,7 +149,7 @@ async def _wanting(scene: Scene, entry: Entry, wish: PlacementRequest) -> Verdic
     if wish.shared and wish.claim in scene.picture.claims:
         return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
     lifted = (
-        "" if entry.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
+        "" if unit.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
     )
     return Verdict(
         reason=f"{lifted}{found.stable}",
@@ -245,26 +246,26 @@ def _as_written(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=own))
 
 
-def _turn(scene: Scene, entry: Entry) -> Turn:
+def _turn(scene: Scene, unit: Unit) -> Turn:
     """Return a pod's position by the controller's own order: the oldest first."""
     waiting = []
     for pod in scene.picture.pods.values():
-        other = _entry(scene, pod)
+        other = _unit(scene, pod)
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
         if isinstance(review(other, scene.picture, 0.0), WantsPlace):
             waiting.append(other)
     waiting.sort(key=lambda other: other.order)
-    before = [other for other in waiting if other.order < entry.order]
+    before = [other for other in waiting if other.order < unit.order]
     return Turn(
         position=len(before) + 1,
         waiting=len(waiting),
-        alike=sum(_alike(other, entry) for other in before),
+        alike=sum(_alike(other, unit) for other in before),
         before=tuple(plain("/".join(other.key)) for other in before[-_BEFORE:]),
     )
 
 
-def _alike(one: Entry, other: Entry) -> bool:
+def _alike(one: Unit, other: Unit) -> bool:
     try:
         return one.kind == other.kind
     except WordError:

@@ -123,7 +123,7 @@ async def test_sets_of_other_names_find_a_place_together_or_not_at_all_where_the
     for number in range(20):
         cluster.pod(f"p{number}", wishes=SHARED | {"shared-claim": f"set{number}"})
     await cluster.settle()
-    assert len({entry.kind for entry in cluster.worker._entries.values()}) == 1
+    assert len({entry.kind for entry in cluster.worker._units.values()}) == 1
     assert "4 GPUs" in (cluster.note("p19", "reason") or "")
     cluster.remove(RESOURCE_CLAIMS, "other", "default")
     await cluster.settle()

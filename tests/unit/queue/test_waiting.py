@@ -12,7 +12,7 @@ from dradriver.api.objects import Node, Pod
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.queue.entries import Entry
+from dradriver.queue.units import Unit
 from dradriver.queue.waiting import OLDEST, OTHERS, Queue
 
 
@@ -39,7 +39,7 @@ class Nodes:
         return Queue(self.table, lambda: self.free)
 
 
-def entry(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Entry:
+def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit:
     note = resolved.write(resolved.resolve({}, {"main": gpus}))
     pod = {
         "metadata": {
@@ -55,7 +55,7 @@ def entry(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Ent
             **spec,
         },
     }
-    return Entry((namespace, name), msgspec.convert(pod, Pod))
+    return Unit((namespace, name), msgspec.convert(pod, Pod))
 
 
 def asked(queue: Queue) -> list[str]:
@@ -71,7 +71,7 @@ def asked(queue: Queue) -> list[str]:
 
 def test_the_oldest_is_first_whatever_its_kind() -> None:
     queue = Nodes("a").queue()
-    for each in (entry("c"), entry("b", 2), entry("a"), entry("d", 2)):
+    for each in (unit("c"), unit("b", 2), unit("a"), unit("d", 2)):
         queue.put(each)
     order = []
     while (head := queue.next()) is not None:
@@ -83,19 +83,19 @@ def test_the_oldest_is_first_whatever_its_kind() -> None:
 def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
     queue = Nodes("a").queue()
     for name in "abc":
-        queue.put(entry(name))
+        queue.put(unit(name))
     head = queue.next()
     assert head is not None
     assert {e.key[1] for e in queue.block(head[0], "full")} == {"a", "b", "c"}
     assert queue.next() is None
-    assert queue.put(entry("d")) == "full"
+    assert queue.put(unit("d")) == "full"
     assert queue.next() is None
 
 
 def test_the_same_reason_is_no_news() -> None:
     nodes = Nodes("a")
     queue = nodes.queue()
-    queue.put(entry("a"))
+    queue.put(unit("a"))
     for news in (1, 0):
         nodes.table.helped("a")
         while queue.outdated:
@@ -108,7 +108,7 @@ def test_the_same_reason_is_no_news() -> None:
 def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_only() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
-    queue.put(entry("p"))
+    queue.put(unit("p"))
     assert asked(queue) == ["p"]
     assert asked(queue) == []
     nodes.table.helped("b")
@@ -123,9 +123,9 @@ def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_onl
 def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_nobody() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
-    queue.put(entry("large", 4))
-    queue.put(entry("choosy", 1, nodeSelector={"only": "here"}))
-    queue.put(entry("cpu", 1))
+    queue.put(unit("large", 4))
+    queue.put(unit("choosy", 1, nodeSelector={"only": "here"}))
+    queue.put(unit("cpu", 1))
     assert sorted(asked(queue)) == ["choosy", "cpu", "large"]
     nodes.free[nodes.table.row("a")] = 2
     nodes.table.helped("a")
@@ -143,7 +143,7 @@ def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
     for name in "pqr":
-        queue.put(entry(name, 1, nodeSelector={"only": name}))
+        queue.put(unit(name, 1, nodeSelector={"only": name}))
     assert len(asked(queue)) == 3
     nodes.table.helped("a")
     assert queue.look(1)
@@ -153,8 +153,8 @@ def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
 
 def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
     queue = Nodes("a").queue()
-    queue.put(entry("a"))
-    queue.put(entry("b"))
+    queue.put(unit("a"))
+    queue.put(unit("b"))
     queue.drop(("n", "a"))
     head = queue.next()
     assert head is not None
@@ -162,12 +162,12 @@ def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
     queue.leave(head[0])
     assert queue.next() is None
     assert len(queue) == 0
-    assert queue.put(entry("c")) == "", "a kind that nobody is of is forgotten, with its reason"
+    assert queue.put(unit("c")) == "", "a kind that nobody is of is forgotten, with its reason"
 
 
 def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
     queue = Nodes("a").queue()
-    queue.put(entry("a"))
+    queue.put(unit("a"))
     assert asked(queue) == ["a"]
     assert queue.recheck(1, 100.0)
     assert asked(queue) == ["a"]
@@ -179,19 +179,19 @@ def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
 def test_kinds_that_are_gone_leave_nothing_behind() -> None:
     queue = Nodes("a").queue()
     for number in range(500):
-        queue.put(entry(f"p{number}", 1, nodeSelector={"only": str(number)}))
+        queue.put(unit(f"p{number}", 1, nodeSelector={"only": str(number)}))
         head = queue.next()
         assert head is not None
         queue.leave(head[0])
-    assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._entries) == 0
+    assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._units) == 0
 
 
 def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
     nodes = Nodes("a")
     queue = nodes.queue()
     for number in range(500):
-        queue.put(entry(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
-    queue.put(entry("the-other", 1, namespace="other"))
+        queue.put(unit(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
+    queue.put(unit("the-other", 1, namespace="other"))
     assert len(asked(queue)) == 501
     asks: list[Ask] = []
     eligible = nodes.table.eligible
@@ -224,13 +224,13 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
 
 def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kept() -> None:
     queue = Nodes("a").queue()
-    queue.put(entry("a-first"))
+    queue.put(unit("a-first"))
     assert asked(queue) == ["a-first"]
     for number in range(2000):
-        queue.put(entry(f"p{number}"))
+        queue.put(unit(f"p{number}"))
         queue.drop(("n", f"p{number}"))
     for number in range(50):
-        queue.put(entry(f"q{number:02}"))
+        queue.put(unit(f"q{number:02}"))
     for number in range(0, 50, 2):
         queue.drop(("n", f"q{number:02}"))
     assert sum(len(group.heap) for group in queue._classes.values()) <= 26 * 3
@@ -245,10 +245,10 @@ def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kep
 
 def test_a_wish_that_changed_is_another_kind() -> None:
     queue = Nodes("a").queue()
-    one = entry("a")
+    one = unit("a")
     queue.put(one)
     assert asked(queue) == ["a"]
-    one.update(msgspec.structs.replace(entry("a", 2).pod, metadata=msgspec.structs.replace(
-        entry("a", 2).pod.metadata, resource_version="2")))  # fmt: skip
+    one.update(msgspec.structs.replace(unit("a", 2).pod, metadata=msgspec.structs.replace(
+        unit("a", 2).pod.metadata, resource_version="2")))  # fmt: skip
     assert queue.put(one) == ""
     assert asked(queue) == ["a"]

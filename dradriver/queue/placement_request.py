@@ -1,0 +1,151 @@
+"""What a pod of ours asks for: its note, its template and its volumes, read into one ``PlacementRequest``."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError, Request, Whole
+from dradriver.api import ladder, names, resolved, templates
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.messages import shown
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Key, claim_key, is_set, kept_env
+from dradriver.api.templates import Template
+from dradriver.api.values import HAND_OVER, NCCL_AUTO
+from dradriver.cluster.neighbours import Rules, rules_of
+from dradriver.cluster.nodes.ask import Ask, Where, ask_of
+
+Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None]
+
+
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks for.
+
+    Attributes:
+        request: What the allocator is asked.
+        requests: Names of the claim's requests, container after container.
+        pod: The pod.
+        claim: The claim that will hold them.
+        keep_env: Variables of the author's that no edit may replace.
+        nccl: What NCCL is told.
+        ask: What it asks of a node.
+        template: What its claim has of a template, if it is made by one.
+        shared: Whether it shares them with all pods that name this claim.
+        alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
+        rules: What it says of pods beside it; None for nothing.
+    """
+
+    request: Request
+    requests: tuple[str, ...]
+    pod: Key
+    claim: Key
+    keep_env: tuple[str, ...]
+    nccl: str
+    ask: Ask
+    template: templates.TemplateRequest | None = None
+    shared: bool = False
+    alone: dict[str, Any] | None = None
+    rules: Rules | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
+        namespace = "" if isinstance(self.request, Whole) else self.claim[0]
+        return self.request, self.ask, namespace, self.alone is not None, self.rules
+
+
+def read_wish(
+    pod: Pod, template: Template | None = None, ledger: Ledger = OURS, volumes: Where = ()
+) -> PlacementRequest:
+    """Return what a placed pod asks for.
+
+    Args:
+        pod: The pod.
+        template: The template that it names, as far as there is one.
+        ledger: Whose devices are handed out.
+        volumes: Where its volumes are, as far as that is known.
+
+    Raises:
+        WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
+            missing or asks for what cannot be.
+    """
+    found = resolved.read(pod.metadata.annotations)
+    known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
+    if strangers := sorted(set(found.containers) - known):
+        raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0][:63]!r}; create the pod anew")
+    key = claim_key(pod)
+    if key is None:
+        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+    shared = found.shared is not msgspec.UNSET
+    if is_set(key) != shared or (shared and found.shared != key[1]):
+        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
+    wish = PlacementRequest(
+        request=found.request,
+        requests=tuple(dict.fromkeys(name for own in found.requests.values() for name in own)),
+        pod=(pod.metadata.namespace, pod.metadata.name),
+        claim=key,
+        shared=shared,
+        keep_env=tuple(kept_env(pod, frozenset(found.containers))),
+        nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
+        ask=ask_of(pod, volumes),
+        rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
+    )
+    # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
+    hand_over = not _narrowed(pod) and found.when_full == HAND_OVER and ledger is OURS
+    if pod.template is not None:
+        asked = _by_template(wish, pod.template[1], template, ledger)
+        return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
+    if hand_over:
+        return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
+    return wish
+
+
+def _narrowed(pod: Pod) -> bool:
+    """Return whether a pod was lifted for some nodes; one that was handed over may go to any."""
+    return not pod.gated and names.AFFINITY in pod.metadata.annotations
+
+
+def _by_template(wish: PlacementRequest, name: str, template: Template | None, ledger: Ledger) -> PlacementRequest:
+    if template is None:
+        raise WordError(
+            f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
+        )
+    if not isinstance(wish.request, Whole):
+        raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
+    asked = templates.read(template, wish.request, ledger)
+    return msgspec.structs.replace(
+        wish,
+        request=asked.request,
+        requests=asked.requests,
+        keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
+        nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
+        template=asked,
+    )
+
+
+def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
+    """Return what the scheduler gets of a pod with a template: that, and what the words demand of a set of whole GPUs.
+
+    None where no claim can say these, which admission refuses: such a pod waits rather than get less.
+    """
+    assert asked.template is not None, "read from one"
+    if not isinstance(asked.request, Whole) or not isinstance(words, Whole):
+        return asked.template.spec
+    try:
+        return ladder.demanding(
+            asked.template.spec, msgspec.structs.replace(words, containers=asked.request.containers)
+        )
+    except WordError:
+        return None
+
+
+def why(pod: Pod, error: NoPlaceError) -> str:
+    """Return why a pod has no place: one that was placed before can have one on a few nodes only."""
+    if not _narrowed(pod):
+        return str(error)
+    return (
+        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
+    )

@@ -1,0 +1,248 @@
+"""Units of the queue: whoever gets a place together, which today is one pod, and how it has fared."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.api import names
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.objects import Pod
+from dradriver.api.pins import Key
+from dradriver.api.templates import Template
+from dradriver.cluster.nodes.ask import Where
+from dradriver.kube.backoff import wait_s
+from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
+
+LONGEST_BACKOFF_S: Final = 120.0
+HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
+_LOST_S: Final = 0.25
+_MOVED_S: Final = 0.1  # usually an event comes first
+_LONGEST_MOVED_S: Final = 6.4
+
+
+class Promise:
+    """What a unit was promised: a claim that the scheduler has not allocated yet. All times are the loop's clock.
+
+    Attributes:
+        claim_uid: The claim; empty where there is none, or it was taken back.
+        since: When that claim was first seen.
+        unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
+        said: What it had said when the claim before was taken back, as long as it says nothing else.
+        renewed: Whether the claim, or the one before, was made anew because the scheduler had overlooked its room.
+        bound_at: When the pod was first seen to be bound without what its claim should hold; None while it is not.
+    """
+
+    def __init__(self) -> None:
+        self.claim_uid = ""
+        self.since = 0.0
+        self.unschedulable_at: float | None = None
+        self.said: str | None = None
+        self.renewed = False
+        self.bound_at: float | None = None
+        self._lost = 0
+
+    def seen(self, claim_uid: str, refused: str | None, now: float) -> None:
+        """Take in which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
+        if self.claim_uid != claim_uid:
+            self.claim_uid, self.since, self.unschedulable_at = claim_uid, now, None
+        if refused is None:
+            self.unschedulable_at = self.said = None
+        elif self.unschedulable_at is None:
+            self.unschedulable_at = now
+        elif refused != self.said:
+            self.said = None  # it speaks of this claim
+
+    def bound(self, now: float) -> float:
+        """Take in that the pod is bound without its GPUs. Returns since when."""
+        if self.bound_at is None:
+            self.bound_at = now
+        return self.bound_at
+
+    def taken_back(self, refused: str | None, *, renewed: bool) -> None:
+        """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
+        self.claim_uid, self.said, self.renewed = "", refused, renewed
+
+    def lost(self) -> int:
+        """Take in that the claim is gone. Returns how often that was somebody else's doing; 0 if not now."""
+        if not self.claim_uid:
+            return 0
+        self.claim_uid = ""
+        self._lost += 1
+        return self._lost
+
+
+class Failures:
+    """How often a unit has failed, in each way, and when it may be tried again.
+
+    Attributes:
+        not_before: When it may be tried again, by the loop's clock.
+        times: How often in a row it was refused, or its promise not kept.
+        tried: Nodes on which its promise was not kept.
+    """
+
+    def __init__(self) -> None:
+        self.not_before = 0.0
+        self.times = 0
+        self.tried: list[str] = []
+        self._moved = 0  # how often in a row another writer was first
+        self._alone = 0  # how often in a row it met the server's trouble after another's write had gone well
+        self._successes: int | None = None  # of all, when it met the server's trouble last
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Let it wait so long."""
+        self.not_before = now + seconds
+
+    def back_off(self, now: float, *, first_s: float) -> None:
+        """Let it wait twice as long for each time that it failed before, without counting this one."""
+        self.pause(now, wait_s(self.times, first_s=first_s, longest_s=LONGEST_BACKOFF_S))
+
+    def lost(self, now: float, times: int) -> None:
+        """Let it wait for a claim that vanished: whoever deletes it may go on doing so.
+
+        The garbage collector does, of a pod that is gone and still shown to us.
+        """
+        self.pause(now, wait_s(times, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
+
+    def moved(self, now: float, *, at_once: bool) -> None:
+        """Take in that another writer was first; the first time it may go on at once where that does no harm."""
+        if self._moved or not at_once:
+            self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
+        self._moved += 1
+
+    def meets_trouble(self, successes: int) -> int:
+        """Take in that the server failed it, and how many writes of all have gone well so far.
+
+        Returns how often in a row that was so although others' writes went well.
+        """
+        if self._successes is not None and successes > self._successes:
+            self._alone += 1
+        self._successes = successes
+        return self._alone
+
+    def written(self) -> None:
+        """Take in that its writes went well."""
+        self._moved = self._alone = 0
+
+    def begin_again(self) -> None:
+        """Take in that it is tried on nodes again on which it was tried: all have had their turn."""
+        if self.tried:
+            self.tried.clear()
+            self.times += 1
+
+    def forgive(self) -> None:
+        """Forget all: it asks for something else now."""
+        self.not_before, self.times = 0.0, 0
+        self.tried.clear()
+
+
+class Unit:
+    """A pod that waits for a place, or has one promised and is not bound yet.
+
+    Attributes:
+        key: Namespace and name.
+        pod: The pod as it was last looked at.
+        template: The template of its claim, as it was then.
+        ledger: Whose devices are handed out.
+        volumes: Where its volumes are, as far as that was known then.
+        order: Units are served in this order: the oldest first.
+        busy: Whether a writer is at work on it: nobody else may act on it.
+        unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
+        joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
+        promise: The claim that it was promised.
+        failures: How it has failed.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        pod: Pod,
+        template: Template | None = None,
+        ledger: Ledger = OURS,
+        volumes: Where = (),
+    ) -> None:
+        """Take in a pod; what it asks for is read when somebody wants to know."""
+        self.key = key
+        self.pod = pod
+        self.template = template
+        self.ledger = ledger
+        self.volumes = volumes
+        self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
+        self.busy = False
+        self.unsure = False
+        self.joins = ""
+        self.promise = Promise()
+        self.failures = Failures()
+        self._no_place_since: float | None = None
+        self._wish: PlacementRequest | WordError | None = None
+
+    @property
+    def uid(self) -> str:
+        """The pod's identity."""
+        return self.pod.metadata.uid
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of what it asks for; of those that want to share a claim, which finds a place or not, that claim's.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        request, ask, where, alone, rules = self.wish.kind
+        return request, ask, self.joins or where, alone, rules
+
+    @property
+    def scheduler(self) -> str:
+        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+        return f"{self.pod.spec.scheduler_name}/{self.key[0]}"
+
+    @property
+    def wish(self) -> PlacementRequest:
+        """What the pod asks for, parsed once.
+
+        Raises:
+            WordError: That cannot be read.
+        """
+        if self._wish is None:
+            try:
+                self._wish = read_wish(self.pod, self.template, self.ledger, self.volumes)
+            except WordError as error:
+                self._wish = error
+        if isinstance(self._wish, WordError):
+            raise self._wish
+        return self._wish
+
+    def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
+        """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
+        old, self.pod = self.pod, pod
+        if template is not self.template or volumes != self.volumes:
+            self.template, self.volumes, self._wish = template, volumes, None
+            return True
+        if pod.metadata.resource_version == old.metadata.resource_version:
+            return False
+        self._wish = None
+        return pod.metadata.annotations.get(names.REQUEST) != old.metadata.annotations.get(names.REQUEST) or (
+            (pod.spec.node_name, pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations)
+            != (old.spec.node_name, old.spec.node_selector, old.spec.affinity, old.spec.tolerations)
+            or pod.metadata.labels != old.metadata.labels
+            or pod.spec.scheduling_gates != old.spec.scheduling_gates
+        )
+
+    def fall_back(self, newest: str) -> None:
+        """Let it be served after all who have waited until now.
+
+        Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
+        """
+        self.order = (max(self.order[0], newest), f"~{self.uid}")
+
+    def looks_since(self, now: float) -> float:
+        """Take in that there is no place for it now. Returns since when it has looked for one."""
+        if self._no_place_since is None:
+            self._no_place_since = now
+        return self._no_place_since
+
+    def forgive(self) -> None:
+        """Forget earlier failures: it asks for something else now."""
+        self.failures.forgive()
+        self.promise.renewed = False
+        self._no_place_since = None
