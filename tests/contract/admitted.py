@@ -16,7 +16,7 @@ from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
 from tests.fakes import admission
 from tests.fakes.admission import admit, defaulted, stored
-from tests.fakes.reviews import corpus
+from tests.fakes.reviews import Review, corpus, manifests
 
 Object = dict[str, Any]
 NAMESPACE: Final = "team"
@@ -57,12 +57,21 @@ def _named(pod: Object, number: int, prefix: str = "p") -> Object:
 
 def pods(_: str) -> list[Object]:
     """What the webhook makes of the pods that it is tested with, where it admits them."""
+    return _admitted_pods(corpus(), "p")
+
+
+def manifests_of_the_field(_: str) -> list[Object]:
+    """The same of the field's manifests, where they are at hand."""
+    return _admitted_pods(manifests(), "m")
+
+
+def _admitted_pods(reviews: list[Review], prefix: str) -> list[Object]:
     made: list[Object] = []
-    for each in corpus():
+    for each in reviews:
         if each.kind == "Pod" and each.old is None:
             verdict = admit(each.new, path=each.path)
             if verdict.allowed and verdict.patch:
-                made.append(_named(verdict.admitted, len(made)))
+                made.append(_named(verdict.admitted, len(made), prefix))
     return made
 
 

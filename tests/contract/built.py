@@ -25,6 +25,7 @@ from dradriver.topology.machine import Machine, MigDevice
 from tests.contract import admitted
 from tests.contract.admitted import NAMESPACE, UUIDS
 from tests.fakes import chart, nvidia
+from tests.paths import SHARED_DATA
 
 Object = dict[str, Any]
 
@@ -204,6 +205,7 @@ BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     "claims handed over": admitted.handed_over,
     "templates of static pods": admitted.static_templates,
     "pods": admitted.pods,
+    **({"pods of the field's manifests": admitted.manifests_of_the_field} if SHARED_DATA.is_dir() else {}),
     "pods translated": admitted.translated,
     "workloads": admitted.workloads,
     "events": _events,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -78,7 +79,7 @@ def subjects() -> list[Review]:
 
 
 def corpus() -> list[Review]:
-    """Return reviews that reach every reader; manifests of the field among them where they are at hand."""
+    """Return reviews that reach every reader, our examples among them."""
     made = subjects()
     for words, gpus in _WORDS:
         new = defaulted(pod(gpus, annotations=words))
@@ -97,7 +98,12 @@ def corpus() -> list[Review]:
         spec = {"devices": {"requests": [{"name": "a"}], "config": [opaque]}}
         for kind, whole in zip(CLAIMS, (spec, {"spec": spec}), strict=True):
             made.append(Review("/validate-claims", kind, {"kind": kind, "metadata": {"name": "c"}, "spec": whole}))
-    return made + _written()
+    return made + _written(REPO / "examples")
+
+
+def manifests() -> list[Review]:
+    """Return reviews of the field's manifests; none where they are not at hand."""
+    return _written(SHARED_DATA / "manifests")
 
 
 def workload(kind: str) -> Object:
@@ -119,11 +125,9 @@ def workload(kind: str) -> Object:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "w"}, "spec": spec}
 
 
-def _written() -> list[Review]:
-    """Return our examples and the field's manifests."""
-    files = [*(REPO / "examples").glob("*.yaml"), *(SHARED_DATA / "manifests").glob("*.yaml")]
+def _written(folder: Path) -> list[Review]:
     made = []
-    for file in sorted(files):
+    for file in sorted(folder.glob("*.yaml")):
         for one in yaml.safe_load_all(file.read_text("utf-8")):
             if isinstance(one, dict) and (kind := one.get("kind")) in KINDS:
                 paths = PODS if kind == "Pod" else ("/validate-claims" if kind in CLAIMS else "/mutate-workloads",)

@@ -48,8 +48,9 @@ def everything(*, whole: bool = False) -> dict[str, str]:
 
 
 def _objects() -> dict[str, list[Any]]:
-    """Objects but the chart's, which no code of the driver makes."""
-    kinds = {kind: build for kind, build in built.BUILDERS.items() if not kind.startswith("chart")}
+    """Objects but the chart's, which no code of the driver makes, and those that need more than the repository."""
+    left_out = ("chart", "pods of the field")
+    kinds = {kind: build for kind, build in built.BUILDERS.items() if not kind.startswith(left_out)}
     return {kind: _named(build(KUBERNETES)) for kind, build in kinds.items()}
 
 
