@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
-
-import msgspec
 
 from dradriver.allocator.request import Weights
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.templates import Template
+from dradriver.cluster.accounts import Accounts
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.neighbours import Neighbours
@@ -29,11 +26,9 @@ from dradriver.cluster.refusals import Refusals
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import TaintRule, TaintRules
 from dradriver.cluster.templates import Templates
-from dradriver.cluster.versions import is_truth, older, outdated
+from dradriver.cluster.versions import is_truth, older
 from dradriver.cluster.volumes import Unbound, Volumes
 from dradriver.kube.reflector import Change
-
-_ENDED: Final = 4096  # claims that go within the half minute that an answer may take
 
 
 class Picture:
@@ -56,7 +51,7 @@ class Picture:
         refusals: On which nodes the scheduler found no room for pods of each kind.
         taking: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
-        assumed_claims: Keys of the claims that no reflector has shown yet, with the time since when.
+        accounts: Where each claim stands, and what it takes.
         version: Grows with every change that a decision may depend on.
     """
 
@@ -70,7 +65,8 @@ class Picture:
         self._touch = touch
         self._wake = wake
         self.pods: dict[Key, Pod] = {}
-        self.claims: dict[Key, ClaimRecord] = {}
+        self.accounts = Accounts()
+        self.claims = self.accounts.claims
         self.templates = Templates()
         self.volumes = Volumes()
         self.nodes = NodeTable()
@@ -79,16 +75,10 @@ class Picture:
         self.ledger = OURS
         self._theirs: NvidiaSlices | None = None
         self.weights = Weights()
-        self.assumed_claims: dict[Key, float] = {}
-        self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
         self._assumed_pods: dict[Key, float] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
-        self._intended: dict[Key, Placement] = {}  # of claims that are being created
         self.claim_users = ClaimUsers(self.pods)
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
-        self.node_usage = NodeUsage(
-            self.nodes, pods=self.pods, claims=self.claims, intended=self._intended, claim_users=self.claim_users
-        )
+        self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
         self.refusals = Refusals()
         self._classes: dict[str, frozenset[str]] = {}
@@ -117,27 +107,9 @@ class Picture:
 
     def claim_changed(self, change: Change[ClaimRecord]) -> None:
         """Take in what the claims' reflector saw."""
-        key, new = change.key, change.new
-        # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
-        if new is None and change.old is not None and (change.old.ours or not is_set(key)):
-            self._ended[change.old.uid] = None
-            if len(self._ended) > _ENDED:
-                self._ended.popitem(last=False)
-        if key in self.assumed_claims:
-            known = self.claims[key].uid
-            seen = new if new is not None else change.old
-            if (seen is None or seen.uid != known) and not is_truth(change, self.assumed_claims[key]):
-                return  # the end of an earlier claim of that name
-            del self.assumed_claims[key]
-        before = self.claims.get(key)
-        late = new is not None and before is not None and outdated(new, before)
-        if late and not is_truth(change, self._answered.get(key)):
-            return  # the server told us more already
-        self._answered.pop(key, None)
-        if new is not None:
-            self._ended.pop(new.uid, None)  # or it would be there again, after the server's store was put back
-        self._set_claim(key, new)
-        self._tell()
+        if self.accounts.shows(change):
+            self._set_claim(change.key, change.new)
+            self._tell()
 
     def node_changed(self, change: Change[Node]) -> None:
         """Take in what the nodes' reflector saw."""
@@ -230,57 +202,47 @@ class Picture:
 
     # What we write.
 
-    def promise(self, claim: Key, placement: Placement) -> None:
+    def promise(self, claim: Key, pod: Key, placement: Placement) -> None:
         """Count a claim that is about to be created, from now on; it ends with ``assume_claim`` or ``release``."""
-        self._intended[claim] = placement
+        self.accounts.intend(claim, pod, placement)
         self._rehold(claim)
 
     def release(self, claim: Key) -> None:
         """Forget a claim that was to be created and was not."""
-        if self._intended.pop(claim, None) is not None:
+        if self.accounts.release(claim):
             self._rehold(claim)
             self._tell()
 
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
-        self.node_usage.joins(pod, node)
+        self.accounts.join(pod, node)
+        self.node_usage.recount(pod)
 
     def joined(self, pod: Key) -> None:
         """Count a pod that came to a set, or did not."""
-        self.node_usage.joined(pod)
+        self.accounts.joined(pod)
+        self.node_usage.recount(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
         """Count a claim, as the API server returned it, before the reflector shows it."""
-        self._intended.pop(claim.key, None)
-        known = self.claims.get(claim.key)
-        if claim.uid in self._ended:
+        now = self.accounts.answered(claim)
+        if now is None:
             self._rehold(claim.key)
             return
-        if known is not None and known.uid == claim.uid:
-            if outdated(claim, known):
-                claim = known
-            elif claim.metadata.resource_version != known.metadata.resource_version:
-                self._answered[claim.key] = asyncio.get_running_loop().time()
-            self._set_claim(claim.key, claim)
-            return
-        self.assumed_claims[claim.key] = asyncio.get_running_loop().time()
-        self._set_claim(claim.key, claim)
-        self._tell()
+        self._set_claim(claim.key, now)
+        if claim.key in self.accounts.assumed:
+            self._tell()
 
     def assume_deleted(self, claim: ClaimRecord) -> None:
         """Count a claim as on its way out before the reflector shows it: it holds nothing any more."""
-        known = self.claims.get(claim.key)
-        if known is None or known.uid != claim.uid:
-            return
-        self._answered[claim.key] = asyncio.get_running_loop().time()
-        metadata = msgspec.structs.replace(known.metadata, deletion_timestamp="now")
-        self._set_claim(claim.key, msgspec.structs.replace(known, metadata=metadata))
-        self._tell()
+        if (leaving := self.accounts.deleted(claim)) is not None:
+            self._set_claim(claim.key, leaving)
+            self._tell()
 
     def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
         """Replace an assumed claim that turned out not to exist any more by what there is in its place."""
-        if self.assumed_claims.pop(key, None) is not None:
+        if self.accounts.assumed.pop(key, None) is not None:
             self._set_claim(key, claim)
             self._tell()
 
@@ -335,12 +297,8 @@ class Picture:
 
     # What the audit asks.
 
-    def claim_is_ahead(self, key: Key) -> bool:
-        """Return whether an answer to us told more of a claim than its reflector has shown."""
-        return key in self.assumed_claims or key in self._answered
-
     def pod_is_ahead(self, key: Key) -> bool:
-        """Return the same of a pod."""
+        """Return whether an answer to us told more of a pod than its reflector has shown."""
         return key in self._assumed_pods
 
     def slices(self) -> dict[str, SliceRecord]:
@@ -350,10 +308,6 @@ class Picture:
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
         """Return a pool's slice of that name as it was taken in."""
         return (self._theirs or self.inventory).slice_of(pool, name)
-
-    def intended(self) -> Collection[Key]:
-        """Return the claims that are about to be created."""
-        return tuple(self._intended)
 
     def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
         """Return the node that a pod takes something from, and what; None for nothing."""
@@ -381,18 +335,16 @@ class Picture:
         self._touch(key)
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
-        old = self.claims.pop(key, None)
+        old = self.accounts.put(key, new)
         if old is not None and old.pin is not None:
             node = old.pin.choice.node
             self._pinned_on[node].discard(key)
             if not self._pinned_on[node]:
                 del self._pinned_on[node]
-        if new is not None:
-            self.claims[key] = new
-            if new.pin is not None:
-                self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
-                if old is not None and len(new.users) < MOST <= len(old.users):
-                    self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
+        if new is not None and new.pin is not None:
+            self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
+            if old is not None and len(new.users) < MOST <= len(old.users):
+                self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
         pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
         self._rehold(key, pods)
         if new is not None and new.devices:
@@ -419,23 +371,13 @@ class Picture:
             self.node_usage.recount(pod)
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
-        """Return what a claim was given, else what it is pinned to, as long as it is there.
-
-        A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
-        """
-        claim = self.claims.get(key)
+        """Return what a claim holds, of the devices as they are handed out here."""
         if self._theirs is not None:
+            claim = self.claims.get(key)
             if claim is not None and claim.devices is not None:
                 return self._theirs.held(claim)
             self._theirs.forget(key)
-        if claim is None:
-            intended = self._intended.get(key)
-            return {} if intended is None else intended.taken
-        if claim.devices is not None:
-            return claim.devices
-        if claim.pin is None or claim.deleting:
-            return {}  # no scheduler gives devices to a claim that is on its way out
-        return claim.pin.taken
+        return self.accounts.of(key).holds
 
     def _tell(self) -> None:
         """Wake whoever waits for a place, if one may have become free: most changes make none."""

@@ -70,7 +70,7 @@ class Audit:
             new, known = claims.get(key), picture.claims.get(key)
             # Of somebody else's claim that has a set's name, and holds nothing, only whoever met it knows.
             met = new is None and known is not None and is_set(key) and not (known.ours or known.devices)
-            if new != known and not (met or picture.claim_is_ahead(key)):
+            if new != known and not (met or picture.accounts.ahead(key)):
                 self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, new)))
         async for key in _in_slices(_both(pods, picture.pods)):
             pod, known_pod = pods.get(key), picture.pods.get(key)
@@ -109,7 +109,7 @@ class Audit:
 
     async def _holders(self) -> None:
         picture, holds = self._picture, self._picture.inventory.holds
-        async for key in _in_slices(_both(picture.claims, picture.intended(), holds.claims())):
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), holds.claims())):
             held = picture.held(key)
             if holds.of(key) != held or not holds.sound(key):
                 self._differs("holders", key, partial(picture.inventory.hold_anew, key, held))

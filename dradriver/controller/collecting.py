@@ -111,7 +111,7 @@ class Collector:
         Nor is one shown that is somebody else's and has a set's name, and anybody can have thousands of these.
         """
         now = asyncio.get_running_loop().time()
-        due = (key for key, since in list(self._picture.assumed_claims.items()) if now - since >= self._grace_s)
+        due = (key for key, since in list(self._picture.accounts.assumed.items()) if now - since >= self._grace_s)
 
         async def some() -> None:
             for key in due:

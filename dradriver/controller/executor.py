@@ -101,7 +101,7 @@ class Executor:
             self._picture.joins(unit.key, placement.node)
             self._start(unit, self._join(unit, placement))
             return
-        self._picture.promise(unit.wish.claim, placement)
+        self._picture.promise(unit.wish.claim, unit.key, placement)
         self._start(unit, self._place(unit, placement))
 
     def hand_over(self, unit: Unit, why: str, *, has_claim: bool = False) -> None:

@@ -110,7 +110,8 @@ async def test_of_sets_that_are_gone_nothing_is_kept() -> None:
     cluster.collect()
     await cluster.settle()
     claimants, taking = cluster.worker.picture.claim_users, cluster.worker.picture.node_usage
-    assert [*claimants._members, *claimants._leads, *taking._taken, *taking._joining] == []
+    accounts = cluster.worker.picture.accounts
+    assert [*claimants._members, *claimants._leads, *taking._taken, *accounts._joining] == []
 
 
 @pytest.mark.parametrize("users", [255, 256])

@@ -180,7 +180,7 @@ async def test_claims_of_somebody_elses_are_asked_about_side_by_side() -> None:
     cluster.client.get = counted  # type: ignore[method-assign]
     await cluster.worker.sweep()
     assert max(under_way) == 16
-    assert not cluster.worker.picture.assumed_claims
+    assert not cluster.worker.picture.accounts.assumed
 
 
 async def test_an_assumed_claim_that_cannot_be_read_holds_up_no_sweep() -> None:
@@ -201,7 +201,7 @@ async def test_an_assumed_claim_that_cannot_be_read_holds_up_no_sweep() -> None:
 
     cluster.client.get = odd  # type: ignore[method-assign]
     await cluster.worker.sweep()
-    assert not cluster.worker.picture.assumed_claims
+    assert not cluster.worker.picture.accounts.assumed
 
 
 async def test_a_claim_that_is_one_pods_own_is_not_shared() -> None:
