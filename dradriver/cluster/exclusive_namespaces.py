@@ -37,6 +37,10 @@ class ExclusiveNamespaces:
                 del self._nodes[namespace], self._numbers[namespace]
         if namespaces:
             self._of_node[node] = namespaces
+        return self.tenants(gpus)
+
+    def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
+        """Return the tenant of each of these GPUs, by its number, ascending; of namespaces that were told already."""
         return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 
     def number(self, namespace: str) -> int:

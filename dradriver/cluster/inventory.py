@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -160,18 +159,19 @@ class Inventory:
         ]
         return int(self._free[row]) == len(free)
 
-    @contextlib.contextmanager
-    def without(self, claim: Key) -> Iterator[None]:
-        """Count what a claim holds as free inside the block, to see where its pod could go instead.
-
-        Never await inside: everybody else would see those devices as free.
-        """
-        devices = dict(self.holds.of(claim))
-        self._dirty.update(pool for pool, _ in self.holds.hold(claim, {}))
-        try:
-            yield
-        finally:
-            self._dirty.update(pool for pool, _ in self.holds.hold(claim, devices))
+    def without(self, *claims: Key) -> Fleet:
+        """Return the fleet as it would be without what these claims hold: only to be looked at, and by nobody else."""
+        fleet = self.fleet
+        pools = {pool for claim in claims for pool, _ in self.holds.of(claim)} & set(fleet.nodes)
+        if not pools:
+            return fleet
+        fleet = fleet.copied(pools)
+        for name in pools:
+            free, offer, parts, tenants = self._left(name, self._pools[name], frozenset(claims))
+            fleet.set_free(name, free)
+            fleet.set_offer(name, msgspec.structs.replace(offer, tenants=self._tenants.tenants(tenants)))
+            fleet.set_parts(name, parts)
+        return fleet
 
     def uuids(self, pool: str) -> dict[int, str]:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
@@ -299,12 +299,8 @@ class Inventory:
             self._tenants.set(name, {})
             self._fleet.remove(name)
             return
-        free = [
-            number
-            for number, (device, _) in pool.devices.items()
-            if device in pool.usable and not self.holders((name, device))
-        ]
-        offer, parts = self._in_parts(name, pool)
+        free, offer, parts, tenants = self._left(name, pool)
+        offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
@@ -327,15 +323,24 @@ class Inventory:
         del self._pools[name]
         self._nodes.offer(name, False)
 
-    def _in_parts(self, name: str, pool: Pool) -> tuple[Offer, dict[int, list[Part]]]:
-        """Return which GPUs of a node may be had in parts, and the parts that are on them, by the machine's numbers.
+    def _left(
+        self, name: str, pool: Pool, leaving: Set[Key] = frozenset()
+    ) -> tuple[list[int], Offer, dict[int, list[Part]], dict[int, set[str]]]:
+        """Return what is left of a node's GPUs, by the machine's numbers, if some claims were not there.
 
-        On a GPU that somebody has whole, or of which nobody knows what is taken, there are none: it is not free either,
-        so nothing more is given of it.
+        That is which are free, which may be had in parts (without their tenants), the parts that are on them, and the
+        namespaces that have parts of those that are of one namespace at a time.
+
+        On a GPU that somebody has whole, or of which nobody knows what is taken, there are no parts: it is not free
+        either, so nothing more is given of it.
         """
+        held = {
+            device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
+            for device, _ in pool.devices.values()
+        }
+        free = [number for number, (device, _) in pool.devices.items() if device in pool.usable and not held[device]]
         if not pool.parts:
-            self._tenants.set(name, {})
-            return WHOLE, {}
+            return free, WHOLE, {}, {}
         shared, sliced, only = set(), set(), set()
         rules: list[tuple[int, ShareRule]] = []
         memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
@@ -345,11 +350,10 @@ class Inventory:
             how = pool.parts.get(device)
             if how is None or device not in pool.usable:
                 continue
-            held = self.holders((name, device))
             if how.only:
                 only.add(number)
             if how.exclusive:
-                tenants[number] = {namespace for namespace, _ in held}
+                tenants[number] = {namespace for namespace, _ in held[device]}
             if how.sliced:
                 sliced.add(number)
             if how.shared:
@@ -357,8 +361,8 @@ class Inventory:
             rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
             if how.shared and rule != _ANY_SIZE:
                 rules.append((number, rule))
-            if None not in held.values():
-                taken = [one for load in held.values() for one in load or ()]
+            if None not in held[device].values():
+                taken = [one for load in held[device].values() for one in load or ()]
                 blocked = (one for name, one in pool.placed.get(device, {}).items() if name not in pool.usable)
                 taken += [one for one in blocked if one not in taken]
                 if taken:
@@ -368,9 +372,8 @@ class Inventory:
             sliced=frozenset(sliced),
             parts_only=frozenset(only),
             rules=tuple(rules),
-            tenants=self._tenants.set(name, tenants),
         )
-        return offer, found
+        return free, offer, found, tenants
 
     def _assess(self, name: str, pool: Pool) -> bool:
         """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""

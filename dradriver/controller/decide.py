@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.choice.phrases import wanted
+from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, Mig, NoPlaceError, PartChoice, Whole
 from dradriver.api import names, results
 from dradriver.api.pins import Pin
@@ -38,6 +39,7 @@ def decide(
     avoid: Collection[str] = (),
     only: Bools | None = None,
     most: int = MOST_NODES,
+    fleet: Fleet | None = None,
 ) -> Placement:
     """Return the best set on the best node, with next-best nodes to fall back on.
 
@@ -47,6 +49,7 @@ def decide(
         avoid: Nodes that are left out.
         only: Rows of the nodes that are looked at; None for all.
         most: Nodes to return.
+        fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
     Raises:
         NoPlaceError: Nothing fits; it says why in words that do not change with every event, unless ``only`` was given.
@@ -65,13 +68,13 @@ def decide(
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            found = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most)
+            found = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
             return _placement(picture, wish, found, most)
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():  # the scheduler would put it there only if those others are gone by then
         with contextlib.suppress(NoPlaceError):
-            return _placement(picture, wish, _rank(picture, wish, fit & ~shunned, most=most), most)
-    return _placement(picture, wish, _rank(picture, wish, fit, most=most), most)
+            return _placement(picture, wish, _rank(picture, wish, fit & ~shunned, most=most, fleet=fleet), most)
+    return _placement(picture, wish, _rank(picture, wish, fit, most=most, fleet=fleet), most)
 
 
 def _eligible(picture: Picture, wish: PlacementRequest, *, besides: tuple[str, Amounts] | None = None) -> Bools:
@@ -129,17 +132,17 @@ def revalidate(picture: Picture, wish: PlacementRequest, pin: Pin) -> Placement 
     made = picture.claims.get(wish.claim)
     if row is None or (wish.shared and made is not None and made.set != wish.request):
         return None
-    with picture.inventory.without(wish.claim):
-        fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
-        if not fit[row]:
-            return None
-        here = np.zeros_like(fit)
-        here[row] = True
-        try:
-            mine = _placement(picture, wish, _rank(picture, wish, here), MOST_NODES)
-            others = _rank(picture, wish, fit)
-        except NoPlaceError:
-            return None
+    fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
+    if not fit[row]:
+        return None
+    here = np.zeros_like(fit)
+    here[row] = True
+    fleet = picture.inventory.without(wish.claim)
+    try:
+        mine = _placement(picture, wish, _rank(picture, wish, here, fleet=fleet), MOST_NODES)
+        others = _rank(picture, wish, fit, fleet=fleet)
+    except NoPlaceError:
+        return None
     chosen = {uuid for each in mine.uuids.values() for uuid in each}
     if mine.uuids != pin.uuids or mine.taken != pin.taken or mine.placed & chosen != pin.placed:
         return None
@@ -154,9 +157,9 @@ def revalidate(picture: Picture, wish: PlacementRequest, pin: Pin) -> Placement 
 
 
 def _rank(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES
+    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES, fleet: Fleet | None = None
 ) -> Sequence[Choice] | Sequence[PartChoice]:
-    fleet = picture.inventory.fleet
+    fleet = picture.inventory.fleet if fleet is None else fleet
     if not fit.any():
         if not fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver")

@@ -129,6 +129,15 @@ class Fleet:
             raise UnknownGpuError(f"node {name!r} has no GPU {error.args[0]}; it has {has}") from None
         group.set_free(slot, mask)
 
+    def copied(self, names: Collection[str]) -> Fleet:
+        """The same fleet, to see what would be if these nodes were otherwise: only of them let anything be changed."""
+        new = Fleet()
+        own = {group: group.copied() for group in {self._slots[name][0] for name in names}}
+        new._groups = {key: own.get(group, group) for key, group in self._groups.items()}
+        new._slots = {name: (own.get(group, group), slot) for name, (group, slot) in self._slots.items()}
+        new.sites = self.sites
+        return new
+
     def set_location(self, name: str, location: Location) -> None:
         """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
         group, slot = self._slots[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -94,6 +95,14 @@ class NodeGroup:
         self.names.pop()
         self._by_name = None
         return self.names[slot] if slot < last else ""
+
+    def copied(self) -> NodeGroup:
+        """The same nodes with the same tables, of which one group changes nothing of the other."""
+        new = copy.copy(self)
+        new.names = self.names.copy()
+        new.rooms = None if self.rooms is None else self.rooms.copied()
+        new._free, new._row, new._site = self._free.copy(), self._row.copy(), self._site.copy()
+        return new
 
     def mask_of(self, gpus: Collection[int]) -> int:
         """The mask of some GPU numbers; KeyError for a number that these nodes do not have."""

@@ -77,11 +77,10 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
         fit: The nodes that are looked at, by row.
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
-    with scene.picture.inventory.without(wish.claim):
-        for group in scene.picture.inventory.fleet.groups:
-            nearest += _nearest(scene, group, request, fit)
-        nearest.sort(key=lambda found: (found[0], natural(found[1])))
-        found = [_help(scene, *each[1:]) for each in nearest[:_LOOKED_AT]]
+    for group in scene.picture.inventory.without(wish.claim).groups:
+        nearest += _nearest(scene, group, request, fit)
+    nearest.sort(key=lambda found: (found[0], natural(found[1])))
+    found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
     found.sort(key=lambda one: (sum(len(o.gpus) for o in one.owners), len(one.owners), natural(one.node)))
     return found
 
@@ -125,9 +124,9 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int) -> int:
     return group.mask_of(listed - never)
 
 
-def _help(scene: Scene, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
-    """Return the set of a node for which the fewest claims would have to end, the best of these."""
-    held = holders(scene, node)
+def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
+    """Return the set of a node for which the fewest claims but one's own would have to end, the best of these."""
+    held = {number: tuple(key for key in keys if key != own) for number, keys in holders(scene, node).items()}
 
     def cost(mask: int) -> tuple[int, float]:
         claims: set[Key] = {key for number in _numbers(group, mask & ~now) for key in held.get(number, ())}
@@ -155,11 +154,10 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
             if key in tried or len(tried) >= _TRIED or len(found) >= SHOWN:
                 continue
             tried.add(key)
-            with picture.inventory.without(key):
-                try:
-                    place = decide(picture, wish, only=_only(fit, rows[node]), most=1)
-                except NoPlaceError:
-                    continue
+            try:
+                place = decide(picture, wish, only=_only(fit, rows[node]), most=1, fleet=picture.inventory.without(key))
+            except NoPlaceError:
+                continue
             mine = {number: (key,) for number, keys in held.items() if key in keys}
             found.append(Help(node=plain(place.node), owners=owners(scene, mine, tuple(mine))))
     return found

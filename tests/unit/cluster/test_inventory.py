@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
+from dradriver.allocator import Fleet
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Share
 from dradriver.api import slices
 from dradriver.api.objects import Node
@@ -272,3 +273,36 @@ def test_a_machine_of_which_too_much_is_said_is_not_read() -> None:
     assert "at most 98304 are read" in read.machine
     found.set_slice(None, read)
     assert not found.uuids("a")
+
+
+def state(fleet: Fleet) -> dict[str, object]:
+    """What a fleet says of each node."""
+    return {
+        name: (group.free(slot), group.offer_and_parts(slot)) for name, (group, slot) in sorted(fleet._slots.items())
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_fleet_without_some_claims_is_what_it_would_be_and_the_live_one_stays(seed: int) -> None:
+    rng = random.Random(seed)
+    modes = (SHARED, DYNAMIC, Mode(shared="mps", exclusive_to="namespace"))
+    table = NodeTable()
+    found = inventory("x", "y", "z", mode=rng.choice(modes), table=table)
+    claims: dict[Key, dict[tuple[str, str], Usage]] = {}
+    for number in range(12):
+        claim = rng.choice(("one", "two")), f"c{number}"
+        kinds: tuple[Usage, ...] = (None, share(10), share(30, 1000), (MigSlice("1g.10gb", rng.randrange(7), 1),))
+        claims[claim] = {
+            gpu(rng.choice("xyz"), rng.randrange(8)): rng.choice(kinds) for _ in range(rng.randrange(1, 4))
+        }
+        found.hold(claim, claims[claim])
+    leaving = rng.sample(sorted(claims), 3)
+    before = state(found.fleet)
+    overlay = found.without(*leaving)
+    assert state(found.fleet) == before
+    seen = state(overlay)
+    for claim in leaving:
+        found.hold(claim, {})
+    assert seen == state(found.fleet)
+    assert state(overlay) == seen, "nothing that happens later is seen in it"
+    assert found.without(("no", "such")) is found.fleet
