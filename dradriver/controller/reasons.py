@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
-import heapq
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -17,16 +15,15 @@ from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
-from dradriver.queue.limiter import EARLY_S, Limiter
+from dradriver.kube.workqueue import WorkQueue
+from dradriver.queue.limiter import Limiter
 
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 1.0  # most pods have their place sooner
 AGAIN_S: Final = 30.0  # between two writes on one pod
 PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
-MOST: Final = 16  # written at once
-MOST_OF_ONE: Final = 4  # of one namespace
-AGAIN_THERE_S: Final = 1.0
+LOOK_S: Final = 0.1  # between two looks whether there is room
 
 Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
@@ -44,15 +41,14 @@ def recorder(client: Client, *, instance: str) -> Record:
 
 
 class _Told:
-    """What one pod should say; ``queued`` while it stands in the heap of what is due, or is being written."""
+    """What one pod should say, and when it may be written next, by the loop's clock."""
 
-    __slots__ = ("due", "queued", "text", "uid")
+    __slots__ = ("due", "text", "uid")
 
     def __init__(self, uid: str, due: float) -> None:
         self.uid = uid
         self.text: str | None = None
         self.due = due
-        self.queued = False
 
 
 class Reasons:
@@ -88,9 +84,7 @@ class Reasons:
         self._first_s = first_s
         self._again_s = again_s
         self._told: dict[Key, _Told] = {}
-        self._due: list[tuple[float, Key]] = []
-        self._writing: collections.Counter[str] = collections.Counter()  # by namespace
-        self._woken = asyncio.Event()
+        self._due = WorkQueue(self._work, pause_s=again_s)
 
     def want(self, pod: Pod, reason: str | None) -> None:
         """Let a pod say why it waits from its next turn on; None for nothing."""
@@ -104,7 +98,7 @@ class Reasons:
             known = self._told[key] = _Told(pod.metadata.uid, asyncio.get_running_loop().time() + first_s)
         known.text = reason
         if pod.metadata.annotations.get(names.REASON) != reason:
-            self._queue(key, known)
+            self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod) -> bool:
         """Let a pod say again what it should, if somebody took that away. Returns whether there is anything to say."""
@@ -122,48 +116,33 @@ class Reasons:
     def forget(self, key: Key) -> None:
         """Forget a pod that waits no more."""
         self._told.pop(key, None)
+        self._due.drop(key)
+        self._due.done(key)
 
     async def run(self) -> None:
         """Write what is due until cancelled."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._woken.clear()
-                wait_s = self._due[0][0] - loop.time() if self._due else None
-                if wait_s is not None and wait_s <= EARLY_S:  # a timer may come a moment too early, again and again
-                    busy = not self._limiter.idle and loop.time() < self._due[0][0] + PATIENCE_S
-                    if busy or not self._limiter.room() or self._writing.total() >= MOST:
-                        wait_s = 0.1
-                    else:
-                        key = heapq.heappop(self._due)[1]
-                        if self._writing[key[0]] < MOST_OF_ONE:
-                            tasks.create_task(self._written(key))
-                        else:  # a webhook there may hold all writes up
-                            heapq.heappush(self._due, (loop.time() + AGAIN_THERE_S, key))
-                        continue
-                try:
-                    async with asyncio.timeout(wait_s):
-                        await self._woken.wait()
-                except TimeoutError:
-                    pass
+        await self._due.run()
 
     async def flush(self) -> int:
         """Write all reasons now, due or not. Returns how many writes were made."""
-        keys = list(dict.fromkeys(key for _, key in self._due))
-        self._due.clear()
-        return sum([await self._write(key) for key in keys])
+        written = 0
+        for key in self._due.waiting():
+            self._due.drop(key)
+            self._due.done(key)
+            written += await self._write(key)
+        return written
 
-    async def _written(self, key: Key) -> None:
-        self._writing[key[0]] += 1
-        try:
-            await self._write(key)
-        except Exception:
-            logger.exception("pod %s/%s: an error in this program; no reason written", *key)
-        finally:
-            self._writing[key[0]] -= 1
-            if not self._writing[key[0]]:
-                del self._writing[key[0]]
-            self._woken.set()
+    async def _work(self, key: Key) -> None:
+        clock = asyncio.get_running_loop().time
+        patient = clock() + PATIENCE_S
+        while not self._limiter.room() or not (self._limiter.idle or clock() > patient):  # noqa: ASYNC110 - both are many
+            await asyncio.sleep(LOOK_S)
+        known = self._told.get(key)
+        if known is not None and clock() < known.due:
+            self._due.put_at(key, known.due)  # it was wanted while the one before was written
+            return
+        self._due.done(key)
+        await self._write(key)
 
     async def _write(self, key: Key) -> int:
         known, pod = self._told.get(key), self._pods(key)
@@ -187,14 +166,7 @@ class Reasons:
             if outcome(error) is Outcome.SERVER:
                 self._limiter.failed(error)
         finally:
-            known.queued = False
             now = self._pods(key)
             if now is not None and now.metadata.annotations.get(names.REASON) != known.text:
-                self._queue(key, known)
+                self._due.put_at(key, known.due)
         return int(written)
-
-    def _queue(self, key: Key, known: _Told) -> None:
-        if not known.queued:
-            known.queued = True
-            heapq.heappush(self._due, (known.due, key))
-            self._woken.set()

@@ -39,7 +39,7 @@ class WorkQueue:
         self._due: dict[str, OrderedDict[Key, None]] = {}
         self._line: OrderedDict[str, None] = OrderedDict()  # namespaces with something due that nobody works in
         self._busy: set[str] = set()
-        self._failures: dict[Key, tuple[int, float]] = {}  # how often in a row, and until when to leave it
+        self._pauses: dict[Key, tuple[int, float]] = {}  # how often it failed in a row, and until when to leave it
         self._later: list[tuple[float, Key]] = []  # a heap of the pauses' ends
         self.woken = asyncio.Event()
 
@@ -47,6 +47,14 @@ class WorkQueue:
         """Have an object worked on: now, or once its pause is over."""
         if not self._paused(key):
             self._put(key)
+
+    def put_at(self, key: Key, when: float) -> None:
+        """Have an object worked on at a time, by the loop's clock; until then it is left alone, whoever puts it."""
+        times, until = self._pauses.get(key, (0, None))
+        if until != when:
+            self._pauses[key] = times, when
+            heapq.heappush(self._later, (when, key))
+            self.woken.set()
 
     def drop(self, key: Key) -> None:
         """Take back ``put`` where the work has not begun."""
@@ -61,17 +69,21 @@ class WorkQueue:
 
     def fail(self, key: Key) -> bool:
         """Leave an object alone for a while, then look again. Returns whether this is the first time in a row."""
-        times = self._failures.get(key, (0, 0.0))[0]
+        times = self._pauses.get(key, (0, 0.0))[0]
         pause_s = wait_s(times, first_s=self._pause_s, longest_s=self._longest_s)
         until = asyncio.get_running_loop().time() + pause_s
-        self._failures[key] = times + 1, until
+        self._pauses[key] = times + 1, until
         heapq.heappush(self._later, (until, key))
         self.woken.set()  # whoever says so may be at work for others
         return times == 0
 
+    def waiting(self) -> list[Key]:
+        """Return what is to be worked on, now or later."""
+        return list(dict.fromkeys((*(key for due in self._due.values() for key in due), *self._pauses)))
+
     def done(self, key: Key) -> None:
-        """Forget that an object has failed."""
-        self._failures.pop(key, None)
+        """Forget that an object has failed, or was to be worked on later."""
+        self._pauses.pop(key, None)
 
     async def run(self) -> None:
         """Do what is due, as it becomes due, until cancelled."""
@@ -88,7 +100,7 @@ class WorkQueue:
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now:
             until, key = heapq.heappop(self._later)
-            if self._failures.get(key, (0, None))[1] == until:
+            if self._pauses.get(key, (0, None))[1] == until:
                 self._put(key)
         while self._line and len(self._busy) < MOST:
             namespace, _ = self._line.popitem(last=False)
@@ -97,7 +109,7 @@ class WorkQueue:
         return self._later[0][0] if self._later else None
 
     def _paused(self, key: Key) -> bool:
-        return key in self._failures and self._failures[key][1] > asyncio.get_running_loop().time()
+        return key in self._pauses and self._pauses[key][1] > asyncio.get_running_loop().time()
 
     def _put(self, key: Key) -> None:
         namespace = key[0]

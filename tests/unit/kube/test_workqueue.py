@@ -117,7 +117,7 @@ async def test_what_is_taken_back_keeps_its_pause_and_no_more() -> None:
     work.rounds.put(("n", "x"))
     work.rounds.drop(("n", "x"))
     await work.act()
-    assert work.rounds._failures == {}
+    assert work.rounds._pauses == {}
     assert work.rounds.fail(("n", "x"))  # the first time in a row
 
 
@@ -139,7 +139,7 @@ async def test_pauses_grow_up_to_a_longest() -> None:
     pauses = []
     for _ in range(9):
         work.rounds.fail(("n", "x"))
-        pauses.append(work.rounds._failures["n", "x"][1] - now)
+        pauses.append(work.rounds._pauses["n", "x"][1] - now)
     assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 64, 120, 120])
 
 
