@@ -1,6 +1,6 @@
 """CDI specifications laid out as NVIDIA's toolkits lay them out, and a stand-in for ``nvidia-ctk`` that prints them.
 
-Layouts, options and what is left out are those of NVIDIA/nvidia-container-toolkit 1.14 to 1.18 (pkg/nvcdi,
+Layouts, options and what is left out are those of NVIDIA/nvidia-container-toolkit 1.15 to 1.18 (pkg/nvcdi,
 cmd/nvidia-ctk/cdi/generate) and of the GPU operator's toolkit container (cmd/nvidia-ctk-installer).
 """
 
@@ -15,7 +15,7 @@ from dradriver.node.errors import SetupError
 from dradriver.topology.machine import Gpu, Machine
 
 Object = dict[str, Any]
-VERSIONS = ((1, 14), (1, 16), (1, 17), (1, 18))
+VERSIONS = ((1, 15), (1, 16), (1, 17), (1, 18))
 _FLAGS = {
     "--format",
     "--mode",
@@ -23,10 +23,11 @@ _FLAGS = {
     "--class",
     "--device-name-strategy",
     "--driver-root",
+    "--dev-root",
+    "--library-search-path",
     "--nvidia-ctk-path",
     "--output",
 }
-_FLAGS_OF_1_15 = {"--dev-root", "--library-search-path"}
 _READ_ONLY = ["ro", "nosuid", "nodev", "bind"]
 
 
@@ -135,7 +136,7 @@ class Ctk:
         self.calls.append(list(command))
         assert command[1:3] == ["cdi", "generate"]
         flags = dict(word.split("=", 1) for word in command[3:])
-        if unknown := flags.keys() - _FLAGS - (_FLAGS_OF_1_15 if self._version >= (1, 15) else set()):
+        if unknown := flags.keys() - _FLAGS:
             raise SetupError(f"{command[0]} cdi generate failed (1): flag provided but not defined: {min(unknown)}")
         kind, driver_root, hook = (
             f"{flags['--vendor']}/{flags['--class']}",

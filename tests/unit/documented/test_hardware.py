@@ -43,6 +43,15 @@ def test_every_test_that_is_named_is_there() -> None:
         assert not function or function in functions(path), f"{file}::{function}"
 
 
+def test_each_thing_that_goes_wrong_names_the_tests_of_it() -> None:
+    _, _, *rows = re.findall(r"(?m)^\|.*\|$", PAGE.partition("\n## What goes wrong on hosts\n")[2])
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(?:unit|property|programs|contract|e2e)/[^`]*`", row)
+        assert named, row
+        assert all("::" in name for name in named), row
+
+
 def test_every_file_that_speaks_to_fakes_of_hardware_is_named() -> None:
     named = set(re.findall(r"`([\w/]+\.py)(?:::\w+)?`", PAGE))
     files = [path for path in sorted(TESTS.rglob("test_*.py")) if path != HERE]
@@ -54,5 +63,7 @@ def test_every_file_that_speaks_to_fakes_of_hardware_is_named() -> None:
 def test_versions_are_those_that_are_run() -> None:
     for version in (*KUBERNETES_VERSIONS, CONTAINERD, *NVIDIA_TOOLKITS):
         assert version in PAGE
+    oldest, *_, newest = (version.rpartition(".")[0] for version in NVIDIA_TOOLKITS)
+    assert f"{oldest} to {newest} run in the tests" in (REPO / "docs/install.md").read_text("utf-8")
     (heads,) = re.findall(r"(?m)^\| \|((?: \d+ \|)+)", PAGE)
     assert re.findall(r"\d+", heads) == [driver.partition(".")[0] for driver in test_drivers.DRIVERS]

@@ -588,6 +588,16 @@ def test_what_containers_are_given_is_labelled_where_selinux_is_on(
     assert "nothing cannot be labelled for containers" in caplog.text
 
 
+def test_a_daemons_mounts_are_labelled_where_selinux_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, str] = {}
+    monkeypatch.setattr(selinux, "_ON", tmp_path)
+    monkeypatch.setattr(enter, "mount", lambda folder, options: asked.update({folder.name: options}))
+    with pytest.raises(SetupError):  # there is no such program
+        Daemon(A, tmp_path / "mps", root=Path("/"), path="/nowhere").start(HALF)
+    assert asked.keys() == {"pipe", "shm"}
+    assert all(options.endswith(f',context="{selinux.CONTEXT}"') for options in asked.values())
+
+
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
     node.files.want(A, Server())
     node.look()

@@ -12,7 +12,7 @@ import pytest
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node import files
+from dradriver.node import files, selinux
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import BUDGET_S
 from dradriver.node.discovery.simulated import without
@@ -59,6 +59,18 @@ async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_r
         *[("write", folder) for folder in ("uid-c", "claims", "cdi")],
         *[("remove", folder) for folder in ("cdi", "claims", "uid-c")],
     ]
+
+
+async def test_all_files_that_a_container_reads_are_labelled_where_selinux_is_on(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled: dict[str, bytes] = {}
+    monkeypatch.setattr(selinux, "_ON", tmp_path)
+    monkeypatch.setattr(os, "setxattr", lambda path, name, value, **_: labelled.update({f"{path} {name}": value}))
+    prepared = await world.preparer().prepare(*world.put(claim("c", [0, 1], config=[parameters(nccl="file")])))
+    mounted = {mount.host_path for device in prepared.devices for mount in device.edits.mounts}
+    assert len(mounted) > 1
+    assert labelled == {f"{path} security.selinux": selinux.CONTEXT.encode() + b"\0" for path in mounted}
 
 
 async def test_trap_1_what_can_come_right_by_itself_is_retried_inside_the_call(world: World) -> None:

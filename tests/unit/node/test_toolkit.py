@@ -20,6 +20,7 @@ from dradriver.node.discovery.nvidia import specification as specifications
 from dradriver.node.discovery.nvidia.specification import Specification, read_all
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.errors import NotYetError, SetupError
+from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.fakes.node import uuid
 from tests.fakes.toolkit import VERSIONS, Ctk, ImageCtk, lay, management, specification
 from tests.fakes.toolkit_host import WHOLE, Host, in_mig_mode, nodes, swapped
@@ -249,9 +250,9 @@ def test_what_lasts_until_a_reboot_comes_first(host: Host) -> None:
 
 
 def test_a_toolkit_that_fails_leaves_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """1.14 does not look for the driver's library below the driver's root."""
+    """1.15 does not look for the driver's library below the driver's root."""
     host = Host(tmp_path, driver_root="run/nvidia/driver")
-    host.ctk = Ctk(host.root, WHOLE, version=(1, 14))
+    host.ctk = Ctk(host.root, WHOLE, version=(1, 15))
     wrong = host.base.keep(WHOLE)
     assert "ERROR_LIBRARY_NOT_FOUND" in wrong[uuid(0)]
     assert wrong[uuid(0)].endswith(
@@ -323,9 +324,11 @@ def test_a_toolkit_that_came_back_may_be_replaced_again(host: Host) -> None:
 
 
 def test_without_anything_it_says_the_exact_command(host: Host) -> None:
+    oldest, *_ = (version.rpartition(".")[0] for version in NVIDIA_TOOLKITS)  # that tests run
     assert host.base.keep(WHOLE)[uuid(0)] == (
         f"no CDI specification in {host.cdi} or {host.root}/etc/cdi; install the NVIDIA Container Toolkit on the node "
-        "(1.14 or newer), or run: nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml"
+        f"({oldest} or newer), or run: nvidia-ctk cdi generate --device-name-strategy=uuid "
+        "--output=/var/run/cdi/nvidia.yaml"
     )
     assert not any(host.cdi.glob("*"))
 

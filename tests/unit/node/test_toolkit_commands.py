@@ -45,6 +45,18 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
+def test_a_command_has_a_folder_for_the_file_that_it_makes_before_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nvidia-ctk does, where TMPDIR says, else in the /tmp of hosts that have it read-only."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(ctk, "_WRITABLE", (str(tmp_path / "missing")[1:], str(folder)[1:]))
+    makes = 'set -eu; file="$TMPDIR/specification"; echo made >"$file"; cat "$file"; echo "$file"; rm "$file"'
+    assert ctk.run(Path("/"), [script(tmp_path, makes)]).decode() == f"made\n{folder}/specification\n"
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("where", ["", ">&2"])
 def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) -> None:
     with pytest.raises(DriverError, match=f"it prints more than {ctk.MOST_BYTES} bytes"):

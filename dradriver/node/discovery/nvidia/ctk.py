@@ -1,8 +1,9 @@
 """NVIDIA's ``nvidia-ctk``, which knows how a container is given a GPU.
 
 The host's runs with the host's file system as its root, so that what it writes are the host's own paths, and a wrapper
-script of the GPU operator finds what it wraps. It is asked only what releases from 1.14 on know; the options' names and
-defaults are from cmd/nvidia-ctk/cdi/generate/generate.go of NVIDIA/nvidia-container-toolkit.
+script of the GPU operator finds what it wraps. It is asked only what releases from 1.15 on know, the oldest that tests
+run. Names and defaults of the options are from cmd/nvidia-ctk/cdi/generate/generate.go of
+NVIDIA/nvidia-container-toolkit.
 """
 
 from __future__ import annotations
@@ -105,10 +106,7 @@ class Driver(msgspec.Struct, frozen=True):
     libraries: str
 
     def options(self, host: str = "") -> list[str]:
-        """Return what says so to a tool that has the host's files there, as far as it would not find out.
-
-        The last two of these options are known from 1.15 on only.
-        """
+        """Return what says so to a tool that has the host's files there, as far as it would not find out."""
         words = [f"--driver-root={_at(host, self.root)}"]
         if self.dev_root != self.root:
             words.append(f"--dev-root={_at(host, self.dev_root)}")
@@ -171,7 +169,7 @@ def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
     command += [word for word in driver.options() if word != "--driver-root=/"]
     if toolkit is None:
         told = shlex.join(["nvidia-ctk", *command])
-        return f"install the NVIDIA Container Toolkit on the node (1.14 or newer), or run: {told}"
+        return f"install the NVIDIA Container Toolkit on the node (1.15 or newer), or run: {told}"
     return f"run on the node: {shlex.join([toolkit.program, *command])}"
 
 
