@@ -12,7 +12,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.container_env import Asked, ContainerEnv, config_for
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import AllocatedDevice
+from dradriver.node.devices.kinds import AllocatedDevice, MadeKind
 from dradriver.node.devices.whole import named
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
         by_number = {one.number: one for one in made}
         devices = list(self.claim.devices)
         for number, one in by_number.items():
-            own = device_manager.edits(one.kind, self.gpus[number], one)
+            own = device_manager.edits(self.gpus[number], one)
             device = devices[number]
             devices[number] = msgspec.structs.replace(
                 device,
@@ -120,13 +120,13 @@ def plan(
             device=result.device,
             uuid=gpu.uuid,
             part=kind.name if kind.part else "",
-            told=kind.told(found.wanted, None),
+            told=dict(found.told),
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )
-        if kind.makes and device.admin:
-            raise ClaimError(f"device {result.device}: admin access is to whole GPUs, not to parts that are made")
-        if kind.makes:
+        if isinstance(kind, MadeKind):
+            if device.admin:
+                raise ClaimError(f"device {result.device}: admin access is to whole GPUs, not to parts that are made")
             intent = Made(
                 owner=claim.metadata.uid,
                 number=number,
@@ -135,12 +135,12 @@ def plan(
                 device=result.device,
                 uuid=gpu.uuid,
                 share_id=result.share_id,
-                wanted=dict(found.wanted),
+                wanted=found.asked,
             )
             intents.append(intent)
             device = msgspec.structs.replace(device, made=intent.key)
         else:
-            device = msgspec.structs.replace(device, edits=kind.edits(gpu, None))
+            device = msgspec.structs.replace(device, edits=kind.edits(gpu))
         gpus.append(gpu)
         devices.append(device)
         by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, gpu))

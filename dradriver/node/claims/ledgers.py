@@ -134,7 +134,7 @@ class Ledgers:
         if entry is None or entry.value.boot != self._boot:
             return None
         device = next((one for one in entry.value.devices if one.made == key), None)
-        if device is None:
+        if device is None or device.wanted is None:
             return None
         made = Made(
             owner=uid,

@@ -31,6 +31,7 @@ from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.nvidia.records import MigInstance
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
@@ -193,9 +194,9 @@ class Preparer:
         machine = self._machine()
         there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
         return any(
-            device.uuid in there and device.done is not None and device.told["uuid"] not in there[device.uuid]
+            device.uuid in there and device.done.mig not in there[device.uuid]
             for device in prepared.devices
-            if device.told.get("type") == "mig" and "uuid" in device.told and not device.wanted.get("found")
+            if isinstance(device.done, MigInstance) and not device.wanted.found
         )
 
     async def unprepare(self, uid: str) -> None:

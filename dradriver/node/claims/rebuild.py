@@ -22,7 +22,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.container_env import config_for
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.kinds import AllocatedDevice
+from dradriver.node.devices.kinds import AllocatedDevice, MadeKind
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def rebuilt(
             logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
             return None
         kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
-        if result.pool != node or (kind is not None and kind.makes):
+        if result.pool != node or isinstance(kind, MadeKind):
             return None
         device = PreparedDevice(
             request=request,
@@ -99,7 +99,7 @@ def rebuilt(
             share_id=result.share_id,
             admin=bool(result.admin_access),
         )
-        others = kind.edits(gpu, None).cdi if kind is not None and gpu is not None else ()
+        others = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
         own = left.pop(cdi.device_name(bare, device), Edits())
         devices.append(msgspec.structs.replace(device, edits=own + Edits(cdi=others)))
     if left or not devices:
