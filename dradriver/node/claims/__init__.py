@@ -12,7 +12,6 @@ info           whose a prepared GPU is, in names
 gpu_processes  processes that are on GPUs which change hands
 making         what has to be made on the hardware for a claim
 ledgers        all that is kept on disk of claims
-mounted        the files of a claim that containers read
 checkpoint     what the kubelet was answered
 cdi            what the container runtime reads of it
 reconcile      gives back what nobody uses
