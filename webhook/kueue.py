@@ -46,7 +46,7 @@ def check_words(words: Mapping[str, str], *, limits: bool) -> None:
 
 
 def check(pod: pod_view.Pod) -> None:
-    """The same of a pod that is in a queue; of others nothing is asked.
+    """Raise unless Kueue would charge what a pod in a queue asks for; of other pods nothing is asked.
 
     Raises:
         WordError: An annotation alone says that it has GPUs.

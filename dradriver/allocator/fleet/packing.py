@@ -63,12 +63,12 @@ class GangNodes(NamedTuple):
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
     def with_busbw(self, busbw_gbps: float) -> GangNodes:
-        """The same nodes for pods whose sets must have this much bandwidth."""
+        """These nodes for pods whose sets must have this much bandwidth."""
         criteria = [msgspec.structs.replace(each, min_busbw_gbps=busbw_gbps) for each in self.criteria]
         return self._replace(criteria=criteria, capacity=_capacity(self._replace(criteria=criteria)))
 
     def all_free(self) -> GangNodes:
-        """The same nodes as if all their GPUs were free."""
+        """These nodes as if all their GPUs were free."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         mask = suitable[self.kind]
         nodes = self._replace(mask=mask, free=np.bitwise_count(mask).astype(np.int64))

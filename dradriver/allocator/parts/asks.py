@@ -46,7 +46,7 @@ class Ask(Protocol):
         """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """The same of an empty GPU at each position: (g,)."""
+        """How many parts of a kind alone would fit on an empty GPU at each position: (g,)."""
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
         """What all parts take at least, what each GPU has left and each empty one has: a number, (g, nodes), (g,)."""
@@ -64,19 +64,20 @@ class Ask(Protocol):
         """What every number of parts of each kind that fits costs; none of any is one of them and costs nothing."""
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """The same on the GPU at a position of each of some nodes: (len(slots),) int32, by number in ``every_count``.
+        """What every number of parts costs on the GPU at a position of some nodes: (len(slots),) int32 each.
 
-        ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are left out, and none of any.
+        By number in ``every_count``. ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are
+        left out, and none of any.
         """
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """The same on an empty GPU at a position."""
+        """What every number of parts that fits costs on an empty GPU at a position, by number in ``every_count``."""
 
     def largest_first(self) -> list[int]:
         """The kinds, those first that are hardest to place."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
-        """The same of one number of parts of each kind; None where they do not fit."""
+        """What one number of parts of each kind costs; None where they do not fit."""
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """So many parts of each kind on a GPU with this number, each with its kind."""

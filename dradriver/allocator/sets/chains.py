@@ -57,7 +57,7 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
 
 
 def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
-    """The same over PCIe links and out of places as given: (g, n) and (p, n)."""
+    """Whether so many chains fit, over PCIe ``lanes`` and ``up`` out of places: (g, n) and (p, n) channels each."""
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
     ends = twice - 2 * lanes
     if room.wires.widths:

@@ -26,11 +26,11 @@ class Criteria(msgspec.Struct, frozen=True):
 
     @property
     def any_busbw(self) -> Criteria:
-        """The same but for the predicted bandwidth: where the best set has enough of it some set has."""
+        """These criteria without the predicted bandwidth: where the best set has enough of it some set has."""
         return msgspec.structs.replace(self, min_busbw_gbps=0.0) if self.min_busbw_gbps else self
 
     def including(self, include: int) -> Criteria:
-        """The same with this mask of positions that must be in the set."""
+        """These criteria with this mask of positions that must be in the set."""
         return msgspec.structs.replace(self, include=include) if include != self.include else self
 
 

@@ -149,7 +149,7 @@ class Tables:
         return out
 
     def fits(self, k: int, free: int, criteria: Criteria = ANY) -> bool:
-        """The same of one free mask."""
+        """Whether one free mask has a ``k``-subset that meets the criteria."""
         return bool(self.best(k, criteria)[free] >= self.least(k, criteria))
 
     def meets(self, mask: int, constraint: Constraint) -> bool:

@@ -29,7 +29,10 @@ def best(gain: Gains) -> tuple[int, ...]:
 
 
 def exact(gain: Gains) -> tuple[int, ...]:
-    """The same by Held and Karp (1962); of equal tours the lowest as a list. Forbidden steps are worth -inf."""
+    """The tour whose steps are worth most in sum, by Held and Karp (1962); of equal ones the lowest as a list.
+
+    A step that is worth -inf is forbidden.
+    """
     n = len(gain)
     gain = gain.copy()
     np.fill_diagonal(gain, -np.inf)

@@ -39,7 +39,7 @@ class Seat(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """The same for ``paths.pcie_path``."""
+        """Where the device is, as ``paths.pcie_path`` compares it."""
         return Place(numa=self.numa, root=self.root, switches=self.bridges)
 
 
