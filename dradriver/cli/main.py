@@ -13,13 +13,13 @@ from dradriver.view.plain import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
+    "fault": "Break GPUs of a simulated node, and mend them.",
     "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
     "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
-    "sim": "Break GPUs of a simulated node, and mend them.",
     "simulate": "Compare placement policies on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",

@@ -1,4 +1,4 @@
-"""``gputopo sim``: breaking GPUs of a simulated node, and mending them."""
+"""``gputopo fault``: breaking GPUs of a simulated node, and mending them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FOLDER = click.option(
 
 
 @click.group()
-def sim() -> None:
+def fault() -> None:
     """Break GPUs of a simulated node, and mend them; run it where the node agent runs.
 
     It writes a file, <dir>/<node>.json, which the agent reads every ten seconds.
     """
 
 
-@sim.command()
+@fault.command()
 @_NODE
 @click.argument("gpu")
 @click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down; may be repeated.")
@@ -53,7 +53,7 @@ def fail(
     failures.write(file, found)
 
 
-@sim.command()
+@fault.command()
 @_NODE
 @click.argument("gpus", nargs=-1)
 @_FOLDER
