@@ -145,7 +145,7 @@ class Scene:
 
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
         kind = functools.partial(records.read_slice, ledger=ledger)
-        return await self._list(RESOURCE_SLICES, kind, field_selector=f"spec.driver={ledger.driver}")
+        return await self._list(RESOURCE_SLICES, kind, field_selector=reading.of_driver(ledger))
 
     async def _taint_rules(self) -> list[TaintRule]:
         """Return the DeviceTaintRules that there are, none where the server has no such kind."""
