@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator import Amount, Fleet, Mig, MigPart, PartChoice, Share, SharePart
+from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
+from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.phrases import amount, wanted
 from dradriver.allocator.request import Part
-from dradriver.api import values
+from dradriver.api import mig_devices, values
 from dradriver.api.messages import shown
-from dradriver.cli.offered import offered
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.view.document import Document, report, table
@@ -64,6 +64,25 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
         parts.setdefault(part.gpu, []).append(part)
     fleet.set_parts(machine.name, parts)
     return fleet.rank(request, limit=1)[0]
+
+
+def offered(machine: Machine) -> tuple[Machine, Offer]:
+    """The machine as MIG slices can be had of it, and which of its GPUs may be had in parts.
+
+    The MIG instances that a GPU has are handed out as they are. Without any its instances are made where they are
+    wanted; in MIG mode it is had in slices alone.
+    """
+    every = frozenset(gpu.index for gpu in machine.gpus)
+    in_mig_mode = frozenset(gpu.index for gpu in machine.gpus if gpu.mig is not None)
+    gpus = tuple(_as_it_is(gpu) if gpu.mig else gpu for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus), Offer(
+        shared=every - in_mig_mode, sliced=every, parts_only=in_mig_mode
+    )
+
+
+def _as_it_is(gpu: Gpu) -> Gpu:
+    there = mig_devices.existing(gpu.mig or (), gpu.profiles)
+    return with_instances(gpu, [(profile.name, one.start or 0) for one, profile in there])
 
 
 def _part(word: str, gpus: dict[int, Gpu]) -> Part:

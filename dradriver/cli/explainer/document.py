@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Free, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
@@ -161,3 +161,21 @@ def _time(time: str) -> str:
 
 def _counted(one: Happening) -> str:
     return f"{one.reason} x{one.count}" if one.count > 1 else one.reason
+
+
+def age(time: str, now: datetime.datetime | None = None) -> str:
+    """Return how long ago a time was, in its largest unit: ``3 h``; empty where that is no time.
+
+    Args:
+        time: As Kubernetes writes it, ``2026-01-31T12:00:00Z``.
+        now: The time now, by this machine's clock where none is given; a server's that runs ahead makes ``0 s``.
+    """
+    try:
+        then = datetime.datetime.fromisoformat(time)
+        seconds = int(((now or datetime.datetime.now(datetime.UTC)) - then).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return ""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{max(0, seconds)} s"
