@@ -82,25 +82,25 @@ def offered(machine: Machine) -> tuple[Machine, Offer]:
 
 def _as_it_is(gpu: Gpu) -> Gpu:
     there = mig_devices.existing(gpu.mig or (), gpu.profiles)
-    return with_instances(gpu, [(profile.name, one.start or 0) for one, profile in there])
+    return with_instances(gpu, [(profile.name, instance.start or 0) for instance, profile in there])
 
 
 def _part(word: str, gpus: dict[int, Gpu]) -> Part:
-    found = _PART.fullmatch(word)
-    if found is None or (gpu := gpus.get(int(found[1]))) is None:
+    match = _PART.fullmatch(word)
+    if match is None or (gpu := gpus.get(int(match[1]))) is None:
         raise PartsError(
             f"parts: {shown(word)} is no part of this machine; write a GPU's number and a share, 0:0.5, or a MIG "
             "profile and its start, 3:1g.10gb@6"
         )
-    if found[2] is not None:
-        cores = values.share(found[2])
+    if match[2] is not None:
+        cores = values.share(match[2])
         if cores is None:
             raise PartsError(f"parts: {shown(word)}: write a share in hundredths from 0.01 to 0.99, as 0:0.5")
         return SharePart(gpu=gpu.index, amount=Amount(cores).of(gpu.memory_mib))
-    profile = next((profile for profile in gpu.profiles if profile.name == found[3]), None)
-    start = int(found[4])
+    profile = next((profile for profile in gpu.profiles if profile.name == match[3]), None)
+    start = int(match[4])
     if profile is None or start not in profile.starts:
-        known = ", ".join(f"{one.name}@{start}" for one in gpu.profiles for start in one.starts[:1])
+        known = ", ".join(f"{other.name}@{start}" for other in gpu.profiles for start in other.starts[:1])
         raise PartsError(f"parts: {shown(word)}: this GPU has no such MIG placement; it has {known or 'none'}, …")
     return MigPart(gpu=gpu.index, profile=profile.name, start=start, size=profile.size)
 

@@ -106,17 +106,17 @@ def simulate(
         found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
         _show(found_parts, _table_of_parts(found_parts), output=output)
         return
-    found = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
-    if largest := [job for job in found if job.gpus > gpus]:
+    trace_jobs = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
+    if largest := [job for job in trace_jobs if job.gpus > gpus]:
         raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
     results: list[Result] = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for policy in policies or tuple(POLICIES):
-            task = bar.add_task(policy, total=len(found))
-            replay = Replay(machines, found, policy=policy, communication=communication, seed=seed)
+            task = bar.add_task(policy, total=len(trace_jobs))
+            replay = Replay(machines, trace_jobs, policy=policy, communication=communication, seed=seed)
             results.append(replay.run(progress=partial(_advance, bar, task)))
     if picture is not None:
-        _write(picture, _figures(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"))
+        _write(picture, _figures(results, title=f"{len(trace_jobs)} jobs on {nodes} x {', '.join(sources)}"))
     _show(results, _table_of_jobs(results), output=output)
 
 

@@ -67,8 +67,8 @@ def read_claim(data: msgspec.Raw) -> Claim:
     """
     from dradriver.api.pins import Claim  # here: explain says its first words without it
 
-    found: Claim = codec.decode_part(data, Claim, lambda claim: claim)
-    return found
+    claim: Claim = codec.decode_part(data, Claim, lambda read: read)
+    return claim
 
 
 def nothing_published(server: ServerConfig) -> str:
@@ -96,7 +96,7 @@ async def listed(
         ClusterError: The server does not answer or refuses; the message says what to ask for.
     """
     try:
-        found, _ = await client.list(
+        objects, _ = await client.list(
             resource,
             namespace=namespace,
             label_selector=label_selector,
@@ -105,7 +105,7 @@ async def listed(
         )
     except (ApiError, Unreachable) as error:
         raise refused(error, server, resource, namespace=namespace) from error
-    return found
+    return objects
 
 
 def refused(
@@ -132,7 +132,7 @@ def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
     if error.forbidden and namespace is not None:
         return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
     if error.forbidden:
-        wanted = what if resource not in _BOTH else ",".join(f"{one.plural}.{one.group}" for one in _BOTH)
+        wanted = what if resource not in _BOTH else ",".join(f"{kind.plural}.{kind.group}" for kind in _BOTH)
         return (
             f"you may not list {what} in all namespaces; ask for the verb list on them: kubectl create clusterrole "
             f"gputopo --verb=list --resource={wanted}, bound to you by a ClusterRoleBinding ({error.message})"

@@ -103,23 +103,23 @@ def _summary(node: NodeView) -> tuple[str, ...]:
 
 def nvlink_set(node: NodeView) -> str:
     """Return the largest free set in words, or why there is none."""
-    found = node.nvlink_set
-    if found is not None:
-        gpus = " ".join(f"GPU{index}" for index in found.gpus)
-        return f"{len(found.gpus)}: {gpus} ({found.busbw_gbps:g} GB/s all-reduce)"
+    largest = node.nvlink_set
+    if largest is not None:
+        gpus = " ".join(f"GPU{index}" for index in largest.gpus)
+        return f"{len(largest.gpus)}: {gpus} ({largest.busbw_gbps:g} GB/s all-reduce)"
     return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
 
 
 def _key(nodes: Sequence[NodeView]) -> Key:
     """Return what every holder has; whoever only monitors is not there, for it has nothing."""
-    found: dict[str, dict[str, list[str]]] = {}
+    held: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         for view in node.gpus:
             for who in dict.fromkeys(holder.who for holder in view.taken_by):
-                found.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
+                held.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
     entries = (
         Entry(series=n, name=who, where="; ".join(f"{name} {' '.join(gpus)}" for name, gpus in where.items()))
-        for n, (who, where) in enumerate(sorted(found.items(), key=lambda item: natural(item[0])))
+        for n, (who, where) in enumerate(sorted(held.items(), key=lambda item: natural(item[0])))
     )
     return Key(title="Holders", heads=("holder", "GPUs"), entries=tuple(entries))
 
@@ -178,10 +178,10 @@ def data(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
 
 
 def _set(node: NodeView) -> dict[str, Any] | None:
-    found = node.nvlink_set
-    if found is None:
+    largest = node.nvlink_set
+    if largest is None:
         return None
-    return {"gpus": list(found.gpus), "busbw_gbps": found.busbw_gbps, "bandwidth_gbps": found.bandwidth_gbps}
+    return {"gpus": list(largest.gpus), "busbw_gbps": largest.busbw_gbps, "bandwidth_gbps": largest.bandwidth_gbps}
 
 
 def _gpu(view: GpuView) -> dict[str, Any]:

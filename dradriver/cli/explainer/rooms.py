@@ -212,12 +212,12 @@ def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
 
 def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, ...]) -> tuple[Owner, ...]:
     """Return who holds some of a node's GPUs, whoever holds most of them first."""
-    found: dict[Key, list[int]] = {}
+    gpus_of: dict[Key, list[int]] = {}
     for number in gpus:
         for key in held.get(number, ()):
-            found.setdefault(key, []).append(number)
-    made = [_owner(scene, key, tuple(numbers)) for key, numbers in found.items()]
-    return tuple(sorted(made, key=lambda one: (-len(one.gpus), natural(one.namespace), natural(one.claim))))
+            gpus_of.setdefault(key, []).append(number)
+    made = [_owner(scene, key, tuple(numbers)) for key, numbers in gpus_of.items()]
+    return tuple(sorted(made, key=lambda owner: (-len(owner.gpus), natural(owner.namespace), natural(owner.claim))))
 
 
 def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
