@@ -315,6 +315,16 @@ class Device(Part, frozen=True):
         """Whether a taint keeps new claims off it."""
         return any(taint.blocks for taint in self.taints)
 
+    def text(self, attribute: str) -> str:
+        """Return an attribute that is text; empty where it is not there, or something else."""
+        text = self.attributes.get(attribute, {}).get("string", "")
+        return text if isinstance(text, str) else ""
+
+    def number(self, attribute: str) -> int | None:
+        """Return an attribute that is a number; None where it is not there, or something else."""
+        number = self.attributes.get(attribute, {}).get("int")
+        return number if isinstance(number, int) else None
+
 
 class SliceSpec(Part, frozen=True):
     """A slice's content."""

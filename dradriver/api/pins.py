@@ -213,19 +213,23 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
         if result.driver != ledger.driver or result.admin_access:
             continue
         device = result.pool, result.device
-        part: Amount | MigSlice | None
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
             if pinned is None:
                 pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
             if pinned:
                 found[device] = pinned.get(device)
                 continue
-            part = slice_of(claim, result)
-        else:
-            part = share_of(result.consumed_capacity)
+        part = part_of(claim, result)
         others = found.get(device, ())
         found[device] = None if part is None or others is None else (*others, part)
     return found
+
+
+def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
+    """Return what a result is of its device, by what was counted; None for all of it, and where nobody knows."""
+    if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
+        return _slice_of(claim, result)
+    return _share_of(result.consumed_capacity)
 
 
 class _Told(msgspec.Struct, frozen=True, gc=False):
@@ -239,7 +243,7 @@ class _Told(msgspec.Struct, frozen=True, gc=False):
 _TOLD: Final = msgspec.json.Decoder(_Told)
 
 
-def slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
+def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
     """Return where the MIG slice of a result lies, as the claim's status says; None where it does not, or nonsense.
 
     What it takes of the GPU is what the scheduler counted: whether that is what the profile takes, only who knows the
@@ -262,7 +266,7 @@ def slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
     return None
 
 
-def share_of(consumed: Mapping[str, str]) -> Amount | None:
+def _share_of(consumed: Mapping[str, str]) -> Amount | None:
     """Return what a result takes of its device as a share; None where that is all of it, or no share."""
     if not consumed:
         return None  # as of most: a cluster has thousands of whole GPUs

@@ -103,6 +103,15 @@ def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[st
     return _objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
 
 
+def is_machine_alone(piece: ResourceSlice) -> bool:
+    """Return whether a slice is a pool of ``machine_alone``, or of a machine whose GPUs are all kept from pods.
+
+    In a pool of several slices the first may have no device and what the others' devices share.
+    """
+    alone = not piece.spec.devices and piece.spec.pool.resource_slice_count == 1
+    return alone and names.MACHINE in piece.metadata.annotations
+
+
 def _objects(
     content: Sequence[dict[str, Any]], annotations: Mapping[str, str], *, node: str, node_uid: str
 ) -> list[dict[str, Any]]:

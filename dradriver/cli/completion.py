@@ -38,8 +38,8 @@ def lines(command: click.Command, words: Sequence[str]) -> list[str]:
         items = shell.get_completions(list(before), incomplete)
     except (DriverError, OSError):
         items = []
-    found = [f"{item.value}\t{item.help}" if item.help else str(item.value) for item in items if item.type == "plain"]
-    return [*(plain(line, keep="\t") for line in found), f":{_FILES if len(found) < len(items) else _NO_FILES}"]
+    shown = [f"{item.value}\t{item.help}" if item.help else str(item.value) for item in items if item.type == "plain"]
+    return [*(plain(line, keep="\t") for line in shown), f":{_FILES if len(shown) < len(items) else _NO_FILES}"]
 
 
 def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -47,10 +47,10 @@ def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     import asyncio
 
     try:
-        found = asyncio.run(_pods(ctx.params))
+        known = asyncio.run(_pods(ctx.params))
     except (DriverError, OSError, TimeoutError):
         return []
-    return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)][:MOST]
+    return [CompletionItem(name) for name in sorted(known) if name.startswith(incomplete)][:MOST]
 
 
 async def _pods(params: dict[str, Any]) -> list[str]:
@@ -66,5 +66,5 @@ async def _pods(params: dict[str, Any]) -> list[str]:
     server = access.server(Path(kubeconfig) if kubeconfig else None, params.get("context"))
     namespace = params.get("namespace") or server.namespace
     async with asyncio.timeout(TIMEOUT_S), Client(server, user_agent="gputopo") as client:
-        found, _ = await client.list(PODS, namespace=namespace, label_selector=names.LABEL, type=Pod)
-    return [pod.metadata.name for pod in found]
+        ours, _ = await client.list(PODS, namespace=namespace, label_selector=names.LABEL, type=Pod)
+    return [pod.metadata.name for pod in ours]

@@ -62,11 +62,11 @@ def explain(
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     where = None if all_namespaces else namespace or server.namespace
     if where is None or not name:
-        found = asyncio.run(_waiting(server, where))
+        subjects = asyncio.run(_waiting(server, where))
         show_as(
             output,
-            document=lambda: document.waiting(found),
-            data=lambda: msgspec.to_builtins(found),
+            document=lambda: document.waiting(subjects),
+            data=lambda: msgspec.to_builtins(subjects),
             no_color=no_color,
         )
         return
@@ -78,10 +78,9 @@ async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         labelled = await reading.listed(client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL)
     ours = [pod for pod in labelled if pod.placed or pod.static]
-    found = [pod for pod in ours if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
-    return [
-        subject(pod) for pod in sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
-    ]
+    waiting = [pod for pod in ours if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
+    waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
+    return [subject(pod) for pod in waiting]
 
 
 async def _explain(
@@ -95,16 +94,16 @@ async def _explain(
             sys.stdout.flush()  # people read on while the cluster is being read
         from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
 
-        found = await verdict(client, server, pod, policies)
-    for trouble in found.unread:
+        judged = await verdict(client, server, pod, policies)
+    for trouble in judged.unread:
         warn(trouble)
     if output == "table":
-        more = document.rest(said, found)
+        more = document.rest(said, judged)
         if more.sections:
             click.echo()
             show(more, no_color=no_color)
         return
-    show_as(output, document=lambda: document.head(said), data=lambda: document.data(said, found))
+    show_as(output, document=lambda: document.head(said), data=lambda: document.data(said, judged))
 
 
 async def _read(client: Client, server: ServerConfig, namespace: str, name: str) -> Pod:

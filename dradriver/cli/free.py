@@ -44,8 +44,8 @@ def free(
     Sets are counted as pods would get them, one after another, each size for itself.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server, namespace or server.namespace, policies_of(policies_file)))
-    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+    left = asyncio.run(_read(server, namespace or server.namespace, policies_of(policies_file)))
+    show_as(output, document=lambda: document(left), data=lambda: msgspec.to_builtins(left), no_color=no_color)
 
 
 async def _read(server: ServerConfig, namespace: str, policies: Policies) -> FreeGpus:
@@ -59,10 +59,10 @@ async def _read(server: ServerConfig, namespace: str, policies: Policies) -> Fre
     return free_gpus(scene, namespace=namespace)
 
 
-def document(found: FreeGpus) -> Document:
+def document(left: FreeGpus) -> Document:
     """Return what is shown of it."""
-    closed = f"; {found.closed} more are not ready or closed to new pods" if found.closed else ""
-    title = f"{found.free} of {found.gpus} GPUs are free on {found.nodes} nodes{closed}"
+    closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
+    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     columns = (
         Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),
@@ -73,7 +73,7 @@ def document(found: FreeGpus) -> Document:
             one.product, str(one.size), str(one.sets), one.level, f"{one.busbw_gbps:g} GB/s" if one.busbw_gbps else "",
             str(one.nodes), one.node,
         )
-        for one in found.sets
+        for one in left.sets
     ]  # fmt: skip
     blocks.append(Table(title="Sets of whole GPUs", columns=columns, rows=tuple(rows)))
     shares = tuple(
@@ -81,26 +81,26 @@ def document(found: FreeGpus) -> Document:
             one.product, str(one.gpus), f"{one.cores} %", f"{one.memory_mib} MiB", str(one.quarters),
             f"{one.largest} %",
         )
-        for one in found.shares
+        for one in left.shares
     )  # fmt: skip
     heads = ("product", "GPUs", "compute", "memory", "shares of 0.25", "largest share")
     blocks.append(Table(title="Left for shares", columns=tuple(Column(head) for head in heads), rows=shares))
-    slices = tuple(words(one.product, one.profile, str(one.slices)) for one in found.slices)
+    slices = tuple(words(one.product, one.profile, str(one.slices)) for one in left.slices)
     named = tuple(Column(head) for head in ("product", "profile", "slices"))
     blocks.append(Table(title="Left for MIG slices", columns=named, rows=slices))
-    if found.sets:
-        blocks.append(_picture(found, title))
+    if left.sets:
+        blocks.append(_picture(left, title))
     return report(*blocks, title=title)
 
 
-def _picture(found: FreeGpus, title: str) -> Bars:
-    sizes = dict.fromkeys(one.size for one in sorted(found.sets, key=lambda one: -one.size))
+def _picture(left: FreeGpus, title: str) -> Bars:
+    sizes = dict.fromkeys(one.size for one in sorted(left.sets, key=lambda one: -one.size))
     panels = tuple(
         Panel(
             title=f"sets of {size}" if size > 1 else "single GPUs",
             bars=tuple(
                 (" ".join([one.product, one.level]).strip(), float(one.sets), Tone.OURS)
-                for one in found.sets
+                for one in left.sets
                 if one.size == size
             ),
         )

@@ -39,26 +39,26 @@ def lint(
     policies = PoliciesFile()
     policies.in_force = policies_of(policies_file)
     admission = Admission(controller_user="", policies=policies, ledger=LEDGERS[ledger])
-    found: list[Result] = []
+    outcomes: list[Result] = []
     troubles: list[str] = []
     for name, text in contents:
         try:
-            found += _linted(text, called(name), admission, translate)
+            outcomes += _linted(text, called(name), admission, translate)
         except DocumentError as error:
             troubles.append(str(error))
     if output == "yaml":
-        show_documents([one.pod for one in found if one.pod is not None])
-        for line in _lines(found, troubles):
+        show_documents([outcome.pod for outcome in outcomes if outcome.pod is not None])
+        for line in _lines(outcomes, troubles):
             if line.tone is not Tone.PLAIN:
                 click.echo(line.text, err=True)
     else:
         show_as(
             output,
-            document=lambda: _document(found, troubles),
-            data=lambda: {"results": msgspec.to_builtins(found), "unreadable": troubles},
+            document=lambda: _document(outcomes, troubles),
+            data=lambda: {"results": msgspec.to_builtins(outcomes), "unreadable": troubles},
             no_color=no_color,
         )
-    if troubles or any(one.errors for one in found):
+    if troubles or any(outcome.errors for outcome in outcomes):
         raise click.exceptions.Exit(1)
 
 
@@ -67,26 +67,27 @@ def _linted(text: bytes, source: str, admission: Admission, translate: bool) -> 
         yield from results(document, admission, translate=translate)
 
 
-def _document(found: Sequence[Result], troubles: Sequence[str]) -> Document:
-    return report(Notes(lines=tuple(_lines(found, troubles))))
+def _document(outcomes: Sequence[Result], troubles: Sequence[str]) -> Document:
+    return report(Notes(lines=tuple(_lines(outcomes, troubles))))
 
 
-def _lines(found: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
+def _lines(outcomes: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
     lines: list[Cell] = []
-    for one in found:
-        what = f"{one.kind} {one.name}"
+    for outcome in outcomes:
+        what = f"{outcome.kind} {outcome.name}"
         for findings, word, tone in (
-            (one.errors, "error", Tone.ERROR),
-            (one.warnings, "warning", Tone.WARNING),
-            (one.notes, "note", Tone.PLAIN),
+            (outcome.errors, "error", Tone.ERROR),
+            (outcome.warnings, "warning", Tone.WARNING),
+            (outcome.notes, "note", Tone.PLAIN),
         ):
             for each in findings:
-                where = f"{one.source}:{each.line}: document {one.document}, {what}"
+                where = f"{outcome.source}:{each.line}: document {outcome.document}, {what}"
                 lines.append(Cell(f"{where}: {word}: {each.message}", tone))
     lines += [Cell(f"error: {trouble}", Tone.ERROR) for trouble in troubles]
-    ours = sum(one.ours for one in found)
-    refused = sum(bool(one.errors) for one in found)
-    warned = sum(len(one.warnings) for one in found)
-    said = f"{len(found)} objects and templates, {ours} of them for this driver: {refused} refused, {warned} warnings"
+    ours = sum(outcome.ours for outcome in outcomes)
+    refused = sum(bool(outcome.errors) for outcome in outcomes)
+    warned = sum(len(outcome.warnings) for outcome in outcomes)
+    count = f"{len(outcomes)} objects and templates, {ours} of them for this driver"
+    said = f"{count}: {refused} refused, {warned} warnings"
     lines.append(Cell(said + (f"; {len(troubles)} not readable to their end" if troubles else "")))
     return lines

@@ -169,9 +169,10 @@ def _numa(machine: Machine) -> Table:
 
 def _devices(machine: Machine) -> Table:
     numa = [*(gpu.numa for gpu in machine.gpus), *(nic.numa for nic in machine.nics)]
-    found = [(f"GPU{gpu.index}", gpu.product, gpu.pci) for gpu in machine.gpus]
-    found += [(f"NIC{n}", nic.name, nic.pci) for n, nic in enumerate(machine.nics)]
-    rows = tuple(words(*row, "not known" if node is None else str(node)) for row, node in zip(found, numa, strict=True))
+    devices = [(f"GPU{gpu.index}", gpu.product, gpu.pci) for gpu in machine.gpus]
+    devices += [(f"NIC{n}", nic.name, nic.pci) for n, nic in enumerate(machine.nics)]
+    every = zip(devices, numa, strict=True)
+    rows = tuple(words(*device, "not known" if node is None else str(node)) for device, node in every)
     columns = tuple(Column(head, detail=True) for head in ("device", "name", "bus id", "NUMA node"))
     return Table(title="Devices", columns=columns, rows=rows)
 

@@ -13,13 +13,13 @@ from dradriver.view.plain import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
+    "fault": "Break GPUs of a simulated node, and mend them.",
     "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
     "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
-    "sim": "Break GPUs of a simulated node, and mend them.",
     "simulate": "Compare placement policies on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
@@ -53,8 +53,8 @@ class _Lazy(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what may follow: click's own way would import every command for its help."""
-        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        commands = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -98,11 +98,11 @@ def check(file: str, source: str | None) -> None:
 
     Exit status: 0 NCCL takes the file (there may be warnings), 1 some NCCL from 2.18 to 2.30 does not.
     """
-    found = files.check(_read(Path(file)), machine=None if source is None else read_machine(source))
-    errors = sum(one.error for one in found)
-    lines = [_finding(file, one) for one in found]
+    findings = files.check(_read(Path(file)), machine=None if source is None else read_machine(source))
+    errors = sum(finding.error for finding in findings)
+    lines = [_finding(file, finding) for finding in findings]
     if not errors:
-        lines.append(Cell(f"{file}: NCCL takes it" + _with(len(found))))
+        lines.append(Cell(f"{file}: NCCL takes it" + _with(len(findings))))
     show(report(Notes(lines=tuple(lines))))
     if errors:
         raise click.exceptions.Exit(1)
@@ -112,9 +112,10 @@ def _with(warnings: int) -> str:
     return f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
 
 
-def _finding(file: str, one: Finding) -> Cell:
-    tone = Tone.ERROR if one.error else Tone.WARNING
-    return Cell(f"{file}:{one.line}:{one.column}: {tone.value}: {one.problem}; {one.cure}  [{one.rule}]", tone)
+def _finding(file: str, finding: Finding) -> Cell:
+    tone = Tone.ERROR if finding.error else Tone.WARNING
+    where = f"{file}:{finding.line}:{finding.column}"
+    return Cell(f"{where}: {tone.value}: {finding.problem}; {finding.cure}  [{finding.rule}]", tone)
 
 
 def _read(path: Path) -> str:

@@ -235,10 +235,10 @@ def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
             machine, question = told(machines[question.machine], question, policies)
-            found: Answer | plan_parts.PartAnswer | dict[str, str] = reply(machine, question, policies)
+            answered: Answer | plan_parts.PartAnswer | dict[str, str] = reply(machine, question, policies)
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
-            found = {"error": str(error)}
-        click.echo(as_line(found))
+            answered = {"error": str(error)}
+        click.echo(as_line(answered))
 
 
 def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
@@ -339,14 +339,14 @@ def numbers(text: str, *, option: str) -> list[int]:
     Raises:
         PlanError: Anything else.
     """
-    found: list[int] = []
+    picked: list[int] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _FREE.fullmatch(part)
         if match is None:
             raise PlanError(f"{option}: {part!r} is no number; write 0,1,4 or 0-3,6")
         first = int(match[1])
-        found += range(first, int(match[2] or first) + 1)
-    return found
+        picked += range(first, int(match[2] or first) + 1)
+    return picked
 
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from dradriver.allocator import Amount, Fleet, Mig, MigPart, PartChoice, Share, SharePart
+from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
+from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.phrases import amount, wanted
 from dradriver.allocator.request import Part
-from dradriver.api import values
+from dradriver.api import mig_devices, values
 from dradriver.api.messages import shown
-from dradriver.cli.offered import offered
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.view.document import Document, report, table
@@ -66,22 +66,41 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
     return fleet.rank(request, limit=1)[0]
 
 
+def offered(machine: Machine) -> tuple[Machine, Offer]:
+    """The machine as MIG slices can be had of it, and which of its GPUs may be had in parts.
+
+    The MIG instances that a GPU has are handed out as they are. Without any its instances are made where they are
+    wanted; in MIG mode it is had in slices alone.
+    """
+    every = frozenset(gpu.index for gpu in machine.gpus)
+    in_mig_mode = frozenset(gpu.index for gpu in machine.gpus if gpu.mig is not None)
+    gpus = tuple(_as_it_is(gpu) if gpu.mig else gpu for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus), Offer(
+        shared=every - in_mig_mode, sliced=every, parts_only=in_mig_mode
+    )
+
+
+def _as_it_is(gpu: Gpu) -> Gpu:
+    there = mig_devices.existing(gpu.mig or (), gpu.profiles)
+    return with_instances(gpu, [(profile.name, instance.start or 0) for instance, profile in there])
+
+
 def _part(word: str, gpus: dict[int, Gpu]) -> Part:
-    found = _PART.fullmatch(word)
-    if found is None or (gpu := gpus.get(int(found[1]))) is None:
+    match = _PART.fullmatch(word)
+    if match is None or (gpu := gpus.get(int(match[1]))) is None:
         raise PartsError(
             f"parts: {shown(word)} is no part of this machine; write a GPU's number and a share, 0:0.5, or a MIG "
             "profile and its start, 3:1g.10gb@6"
         )
-    if found[2] is not None:
-        cores = values.share(found[2])
+    if match[2] is not None:
+        cores = values.share(match[2])
         if cores is None:
             raise PartsError(f"parts: {shown(word)}: write a share in hundredths from 0.01 to 0.99, as 0:0.5")
         return SharePart(gpu=gpu.index, amount=Amount(cores).of(gpu.memory_mib))
-    profile = next((profile for profile in gpu.profiles if profile.name == found[3]), None)
-    start = int(found[4])
+    profile = next((profile for profile in gpu.profiles if profile.name == match[3]), None)
+    start = int(match[4])
     if profile is None or start not in profile.starts:
-        known = ", ".join(f"{one.name}@{start}" for one in gpu.profiles for start in one.starts[:1])
+        known = ", ".join(f"{other.name}@{start}" for other in gpu.profiles for start in other.starts[:1])
         raise PartsError(f"parts: {shown(word)}: this GPU has no such MIG placement; it has {known or 'none'}, …")
     return MigPart(gpu=gpu.index, profile=profile.name, start=start, size=profile.size)
 

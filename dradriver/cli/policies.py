@@ -33,18 +33,18 @@ def check(file: str, output: str) -> None:
     Exit status: 0 it does, 1 it does not (what is wrong, with the line).
     """
     source = "standard input" if file == _STDIN else file
-    found: Policies | None = None
+    good: Policies | None = None
     trouble = ""
     try:
-        found = load(file)
+        good = load(file)
     except PoliciesError as error:
         trouble = str(error)
     show_as(
         output,
-        document=lambda: _document(source, found, trouble),
-        data=lambda: _data(found, trouble),
+        document=lambda: _document(source, good, trouble),
+        data=lambda: _data(good, trouble),
     )
-    if found is None:
+    if good is None:
         raise click.exceptions.Exit(1)
 
 
@@ -67,15 +67,15 @@ def _content(file: str) -> bytes:
         raise PoliciesError(f"{file}: cannot be read: {error}") from error
 
 
-def _document(source: str, found: Policies | None, trouble: str) -> Document:
-    if found is None:
+def _document(source: str, good: Policies | None, trouble: str) -> Document:
+    if good is None:
         return report(Notes(lines=(Cell(f"error: {trouble}", Tone.ERROR),)))
-    counts = f"gpus: {len(found.gpus)} rules, policies: {len(found.policies)}, nccl.servers: {len(found.nccl.servers)}"
-    warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(found))
+    counts = f"gpus: {len(good.gpus)} rules, policies: {len(good.policies)}, nccl.servers: {len(good.nccl.servers)}"
+    warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(good))
     return report(Notes(lines=(*warnings, Cell(f"{source}: good ({counts})"))))
 
 
-def _data(found: Policies | None, trouble: str) -> dict[str, Any]:
-    if found is None:
+def _data(good: Policies | None, trouble: str) -> dict[str, Any]:
+    if good is None:
         return {"valid": False, "error": trouble}
-    return {"valid": True, "warnings": notes(found), "policies": dict(plain(found))}
+    return {"valid": True, "warnings": notes(good), "policies": dict(plain(good))}

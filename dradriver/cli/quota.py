@@ -87,12 +87,12 @@ def convert(
     if namespace and all_namespaces:
         raise click.UsageError("-n or -A; not both")
     if file is not None:
-        found = _of_file(file)
+        given = _of_file(file)
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        found = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
+        given = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
     made = [
-        converted for one in found if (converted := convert_quota(one, LEDGERS[ledger], replace=replace)) is not None
+        converted for one in given if (converted := convert_quota(one, LEDGERS[ledger], replace=replace)) is not None
     ]
     for one in made:
         for note in one.notes:
@@ -117,7 +117,7 @@ def convert(
 
 def _of_file(file: str) -> list[dict[str, Any]]:
     try:
-        return [one.data for one in documents(content(file), called(file)) if one.data["kind"] == KIND]
+        return [document.data for document in documents(content(file), called(file)) if document.data["kind"] == KIND]
     except DocumentError as error:
         raise click.ClickException(plain(str(error))) from error
 
@@ -127,15 +127,15 @@ async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[
         return await reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
 
 
-def convert_quota(found: dict[str, Any], ledger: Ledger, *, replace: bool) -> Converted | None:
+def convert_quota(given: dict[str, Any], ledger: Ledger, *, replace: bool) -> Converted | None:
     """Return what becomes of a quota; None where it names no GPUs.
 
     Args:
-        found: The quota.
+        given: The quota.
         ledger: Whose devices claims are of.
         replace: Whether it stops to count what it counted before.
     """
-    metadata, spec = _dict(found.get("metadata")), _dict(found.get("spec"))
+    metadata, spec = _dict(given.get("metadata")), _dict(given.get("spec"))
     hard = {str(key): str(value) for key, value in _dict(spec.get("hard")).items()}
     before = {key: value for key, value in hard.items() if limits.is_ours(_resource(key)) or _product(key)}
     if not before:

@@ -12,17 +12,26 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from dradriver.cli.inputs import Number
-from dradriver.cli.simulator import mixed, report, trace
+from dradriver.cli.simulator import mixed, trace
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.policies import POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.view import svg
-from dradriver.view.document import Document
+from dradriver.view.document import Bars, Column, Document, Panel, Table, Tone, report, words
 from dradriver.view.output import show
 
 _EVERY = list(dict.fromkeys((*POLICIES, *MIXED)))
+_COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
+_MIXED = ("policy", "parts", "slices", "wholes", "GPU time", "empty GPUs", "empty quads", "decision")
+_PANELS = (
+    ("best_share", "jobs on the best set", "%"),
+    ("bandwidth", "bandwidth against best", "%"),
+    ("mean_wait_s", "mean waiting time", "min"),
+    ("utilisation", "utilisation", "%"),
+    ("fragmentation", "fragmentation", "%"),
+)
 
 
 class SimulationError(DriverError):
@@ -95,20 +104,20 @@ def simulate(
             raise SimulationError("--parts: --trace and --plot are for jobs of whole GPUs; leave them out")
         arrivals = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
-        _show(found_parts, report.mixed(found_parts), output=output)
+        _show(found_parts, _table_of_parts(found_parts), output=output)
         return
-    found = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
-    if largest := [job for job in found if job.gpus > gpus]:
+    trace_jobs = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
+    if largest := [job for job in trace_jobs if job.gpus > gpus]:
         raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
     results: list[Result] = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for policy in policies or tuple(POLICIES):
-            task = bar.add_task(policy, total=len(found))
-            replay = Replay(machines, found, policy=policy, communication=communication, seed=seed)
+            task = bar.add_task(policy, total=len(trace_jobs))
+            replay = Replay(machines, trace_jobs, policy=policy, communication=communication, seed=seed)
             results.append(replay.run(progress=partial(_advance, bar, task)))
     if picture is not None:
-        _write(picture, report.figures(results, title=f"{len(found)} jobs on {nodes} x {', '.join(sources)}"))
-    _show(results, report.comparison(results), output=output)
+        _write(picture, _figures(results, title=f"{len(trace_jobs)} jobs on {nodes} x {', '.join(sources)}"))
+    _show(results, _table_of_jobs(results), output=output)
 
 
 def _show(results: Sequence[msgspec.Struct], document: Document, *, output: str) -> None:
@@ -127,3 +136,50 @@ def _write(path: Path, document: Document) -> None:
 
 def _advance(bar: Progress, task: TaskID, done: int) -> None:
     bar.update(task, completed=done)
+
+
+def _table_of_jobs(results: Sequence[Result]) -> Document:
+    """Return a table with a row a policy."""
+    rows = (
+        words(
+            result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", f"{result.mean_wait_s / 60:.1f} min",
+            f"{result.median_wait_s / 60:.1f} min", f"{result.utilisation:.1%}", f"{result.fragmentation:.1%}",
+            str(result.given_up),
+        )
+        for result in results
+    )  # fmt: skip
+    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_COLUMNS))
+    return report(Table(columns=columns, rows=tuple(rows)))
+
+
+def _table_of_parts(results: Sequence[mixed.Result]) -> Document:
+    """Return a table with a row a policy, of whole GPUs and parts."""
+    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_MIXED))
+    rows = (
+        words(
+            result.policy, f"{result.parts_served:.1%}", f"{result.slices_served:.1%}", f"{result.wholes_served:.1%}",
+            f"{result.gpu_time_served:.1%}", f"{result.empty_gpus:.1%}", f"{result.empty_quads:.1%}",
+            f"{result.decision_s * 1e6:.0f} us",
+        )
+        for result in results
+    )  # fmt: skip
+    return report(Table(columns=columns, rows=tuple(rows)))
+
+
+def _figures(results: Sequence[Result], *, title: str) -> Document:
+    """Return a panel a figure with a bar a policy; our own policies stand out."""
+    panels = tuple(
+        Panel(
+            title=f"{name} ({unit})",
+            bars=tuple(
+                (
+                    result.policy,
+                    getattr(result, field) * (100 if unit == "%" else 1 / 60),
+                    Tone.OURS if result.policy.startswith("ours") else Tone.OTHERS,
+                )
+                for result in results
+            ),
+        )
+        for field, name, unit in _PANELS
+    )
+    return report(Bars(title=title, panels=panels), title=title)

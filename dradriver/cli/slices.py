@@ -69,8 +69,8 @@ def _modes(machine: Machine, node: str, labels: tuple[str, ...], policies_file: 
     if wrong := [text for text in labels if "=" not in text]:
         raise click.UsageError(f"--label: {wrong[0]!r} is no label; write KEY=VALUE")
     known = dict(text.split("=", 1) for text in labels)
-    found = {gpu.uuid: mode_of(policies, node=node, labels=known, gpu=gpu) for gpu in machine.gpus}
-    return {uuid: mode for uuid, mode in found.items() if mode is not None}
+    modes = {gpu.uuid: mode_of(policies, node=node, labels=known, gpu=gpu) for gpu in machine.gpus}
+    return {uuid: mode for uuid, mode in modes.items() if mode is not None}
 
 
 def _rows(made: list[dict[str, Any]]) -> list[tuple[str, ...]]:

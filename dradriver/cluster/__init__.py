@@ -18,6 +18,7 @@ volumes      where the volumes of waiting pods are, read when one names them
 
 GPUs:
 
+devices      what a device of a slice says: which GPU it is or is a part of, and how that may be had in parts
 inventory    all GPUs as the allocator sees them
 pools        a node's slices, read together with the machine that they describe
 nvidia_slices  NVIDIA's devices as GPUs by identity
@@ -31,4 +32,8 @@ holds        who holds which device
 claim_users  the pods of each claim, and who leads those that share one
 placement    a decision by identity
 exclusive_namespaces  which numbers stand for namespaces whose GPUs' parts are theirs alone
+
+For people:
+
+shown        nodes with their GPUs and who holds them, as gputopo shows them
 """

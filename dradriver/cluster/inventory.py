@@ -366,7 +366,7 @@ class Inventory:
                 blocked = (one for name, one in pool.placed.get(device, {}).items() if name not in pool.usable)
                 taken += [one for one in blocked if one not in taken]
                 if taken:
-                    found[number] = [_part(number, one) for one in taken]
+                    found[number] = [part_on(number, one) for one in taken]
         offer = Offer(
             shared=frozenset(shared),
             sliced=frozenset(sliced),
@@ -394,7 +394,8 @@ class Inventory:
         return msgspec.structs.replace(machine, nccl_version=self.nccl_version)
 
 
-def _part(number: int, one: Amount | MigSlice) -> Part:
+def part_on(number: int, one: Amount | MigSlice) -> Part:
+    """Return what is taken of a GPU as a part of the GPU of this number."""
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

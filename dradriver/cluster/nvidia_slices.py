@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dradriver.api import slices
 from dradriver.api.pins import Device, Key, Usage
+from dradriver.cluster.devices import gpu_names
 from dradriver.cluster.pools import newest
 from dradriver.cluster.records import ClaimRecord, SliceRecord
 from dradriver.topology.machine import Machine
@@ -137,14 +137,9 @@ class NvidiaSlices:
     def _join(self, name: str, pool: _Pool) -> None:
         machines, theirs = newest(pool.machine.values()), newest(pool.devices.values())
         machine = next((piece.machine for piece in machines if piece.machine is not None), None)
-        addresses = {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci} if isinstance(machine, Machine) else {}
         if theirs:
-            pool.names = {
-                device: slices.device_name(uuid)
-                for piece in theirs
-                for device, said in (piece.gpus or {}).items()
-                if (uuid := addresses.get(said.removeprefix("pci/")) if said.startswith("pci/") else said)
-            }
+            said = {device: gpu for piece in theirs for device, gpu in (piece.gpus or {}).items()}
+            pool.names = gpu_names(said, machine if isinstance(machine, Machine) else None)
         pool.joined = None
         if not machines or not theirs:
             return

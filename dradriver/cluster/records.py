@@ -13,13 +13,14 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, ladder, likeness, names, pins, quantity, templates, values
-from dradriver.api.errors import WordError
+from dradriver.api import claims, ladder, likeness, names, pins, slices, templates
 from dradriver.api.ledger import OURS, Ledger
-from dradriver.api.objects import Device, Metadata, Node, ResourceSlice
+from dradriver.api.objects import Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.slice_features import FIELDS
 from dradriver.api.templates import Template
+from dradriver.cluster import devices
+from dradriver.cluster.devices import OwnSlice, PartsOf
 from dradriver.kube import codec
 from dradriver.topology import codec as machines
 from dradriver.topology.check import is_identity, is_mig_uuid
@@ -116,38 +117,6 @@ def read_node(data: msgspec.Raw) -> Node:
     return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}, labels=labels))
 
 
-class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
-    """How a device may be had in parts.
-
-    Attributes:
-        shared: In shares.
-        sliced: In MIG slices, made where they are wanted.
-        only: Never whole.
-        exclusive: Its parts are of one namespace at a time.
-        memory_mib: How much memory its shares together may have; 0 where that is not said.
-        equal: In how many equal shares it is had; 0 for shares of any size.
-    """
-
-    shared: bool
-    sliced: bool
-    only: bool
-    exclusive: bool
-    memory_mib: int = 0
-    equal: int = 0
-
-
-class OwnSlice(msgspec.Struct, frozen=True):
-    """A MIG slice that is a device of its own.
-
-    Attributes:
-        counted: It is one of a GPU's placements, which share counters; else an instance that is there already.
-        exclusive: All slices of its GPU are of one namespace at a time.
-    """
-
-    counted: bool
-    exclusive: bool
-
-
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A slice of this driver, or of the one whose devices are handed out.
 
@@ -164,8 +133,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         placed: Those of its devices that are a MIG slice each, by name.
         machine: The machine in its annotation, or why that cannot be read; None without one.
         lacks: What the API server lacked when it was written, by the names of ``api/slice_features.py``.
-        gpus: Of another driver's slice, which GPU each device is or is a part of: the uuid or, of a device without its
-            GPU's, ``pci/`` and the bus id; by the device's name.
+        gpus: Of another driver's slice, which GPU each device is or is a part of (``devices.identity``), by its name.
         alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
     """
 
@@ -202,11 +170,11 @@ def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
         generation=piece.spec.pool.generation,
         count=piece.spec.pool.resource_slice_count,
         usable=frozenset(d.name for d in piece.spec.devices if not d.blocked),
-        parts={d.name: parts for d in piece.spec.devices if (parts := _parts(d)) is not None},
-        placed={d.name: own for d in piece.spec.devices if (own := _own_slice(d)) is not None},
+        parts={d.name: parts for d in piece.spec.devices if (parts := devices.parts_of(d)) is not None},
+        placed={d.name: own for d in piece.spec.devices if (own := devices.own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
-        alone=text is not None and not piece.spec.devices,
+        alone=slices.is_machine_alone(piece),
     )
 
 
@@ -215,18 +183,7 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
 
     A GPU that several claims may share is not: a claim that says no amount gets one share of it.
     """
-    gpus: dict[str, str] = {}
-    usable = set()
-    for device in piece.spec.devices:
-        kind, uuid, parent = (_text(device, each) for each in ("type", ledger.uuid_attribute, "parentUUID"))
-        if kind == "gpu" and uuid:
-            gpus[device.name] = uuid
-            if not device.allow_multiple_allocations and not device.blocked:
-                usable.add(device.name)
-        elif parent:
-            gpus[device.name] = parent
-        elif address := _text(device, "resource.kubernetes.io/pciBusID"):
-            gpus[device.name] = f"pci/{address}"  # passed through to a virtual machine: its uuid is made up
+    every = [(device, devices.identity(device, ledger)) for device in piece.spec.devices]
     return SliceRecord(
         metadata=_bare(piece.metadata),
         driver=sys.intern(piece.spec.driver),
@@ -234,11 +191,15 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
         node=piece.spec.node_name,
         generation=piece.spec.pool.generation,
         count=piece.spec.pool.resource_slice_count,
-        usable=frozenset(usable),
+        usable=frozenset(
+            device.name
+            for device, _ in every
+            if devices.is_gpu(device, ledger) and not (device.allow_multiple_allocations or device.blocked)
+        ),
         parts={},
         placed={},
         machine=None,
-        gpus=gpus,
+        gpus={device.name: gpu for device, gpu in every if gpu},
     )
 
 
@@ -311,53 +272,6 @@ def _known(found: _RawTemplate) -> Template:
 _MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
 _STAND_IN: Final = "-stand-in-"
 _OWN: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
-
-
-def _text(device: Device, attribute: str) -> str:
-    text = device.attributes.get(attribute, {}).get("string", "")
-    return text if isinstance(text, str) else ""
-
-
-def _parts(device: Device) -> PartsOf | None:
-    """Return how a device may be had in parts; None for one that one claim has for itself."""
-    if not device.allow_multiple_allocations:
-        return None
-    equal = device.attributes.get("equalShares", {}).get("int")
-    return _parts_of(
-        device.attributes.get("shareable", {}).get("bool") is True,
-        _text(device, "mig") == "dynamic",
-        _text(device, "type") == "mig",
-        _text(device, "exclusiveTo") == "namespace",
-        str(device.capacity.get(names.CAPACITY_MEMORY, {}).get("value", "")),
-        equal if isinstance(equal, int) and 0 < equal <= pins.ALL_CORES else 0,
-    )
-
-
-def _own_slice(device: Device) -> OwnSlice | None:
-    if _text(device, "type") != "mig" or device.allow_multiple_allocations:
-        return None
-    return _OWN_SLICES[bool(device.consumes_counters)][_text(device, "exclusiveTo") == "namespace"]
-
-
-_OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, True)] for counted in (False, True)]
-
-
-@functools.lru_cache(maxsize=256)  # 5,000 nodes have a few kinds of GPUs, which are shared in a few ways
-def _parts_of(shared: bool, sliced: bool, only: bool, exclusive: bool, memory: str, equal: int) -> PartsOf | None:
-    if not (shared or sliced):
-        return None
-    try:
-        memory_mib = quantity.whole(memory) >> 20
-    except WordError:
-        memory_mib = 0
-    return PartsOf(
-        shared=shared,
-        sliced=sliced,
-        only=only,
-        exclusive=exclusive,
-        memory_mib=max(0, min(memory_mib, values.MOST_MEMORY_MIB)),
-        equal=equal,
-    )
 
 
 def _machine(text: str) -> Machine | str:

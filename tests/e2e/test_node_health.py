@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.api import names, slices
-from dradriver.cli.sim import sim
+from dradriver.cli.fault import fault
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster, Node
@@ -21,9 +21,9 @@ ANY = {names.POLICY: "best-effort"}
 
 
 def gputopo(node: Node, *words: str) -> None:
-    """Run ``gputopo sim`` on a node of the cluster."""
+    """Run ``gputopo fault`` on a node of the cluster."""
     folder = deploy.state_dir(node) / "simulated"
-    done = CliRunner().invoke(sim, [words[0], "--node", node.name, "--dir", str(folder), *words[1:]])
+    done = CliRunner().invoke(fault, [words[0], "--node", node.name, "--dir", str(folder), *words[1:]])
     assert done.exit_code == 0, done.output
 
 

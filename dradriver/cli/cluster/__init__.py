@@ -2,11 +2,8 @@
 
 * ``access``: which API server, and with whose credentials.
 * ``options``: the options that every command about a cluster has.
-* ``reading``: slices and claims from that server, and what to do where it refuses.
+* ``reading``: objects from that server, and what to do where it refuses.
 * ``scene``: the same and more as the controller's own picture, for ``gputopo explain`` and ``free``.
 * ``sets``: what is free by size and quality, for ``gputopo free``.
-* ``model``: nodes, their GPUs and the holders of these.
-* ``views``: makes the model from slices and claims.
-* ``document``: what is shown of the model, for people and as data.
-* ``show``: does all of ``topo --cluster``, one after the other.
+* ``topo``: all of ``topo --cluster``: the nodes of ``dradriver/cluster/shown``, for people and as data.
 """

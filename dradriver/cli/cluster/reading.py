@@ -8,7 +8,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api import names
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.ledger import NVIDIA, OURS, Ledger
 from dradriver.api.objects import ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.kube import codec
@@ -35,25 +35,27 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices and all claims; what NVIDIA's driver hands out beside us looks as if it were ours.
+    """Return this driver's slices, NVIDIA's where some of ours describe a machine alone, and all claims.
 
     Raises:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
         ConfigError: The credentials are no usable ones.
     """
-    from dradriver.cli.cluster import addon  # here: explain says its first words without it
+    from dradriver.api.slices import is_machine_alone  # here: explain says its first words without it
 
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        selector = f"spec.driver={names.DRIVER}"
-        slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
-        if not slices:
+        pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
+        if not pieces:
             raise ClusterError(nothing_published(server))
         claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
-        if all(piece.spec.devices for piece in slices):
-            return slices, claims
-        selector = f"spec.driver={NVIDIA.driver}"
-        theirs = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=selector)
-        return addon.as_ours(slices, theirs, claims, NVIDIA)
+        if any(map(is_machine_alone, pieces)):
+            pieces += await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(NVIDIA))
+        return pieces, claims
+
+
+def of_driver(ledger: Ledger) -> str:
+    """Return the field selector of a driver's slices."""
+    return f"spec.driver={ledger.driver}"
 
 
 def read_claim(data: msgspec.Raw) -> Claim:
@@ -65,8 +67,8 @@ def read_claim(data: msgspec.Raw) -> Claim:
     """
     from dradriver.api.pins import Claim  # here: explain says its first words without it
 
-    found: Claim = codec.decode_part(data, Claim, lambda claim: claim)
-    return found
+    claim: Claim = codec.decode_part(data, Claim, lambda read: read)
+    return claim
 
 
 def nothing_published(server: ServerConfig) -> str:
@@ -94,7 +96,7 @@ async def listed(
         ClusterError: The server does not answer or refuses; the message says what to ask for.
     """
     try:
-        found, _ = await client.list(
+        objects, _ = await client.list(
             resource,
             namespace=namespace,
             label_selector=label_selector,
@@ -103,7 +105,7 @@ async def listed(
         )
     except (ApiError, Unreachable) as error:
         raise refused(error, server, resource, namespace=namespace) from error
-    return found
+    return objects
 
 
 def refused(
@@ -130,7 +132,7 @@ def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
     if error.forbidden and namespace is not None:
         return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
     if error.forbidden:
-        wanted = what if resource not in _BOTH else ",".join(f"{one.plural}.{one.group}" for one in _BOTH)
+        wanted = what if resource not in _BOTH else ",".join(f"{kind.plural}.{kind.group}" for kind in _BOTH)
         return (
             f"you may not list {what} in all namespaces; ask for the verb list on them: kubectl create clusterrole "
             f"gputopo --verb=list --resource={wanted}, bound to you by a ClusterRoleBinding ({error.message})"

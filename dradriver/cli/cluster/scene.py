@@ -85,34 +85,34 @@ class Scene:
                 self.unread.append(reading.nothing_published(self._server))
             slices += await self._theirs(slices)
             picture = self.picture
-            for one in classes:
-                picture.class_changed(_seen(one))
-            for one in nodes:
-                self.nodes[one.metadata.name] = one
-                picture.node_changed(_seen(one))
-            for one in rules:
-                picture.taint_rule_changed(_seen(one))
-            for one in slices:
-                picture.slice_changed(_seen(one))
+            for device_class in classes:
+                picture.class_changed(_seen(device_class))
+            for node in nodes:
+                self.nodes[node.metadata.name] = node
+                picture.node_changed(_seen(node))
+            for rule in rules:
+                picture.taint_rule_changed(_seen(rule))
+            for piece in slices:
+                picture.slice_changed(_seen(piece))
             for claim in claims:
                 self.claims[claim.key] = claim
                 picture.claim_changed(_seen(records.claim_record(claim, picture.ledger)))
-            for one in ours:
-                if isinstance(one, Pod):  # a static one is its node's, as others': counted where the node is looked at
-                    picture.pod_changed(_seen(one))
+            for pod in ours:
+                if isinstance(pod, Pod):  # a static one is its node's, as others': counted where the node is looked at
+                    picture.pod_changed(_seen(pod))
             _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:
         """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
         before = len(self.unread)
-        for one in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
-            self.picture.template_changed(_seen(one))
+        for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
+            self.picture.template_changed(_seen(template))
         return len(self.unread) == before
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
         try:
-            found = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
+            places = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
         except (ApiError, Unreachable) as error:
             self.unread.append(
                 f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
@@ -120,8 +120,8 @@ class Scene:
                 "storageclasses"
             )
             return ()
-        lacking = next((one for one in found if isinstance(one, volumes.Unbound)), None)
-        return volumes.together(found) if lacking is None else lacking
+        lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
+        return volumes.together(places) if lacking is None else lacking
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
@@ -133,19 +133,19 @@ class Scene:
         self._filled.update(wanted)
         room = asyncio.Semaphore(MOST_AT_ONCE)
 
-        async def one(node: str) -> list[Any]:
+        async def pods_on(node: str) -> list[Any]:
             async with room:
                 return await self._list(PODS, pods.read, field_selector=f"spec.nodeName={node}")
 
-        for found in await asyncio.gather(*map(one, wanted)):
-            for pod in found:
+        for listed in await asyncio.gather(*map(pods_on, wanted)):
+            for pod in listed:
                 if isinstance(pod, pods.Foreign):
                     self.picture.pod_changed(_seen(pod))
         return bool(wanted)
 
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
         kind = functools.partial(records.read_slice, ledger=ledger)
-        return await self._list(RESOURCE_SLICES, kind, field_selector=f"spec.driver={ledger.driver}")
+        return await self._list(RESOURCE_SLICES, kind, field_selector=reading.of_driver(ledger))
 
     async def _taint_rules(self) -> list[TaintRule]:
         """Return the DeviceTaintRules that there are, none where the server has no such kind."""
@@ -188,8 +188,8 @@ async def _nothing() -> list[Any]:
     return []
 
 
-def _seen(found: Any) -> Change[Any]:
-    return Change((found.metadata.namespace, found.metadata.name), None, found)
+def _seen(record: Any) -> Change[Any]:
+    return Change((record.metadata.namespace, record.metadata.name), None, record)
 
 
 @contextlib.contextmanager

@@ -130,8 +130,8 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         free += int(np.bitwise_count(masks).sum())
         for mask in np.unique(masks).tolist():
             at = slots[masks == mask].tolist()
-            for found, count in _sets(group.tables, mask).items():
-                key = plain(group.machine.product), *found
+            for kind, count in _sets(group.tables, mask).items():
+                key = plain(group.machine.product), *kind
                 before, where = sets.get(key, (0, []))
                 sets[key] = before + count * len(at), [*where, *(group.names[slot] for slot in at)]
         if group.rooms is not None:
@@ -162,20 +162,20 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
 
 def _sets(tables: Tables, mask: int) -> Counter[tuple[int, str, float]]:
     """Return how many sets of each size, level and bandwidth a free mask has, each size for itself."""
-    found: Counter[tuple[int, str, float]] = Counter()
+    counts: Counter[tuple[int, str, float]] = Counter()
     for size in SIZES:
         left = mask
         while size <= tables.size and (chosen := best_set(tables, left, gpus=size)) is not None:
             # A single GPU talks to nobody: its level says what it could be joined by, not what it has.
             level = tables.level(chosen).value if size > 1 else ""
-            found[size, level, round(float(tables.busbw[chosen]), 2)] += 1
+            counts[size, level, round(float(tables.busbw[chosen]), 2)] += 1
             left &= ~chosen
-    return found
+    return counts
 
 
 def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
     """Return what is left for shares on each GPU of these nodes that has something left."""
-    found = []
+    shares = []
     opening = rooms.opening(sliced=False)
     for slot in slots:
         empty = rings.positions(int(opening[slot]))
@@ -185,37 +185,37 @@ def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft
             memory = gpu.memory_mib if whole else int(rooms.memory[position, slot])
             if cores and memory:
                 quarters = min(cores // _QUARTER, memory // max(1, gpu.memory_mib * _QUARTER // _ALL))
-                found.append(
+                shares.append(
                     SharesLeft(
                         product=plain(gpu.product), gpus=1, cores=cores, memory_mib=memory, quarters=quarters,
                         largest=cores,
                     )
                 )  # fmt: skip
-    return found
+    return shares
 
 
 def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
-    found = []
-    for product in sorted({one.product for one in shares}, key=natural):
-        own = [one for one in shares if one.product == product]
-        found.append(
+    summed = []
+    for product in sorted({share.product for share in shares}, key=natural):
+        own = [share for share in shares if share.product == product]
+        summed.append(
             SharesLeft(
                 product=product,
                 gpus=len(own),
-                cores=sum(one.cores for one in own),
-                memory_mib=sum(one.memory_mib for one in own),
-                quarters=sum(one.quarters for one in own),
-                largest=max(one.largest for one in own),
+                cores=sum(share.cores for share in own),
+                memory_mib=sum(share.memory_mib for share in own),
+                quarters=sum(share.quarters for share in own),
+                largest=max(share.largest for share in own),
             )
         )
-    return tuple(found)
+    return tuple(summed)
 
 
 def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
     """Return how many MIG slices of each profile have room on these nodes, each profile for itself."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     if not rooms.offered(sliced=True):
-        return found
+        return counts
     profiles = {profile.name for layout in rooms.layouts if layout is not None for profile in layout.profiles}
     opening = rooms.opening(sliced=True)
     for name in profiles:
@@ -226,5 +226,5 @@ def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[s
             for position, gpu in enumerate(group.machine.gpus):
                 count = int(empty[position]) if position in whole else int(used[position, slot])
                 if count:
-                    found[plain(gpu.product), name] += count
-    return found
+                    counts[plain(gpu.product), name] += count
+    return counts

@@ -4,8 +4,7 @@
 * ``verdict``: the controller's own review and decision about the pod.
 * ``alone``: the same of a pod that the scheduler alone places.
 * ``places``: what a pod has, is promised or would get.
-* ``rooms``: what is free, and what would have to end for a place, or for a better one.
-* ``owners``: who holds which GPU; ``ages`` says since when.
+* ``rooms``: what is free, who holds the rest, and what would have to end for a place, or for a better one.
 * ``happened``: what happened so far, Events among it.
 * ``model``: all that is known of a pod.
 * ``document``: what is shown of it, for people and as data.

@@ -47,34 +47,34 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     place = None if claim is None else given(scene, claim.key, request)
     if pod.spec.node_name:
         return Verdict(place=place)
-    entry = next((one for one in pod.spec.resource_claims if one.name == names.POD_CLAIM), None)
+    entry = next((entry for entry in pod.spec.resource_claims if entry.name == names.POD_CLAIM), None)
     name = (entry and entry.resource_claim_template_name) or ""
     there = None
     if await scene.read_templates(pod.metadata.namespace):
         there = (pod.metadata.namespace, name) in scene.picture.templates.known
-    found = Static(
+    made_by = Static(
         template=plain(name),
         there=there,
         claim="" if claim is None else plain(claim.metadata.name),
         allocated=claim is not None and claim.status.allocation is not None,
     )
-    return Verdict(reason=_waits(pod, found), static=found, place=place, free=await free(scene, pod, request))
+    return Verdict(reason=_waits(pod, made_by), static=made_by, place=place, free=await free(scene, pod, request))
 
 
-def _waits(pod: Pod, found: Static) -> str:
+def _waits(pod: Pod, made_by: Static) -> str:
     """Return what a static pod waits for, by what there is already: template, claim, devices."""
-    if found.allocated:
+    if made_by.allocated:
         return f"its claim has its devices; {said(pod)}"
-    if found.claim:
+    if made_by.claim:
         return said(pod)
-    if found.there is False and found.template != ladder.template_name(pod.metadata.annotations[names.REQUEST]):
-        return f"ResourceClaimTemplate {found.template} is not the one of its annotations; create the pod anew"
-    if found.there is False:
+    if made_by.there is False and made_by.template != ladder.template_name(pod.metadata.annotations[names.REQUEST]):
+        return f"ResourceClaimTemplate {made_by.template} is not the one of its annotations; create the pod anew"
+    if made_by.there is False:
         return (
-            f"the controller has yet to make ResourceClaimTemplate {found.template}; if that lasts, its Events say "
+            f"the controller has yet to make ResourceClaimTemplate {made_by.template}; if that lasts, its Events say "
             "why, or no controller is at work"
         )
-    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {found.template}"
+    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {made_by.template}"
 
 
 def said(pod: Pod) -> str:
@@ -91,6 +91,6 @@ async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
     if not isinstance(request, Whole):
         return None
     ask = ask_of(pod)
-    found = rooms.free(scene, request, scene.picture.nodes.eligible(ask))
-    await scene.fill([room.node for room in found.best])
+    first = rooms.free(scene, request, scene.picture.nodes.eligible(ask))
+    await scene.fill([room.node for room in first.best])
     return rooms.free(scene, request, scene.picture.nodes.eligible(ask))

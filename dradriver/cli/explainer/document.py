@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.cli.explainer.ages import age
 from dradriver.cli.explainer.model import Free, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
@@ -65,24 +65,27 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
     return Document(title="", sections=tuple(sections))
 
 
-def waiting(found: Sequence[Subject]) -> Document:
+def waiting(subjects: Sequence[Subject]) -> Document:
     """Return the pods that wait, the oldest first."""
     heads = ("pod", "for", "asks for", "why")
-    rows = tuple(words(f"{one.namespace}/{one.pod}", age(one.created), one.wish, _why(one)) for one in found)
+    rows = tuple(
+        words(f"{subject.namespace}/{subject.pod}", age(subject.created), subject.wish, _why(subject))
+        for subject in subjects
+    )
     none = Notes(lines=(Cell("no pod waits for GPUs"),))
     return report(Table(columns=tuple(map(Column, heads)), rows=rows) if rows else none)
 
 
-def _why(one: Subject) -> str:
-    if one.state == "static":
-        return f"static: {one.refused or 'left to the scheduler'}"
-    return one.said or ("its GPUs are promised to it" if one.state == "promised" else "not said yet")
+def _why(subject: Subject) -> str:
+    if subject.state == "static":
+        return f"static: {subject.refused or 'left to the scheduler'}"
+    return subject.said or ("its GPUs are promised to it" if subject.state == "promised" else "not said yet")
 
 
 def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:
     """Return all of it as it stands in JSON and YAML."""
-    found: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
+    return fields
 
 
 def _plain_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
@@ -110,11 +113,11 @@ def _place(place: Place) -> Table:
     return _plain_table(rows)
 
 
-def _static(found: Static) -> Table:
-    there = {True: "", False: ", which is not there", None: ", which you may not read"}[found.there]
-    filled = f"{found.claim}, {'allocated' if found.allocated else 'not allocated'}"
+def _static(made_by: Static) -> Table:
+    there = {True: "", False: ", which is not there", None: ", which you may not read"}[made_by.there]
+    filled = f"{made_by.claim}, {'allocated' if made_by.allocated else 'not allocated'}"
     return _plain_table(
-        [words("template", found.template + there), words("claim", filled if found.claim else "none yet")]
+        [words("template", made_by.template + there), words("claim", filled if made_by.claim else "none yet")]
     )
 
 
@@ -129,13 +132,13 @@ def _free(free: Free) -> tuple[Block, ...]:
 
 def _helps(helps: Sequence[Help], *, free: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for one in helps:
-        gbps = f"{one.busbw_gbps:g} GB/s" if one.busbw_gbps else ""
-        said = [f"{numbers(owner.gpus)} {owner.words}" for owner in one.owners]
-        if one.causes:
-            said.append(f"its GPUs are free, but the node is left out: {', '.join(one.causes)}")
+    for option in helps:
+        gbps = f"{option.busbw_gbps:g} GB/s" if option.busbw_gbps else ""
+        said = [f"{numbers(owner.gpus)} {owner.words}" for owner in option.owners]
+        if option.causes:
+            said.append(f"its GPUs are free, but the node is left out: {', '.join(option.causes)}")
         for number, text in enumerate(said or [free]):
-            lead = ("", "", "") if number else (one.node, numbers(one.gpus), gbps)
+            lead = ("", "", "") if number else (option.node, numbers(option.gpus), gbps)
             rows.append(words(*lead, text))
     columns = (Column("node"), Column("set"), Column("all-reduce"), Column("what is in the way"))
     return Table(columns=columns, rows=tuple(rows))
@@ -150,7 +153,9 @@ def _turn(turn: Turn) -> str:
 
 
 def _happened(happened: Sequence[Happening]) -> Table:
-    rows = tuple(words(_time(one.time), one.about, _counted(one), one.message) for one in happened)
+    rows = tuple(
+        words(_time(happening.time), happening.about, _counted(happening), happening.message) for happening in happened
+    )
     return Table(columns=(Column("time"), Column("about"), Column("reason"), Column("message")), rows=rows)
 
 
@@ -159,5 +164,23 @@ def _time(time: str) -> str:
     return time if len(time) <= 20 else f"{time[:19]}Z"
 
 
-def _counted(one: Happening) -> str:
-    return f"{one.reason} x{one.count}" if one.count > 1 else one.reason
+def _counted(happening: Happening) -> str:
+    return f"{happening.reason} x{happening.count}" if happening.count > 1 else happening.reason
+
+
+def age(time: str, now: datetime.datetime | None = None) -> str:
+    """Return how long ago a time was, in its largest unit: ``3 h``; empty where that is no time.
+
+    Args:
+        time: As Kubernetes writes it, ``2026-01-31T12:00:00Z``.
+        now: The time now, by this machine's clock where none is given; a server's that runs ahead makes ``0 s``.
+    """
+    try:
+        then = datetime.datetime.fromisoformat(time)
+        seconds = int(((now or datetime.datetime.now(datetime.UTC)) - then).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return ""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{max(0, seconds)} s"

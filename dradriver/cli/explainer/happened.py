@@ -47,8 +47,8 @@ async def events(client: Client, server: ServerConfig, namespace: str, uid: str,
         ClusterError: They cannot be read.
     """
     selector = f"involvedObject.uid={uid}"
-    found = await reading.listed(client, server, EVENTS, _Event, namespace=namespace, field_selector=selector)
-    return [_happening(one, about) for one in found]
+    listed = await reading.listed(client, server, EVENTS, _Event, namespace=namespace, field_selector=selector)
+    return [_happening(event, about) for event in listed]
 
 
 def _happening(event: _Event, about: str) -> Happening:
@@ -65,29 +65,30 @@ def _happening(event: _Event, about: str) -> Happening:
 
 def own(pod: Pod, claim: Claim | None) -> list[Happening]:
     """Return what the objects' own fields say: when they were created, and that their end was asked for."""
-    found: list[Happening] = []
+    happenings: list[Happening] = []
 
     def add(metadata: Metadata, about: str, promised: str = "") -> None:
         if metadata.creation_timestamp:
-            found.append(_said(metadata.creation_timestamp, about, "Created", promised))
+            happenings.append(_said(metadata.creation_timestamp, about, "Created", promised))
         if metadata.deletion_timestamp:
-            found.append(_said(metadata.deletion_timestamp, about, "Deleted", "it is on its way out"))
+            happenings.append(_said(metadata.deletion_timestamp, about, "Deleted", "it is on its way out"))
 
     add(pod.metadata, "pod")
     if claim is not None:
         promise = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
         add(claim.metadata, "claim", "GPUs are promised to the pod from here on" if promise else "")
-    return found
+    return happenings
 
 
 def _said(time: str, about: str, reason: str, message: str) -> Happening:
     return Happening(time=plain(time), about=about, reason=reason, message=message)
 
 
-def in_order(found: list[Happening]) -> tuple[Happening, ...]:
+def in_order(happenings: list[Happening]) -> tuple[Happening, ...]:
     """Return the newest of them, oldest first."""
-    return tuple(sorted(found, key=_when)[-MOST:])
+    return tuple(sorted(happenings, key=_when)[-MOST:])
 
 
-def _when(one: Happening) -> Any:
-    return one.time[:19], one.about, one.reason  # to the second: some sources write fractions, some do not
+def _when(happening: Happening) -> Any:
+    # To the second: some sources write fractions, some do not.
+    return happening.time[:19], happening.about, happening.reason

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, Request, SharePart, Whole
+from dradriver.allocator.request import Choice, PartChoice, Request, Whole
 from dradriver.api import results, slices
-from dradriver.api.pins import Key, MigSlice
+from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Place
+from dradriver.cluster.inventory import part_on
 from dradriver.view.plain import plain
 
 
@@ -33,7 +34,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
         busbw_gbps=round(choice.busbw_gbps, 2),
         bandwidth_gbps=round(choice.bandwidth_gbps, 2),
         score=choice.score,
-        fallback=tuple(one.value for one in choice.fallback),
+        fallback=tuple(word.value for word in choice.fallback),
     )
 
 
@@ -54,17 +55,11 @@ def given(scene: Scene, key: Key, request: Request) -> Place | None:
     if not taken:
         return None
     uuids = {"": tuple(known[number] for number in taken)}
-    group = next((one for one in inventory.fleet.groups if node in one.names), None)
+    group = next((group for group in inventory.fleet.groups if node in group.names), None)
     if isinstance(request, Whole) and len(taken) == request.gpus and group is not None:
         choice = group.describe(group.mask_of(taken.keys()), request)
         return place_of(msgspec.structs.replace(choice, node=node), uuids)
-    parts = [_part(number, one) for number, each in taken.items() for one in each or ()]
+    parts = [part_on(number, part) for number, each in taken.items() for part in each or ()]
     return msgspec.structs.replace(
         place_of(PartChoice(containers=(tuple(parts),), node=node), uuids), gpus=tuple(taken)
     )
-
-
-def _part(number: int, one: Amount | MigSlice) -> Part:
-    if isinstance(one, Amount):
-        return SharePart(gpu=number, amount=one)
-    return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

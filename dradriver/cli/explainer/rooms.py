@@ -1,11 +1,11 @@
-"""What of the cluster's GPUs is free for a pod, and what would have to end for it to have a place.
+"""What of the cluster's GPUs is free for a pod, who holds the rest, and what would have to end for it to have a place.
 
 Only sets of whole GPUs are looked at all at once, as arrays; for parts of GPUs the claims are taken away one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,11 +16,11 @@ from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.api import slices
+from dradriver.api import pins, slices
 from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer.model import Free, Help, Room
-from dradriver.cli.explainer.owners import holders, owners
+from dradriver.cli.explainer.document import age
+from dradriver.cli.explainer.model import Free, Help, Owner, Room
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.decide import decide
 from dradriver.queue.placement_request import PlacementRequest
@@ -31,6 +31,11 @@ SHOWN: Final = 5
 _LOOKED_AT: Final = 32  # nodes whose holders are looked at
 _TRIED: Final = 256  # claims that are taken away to see
 _AT_ONCE: Final = 1 << 22  # sets of nodes that are compared at a time
+_UNUSED: Final = {
+    "Pending": "bound and not running",
+    "Succeeded": "finished, the claim not yet gone",
+    "Failed": "failed, the claim not yet gone",
+}
 
 
 def free(scene: Scene, request: Whole, fit: Bools) -> Free:
@@ -192,3 +197,49 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:
     return tuple(sorted(group.machine.gpus[position].index for position in rings.positions(mask)))
+
+
+def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
+    """Return the claims that hold each GPU of a node or parts of it, by the machine's own number."""
+    inventory = scene.picture.inventory
+    return {
+        number: tuple(inventory.holders((node, slices.device_name(uuid))))
+        for number, uuid in inventory.uuids(node).items()
+    }
+
+
+def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, ...]) -> tuple[Owner, ...]:
+    """Return who holds some of a node's GPUs, whoever holds most of them first."""
+    gpus_of: dict[Key, list[int]] = {}
+    for number in gpus:
+        for key in held.get(number, ()):
+            gpus_of.setdefault(key, []).append(number)
+    made = [_owner(scene, key, tuple(numbers)) for key, numbers in gpus_of.items()]
+    return tuple(sorted(made, key=lambda owner: (-len(owner.gpus), natural(owner.namespace), natural(owner.claim))))
+
+
+def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
+    namespace, name = (plain(part) for part in key)
+    claim = scene.claims.get(key)
+    if claim is None:
+        return Owner(namespace=namespace, claim=name, pods=(), promised=False, since="", gpus=gpus, words=namespace)
+    promised = claim.status.allocation is None
+    users = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
+    waiting = pins.owners(claim)
+    if promised and waiting:
+        users = [name for name, _ in waiting]
+    pods = tuple(sorted((plain(user) for user in users), key=natural))
+    since = plain(claim.metadata.creation_timestamp or "")
+    who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"
+    words = ("promised to " if promised else "held by ") + who + (f", for {spent}" if (spent := age(since)) else "")
+    words += _unused(scene, key[0], users)
+    return Owner(namespace=namespace, claim=name, pods=pods, promised=promised, since=since, gpus=gpus, words=words)
+
+
+def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:
+    """Return what the API says of pods of ours that hold GPUs and do not run."""
+    known = [scene.picture.pods.get((namespace, user)) for user in users]
+    if not known or any(pod is None or pod.status.phase not in _UNUSED for pod in known):
+        return ""
+    said = dict.fromkeys(_UNUSED[pod.status.phase] for pod in known if pod is not None and pod.spec.node_name)
+    return f", {' and '.join(said)}" if said else ""

@@ -55,7 +55,7 @@ def wish(noted: Resolved) -> str:
     more = []
     if isinstance(request, Whole):
         if request.preferred:
-            more.append(f"preferred: {', then '.join(one.value for one in request.preferred)}, else any")
+            more.append(f"preferred: {', then '.join(word.value for word in request.preferred)}, else any")
         if request.prefer_same_numa:
             more.append("fewest NUMA nodes")
     if request.strategy is not Strategy.BEST_FIT:

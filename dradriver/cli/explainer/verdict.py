@@ -75,11 +75,11 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         claim = None  # somebody else's under the same name
     if claim is not None:
         events += await told(claim.metadata.uid, "claim")
-    found = await (alone.static(scene, pod, claim) if pod.static else _judged(scene, pod))
+    judged = await (alone.static(scene, pod, claim) if pod.static else _judged(scene, pod))
     return msgspec.structs.replace(
-        found,
-        reason=plain(found.reason),
-        nearest=plain(found.nearest),
+        judged,
+        reason=plain(judged.reason),
+        nearest=plain(judged.nearest),
         happened=happened.in_order([*happened.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
@@ -165,13 +165,13 @@ async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceE
     most = MOST_NODES
     for _ in range(_ROUNDS):
         try:
-            found = decide(scene.picture, wish, most=most)
+            placement = decide(scene.picture, wish, most=most)
         except NoPlaceError as error:
             return error
-        if not await scene.fill(tuple(found.hostnames)):
-            return found
+        if not await scene.fill(tuple(placement.hostnames)):
+            return placement
         most *= 2
-    return found
+    return placement
 
 
 def _nearest(scene: Scene, wish: PlacementRequest, fit: Bools, stable: str) -> str:
@@ -189,27 +189,28 @@ async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help
     """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
     if not isinstance(wish.request, Whole):
         return tuple(rooms.parts_helps(scene, wish, fit)[:_HELPS])
-    found = rooms.helps(scene, wish, wish.request, fit)[:_FILLED]
-    await scene.fill([one.node for one in found])
+    options = rooms.helps(scene, wish, wish.request, fit)[:_FILLED]
+    await scene.fill([option.node for option in options])
     fit = scene.picture.nodes.eligible(wish.ask)
-    open_ = [one for one in found if _at(scene, one.node, fit)]
-    left_out = [one for one in rooms.helps(scene, wish, wish.request, _offering(scene, fit) & ~fit) if not one.owners]
-    return (*open_[:_HELPS], *(_with_causes(scene, wish, one, fit) for one in left_out[:_HELPS]))
+    open_ = [option for option in options if _at(scene, option.node, fit)]
+    closed = rooms.helps(scene, wish, wish.request, _offering(scene, fit) & ~fit)
+    left_out = [option for option in closed if not option.owners]
+    return (*open_[:_HELPS], *(_with_causes(scene, wish, option, fit) for option in left_out[:_HELPS]))
 
 
 def _offering(scene: Scene, fit: Bools, nodes: Iterable[str] | None = None) -> Bools:
     """Return the rows of all nodes with GPUs, or of those named."""
-    found = np.zeros_like(fit)
+    rows = np.zeros_like(fit)
     for node in scene.picture.inventory.fleet.nodes if nodes is None else nodes:
         if (row := scene.picture.nodes.find(node)) is not None:
-            found[row] = True
-    return found
+            rows[row] = True
+    return rows
 
 
-def _with_causes(scene: Scene, wish: PlacementRequest, one: Help, fit: Bools) -> Help:
-    only = _offering(scene, fit, [one.node])
+def _with_causes(scene: Scene, wish: PlacementRequest, option: Help, fit: Bools) -> Help:
+    only = _offering(scene, fit, [option.node])
     causes = tuple(plain(cause) for cause in scene.picture.nodes.causes(wish.ask, only=only))
-    return Help(node=one.node, gpus=one.gpus, owners=one.owners, causes=causes, busbw_gbps=one.busbw_gbps)
+    return Help(node=option.node, gpus=option.gpus, owners=option.owners, causes=causes, busbw_gbps=option.busbw_gbps)
 
 
 def _at(scene: Scene, node: str, fit: Bools) -> bool:
@@ -223,14 +224,14 @@ async def _having(scene: Scene, pod: Pod, wish: PlacementRequest | None, pin: Pi
         claim = scene.picture.claim_of(pod)
         theirs = wish is not None and claim is not None and claim.owned_by(pod.metadata.uid) and claim.handed_over
         return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and theirs else None)
-    found: list[Help] = []
+    options: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
         ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.taken_by(wish.pod)
-        found = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
-        await scene.fill([one.node for one in found])
+        options = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
+        await scene.fill([option.node for option in options])
         fit = scene.picture.nodes.eligible(ask, besides=mine)
-        found = [one for one in found if _at(scene, one.node, fit)][:_HELPS]
-    return Verdict(reason=reason, place=place_of(pin.choice, pin.uuids), better=tuple(found))
+        options = [option for option in options if _at(scene, option.node, fit)][:_HELPS]
+    return Verdict(reason=reason, place=place_of(pin.choice, pin.uuids), better=tuple(options))
 
 
 def _as_written(pod: Pod) -> Pod:

@@ -274,17 +274,17 @@ def _place(document: Document, path: Path, message: str) -> Path:
     for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):
         if not is_ours(key) and name in _keys(_at(document.data, path), what):
             return (*path, "metadata", what, name)
-    if (found := _KEY.match(message)) is not None:
-        above = path and found[1] in _words(document.data) and found[1] not in _words(_at(document.data, path))
-        return (*(() if above else path), "metadata", "annotations", found[1])
-    if (found := _FIELD.match(message)) is not None:
-        steps = [name or int(number) for name, number in _STEP.findall(found[1])]
+    if (match := _KEY.match(message)) is not None:
+        above = path and match[1] in _words(document.data) and match[1] not in _words(_at(document.data, path))
+        return (*(() if above else path), "metadata", "annotations", match[1])
+    if (match := _FIELD.match(message)) is not None:
+        steps = [name or int(number) for name, number in _STEP.findall(match[1])]
         return (*path, "spec", *steps)
-    if (found := _CONTAINER.match(message)) is not None:
+    if (match := _CONTAINER.match(message)) is not None:
         data = _at(document.data, path)
         for group in ("containers", "initContainers"):
             for number, one in enumerate(data["spec"].get(group) or ()):
-                if isinstance(one, dict) and one.get("name") == found[1]:
+                if isinstance(one, dict) and one.get("name") == match[1]:
                     return (*path, "spec", group, number)
     return (*path, "metadata") if path else ()
 

@@ -38,10 +38,10 @@ class _Loader(_Base):  # type: ignore[misc]
             values = [str(value) for value, _ in said]
             mark = next(mark for at, (_, mark) in enumerate(said) if values[at] in values[:at])
             raise yaml.constructor.ConstructorError(None, None, "a key is given twice", mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        if all(type(key) is str for key in found):
-            return found
-        return {_key(key, node.start_mark): value for key, value in found.items()}
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in mapping):
+            return mapping
+        return {_key(key, node.start_mark): value for key, value in mapping.items()}
 
     def construct_yaml_float(self, node: Any) -> float:
         """Return a number; what JSON has no text for is none."""
@@ -110,10 +110,10 @@ class Document(msgspec.Struct, frozen=True):
         """Return the line of a place, from 1, or of the nearest place around it."""
         node, line = self.node, self.node.start_mark.line
         for step in path:
-            found = _child(node, step)
-            if found is None:
+            child = _child(node, step)
+            if child is None:
                 break
-            line, node = found
+            line, node = child
         return int(line) + 1
 
 
@@ -174,14 +174,14 @@ def _objects(document: Document) -> Iterator[Document]:
 def _check_depth(text: str, source: str) -> None:
     """Refuse what is nested so deeply that reading it could end the process: the reader is written in C."""
     depth = 0
-    for found in _BRACKETS.finditer(text):
-        depth += 1 if found[0] in "[{" else -1 if depth else 0
+    for match in _BRACKETS.finditer(text):
+        depth += 1 if match[0] in "[{" else -1 if depth else 0
         if depth > _DEEPEST:
-            line = text.count("\n", 0, found.start()) + 1
+            line = text.count("\n", 0, match.start()) + 1
             raise DocumentError(f"{source}:{line}: nested deeper than any object")
-    for found in _INDENT.finditer(text):
-        if len(found[0]) > 2 * _DEEPEST:
-            line = text.count("\n", 0, found.start()) + 1
+    for match in _INDENT.finditer(text):
+        if len(match[0]) > 2 * _DEEPEST:
+            line = text.count("\n", 0, match.start()) + 1
             raise DocumentError(f"{source}:{line}: nested deeper than any object")
 
 

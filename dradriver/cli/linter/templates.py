@@ -47,8 +47,8 @@ def pods(document: Document) -> Iterator[PodOf]:
 
 
 def _metadata(data: dict[str, Any]) -> dict[str, Any]:
-    found = data.get("metadata")
-    return found if isinstance(found, dict) else {}
+    metadata = data.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _templates(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -59,15 +59,15 @@ def _templates(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
         seen += 1
         path, value = todo.pop()
         if isinstance(value, list):
-            todo += [((*path, number), one) for number, one in reversed(list(enumerate(value)))]
+            todo += [((*path, number), item) for number, item in reversed(list(enumerate(value)))]
         elif isinstance(value, dict):
             spec = value.get("spec")
             if path and isinstance(spec, dict) and _has_containers(spec):
                 yield path, value
             else:
-                todo += [((*path, str(key)), one) for key, one in reversed(list(value.items()))]
+                todo += [((*path, str(key)), item) for key, item in reversed(list(value.items()))]
 
 
 def _has_containers(spec: dict[str, Any]) -> bool:
-    found = spec.get("containers")
-    return isinstance(found, list) and any(isinstance(one, dict) and "name" in one for one in found)
+    containers = spec.get("containers")
+    return isinstance(containers, list) and any(isinstance(each, dict) and "name" in each for each in containers)

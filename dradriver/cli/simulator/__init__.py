@@ -6,5 +6,4 @@
 * ``replay``: lets the jobs come, wait, run and leave, and measures what became of them.
 * ``mixed``: requests of whole GPUs, shares and MIG slices, and what became of them.
 * ``mixed_policies``: our allocator for those, and what a scheduler does alone.
-* ``report``: what is shown of the results.
 """

@@ -81,11 +81,11 @@ def drawn(
     total = sum(len(machine.gpus) for machine in machines)
     rate = load * total / (sum(gpus for _, gpus in asked) / count * mean_s)
     now = 0.0
-    found = []
+    arrivals = []
     for request, gpus in asked:
         now += rng.expovariate(rate)
-        found.append(Arrival(now, request, _MEDIAN_S * rng.lognormvariate(0, _SPREAD), gpus))
-    return found
+        arrivals.append(Arrival(now, request, _MEDIAN_S * rng.lognormvariate(0, _SPREAD), gpus))
+    return arrivals
 
 
 def _profiles(machine: Machine) -> dict[tuple[int, int], MigProfile]:

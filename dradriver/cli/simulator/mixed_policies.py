@@ -10,7 +10,7 @@ import msgspec
 from dradriver.allocator import Amount, Fleet, MigPart, NoPlaceError, Request, Share, SharePart, Whole
 from dradriver.allocator.parts.layouts import layout_of
 from dradriver.allocator.request import Part
-from dradriver.cli.offered import offered
+from dradriver.cli.plan_parts import offered
 from dradriver.topology.machine import Gpu, Machine
 
 _NOWHERE: Final = -1  # the start of a slice that is allocated and cannot be made

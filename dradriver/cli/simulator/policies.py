@@ -66,10 +66,10 @@ def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noq
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
     """The allocator, all pods of a job at once or none."""
     try:
-        found = place_gang(cluster.fleet, GangRequest(pod=Whole(containers=(gpus,)), pods=pods))
+        placed = place_gang(cluster.fleet, GangRequest(pod=Whole(containers=(gpus,)), pods=pods))
     except NoPlaceError:
         return None
-    return [_part(cluster, choice) for choice in found.pods]
+    return [_part(cluster, choice) for choice in placed.pods]
 
 
 POLICIES: Final[Mapping[str, Pod]] = {
@@ -112,9 +112,9 @@ def _partition(machine: Machine, free: int, gpus: int) -> tuple[int, int, int]:
         own = mask_of((first, *others_of_set))
         score = _score(machine, own)
         total, top, chosen = _partition(machine, free ^ own, gpus)
-        found = (total + score, score, own) if score >= top else (total + score, top, chosen)
-        if found[0] > best[0]:
-            best = found
+        candidate = (total + score, score, own) if score >= top else (total + score, top, chosen)
+        if candidate[0] > best[0]:
+            best = candidate
     return best
 
 

@@ -84,8 +84,8 @@ class Replay:
             times = [self._leaving[0][0]] if self._leaving else []
             if job is not None:
                 times.append(job.arrival_s)
-            times += [one.holds_since + _PATIENCE_S for one in self._waiting if one.parts]
-            times += [one.not_before for one in self._waiting if one.not_before > self._now]
+            times += [waiting.holds_since + _PATIENCE_S for waiting in self._waiting if waiting.parts]
+            times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now]
             assert times, "a job that waits alone finds the cluster empty"
             self._advance(min(times))
             while self._leaving and self._leaving[0][0] <= self._now:
@@ -119,49 +119,49 @@ class Replay:
 
     def _give_up(self) -> None:
         """Jobs that hold some pods for too long let them go: two such could wait for each other for ever."""
-        for one in self._waiting:
-            if one.parts and self._now >= one.holds_since + _PATIENCE_S:
-                self._cluster.give_back(one.parts)
-                one.parts = []
-                one.not_before = self._now + self._rng.uniform(0.5, 1.5) * _PATIENCE_S
+        for waiting in self._waiting:
+            if waiting.parts and self._now >= waiting.holds_since + _PATIENCE_S:
+                self._cluster.give_back(waiting.parts)
+                waiting.parts = []
+                waiting.not_before = self._now + self._rng.uniform(0.5, 1.5) * _PATIENCE_S
                 self._given_up += 1
 
     def _start(self) -> None:
         """Every waiting job in its order; whoever finds no place is passed by."""
         full: set[int] = set()  # sizes of pods that found no place in this round
         left: list[_Waiting] = []
-        for one in self._waiting:
-            if one.not_before <= self._now and self._place(one, full):
-                self._begin(one)
+        for waiting in self._waiting:
+            if waiting.not_before <= self._now and self._place(waiting, full):
+                self._begin(waiting)
             else:
-                left.append(one)
+                left.append(waiting)
         self._waiting = left
 
-    def _place(self, one: _Waiting, full: set[int]) -> bool:
-        if self._policy == GANGS and len(one.sizes) > 1 and len(set(one.sizes)) == 1:
-            parts = gang(self._cluster, one.sizes[0], len(one.sizes))
+    def _place(self, waiting: _Waiting, full: set[int]) -> bool:
+        if self._policy == GANGS and len(waiting.sizes) > 1 and len(set(waiting.sizes)) == 1:
+            parts = gang(self._cluster, waiting.sizes[0], len(waiting.sizes))
             if parts is None:
                 return False
             self._cluster.take(parts)
-            one.parts = parts
+            waiting.parts = parts
             return True
-        for size in one.sizes[len(one.parts) :]:
+        for size in waiting.sizes[len(waiting.parts) :]:
             if any(size >= other for other in full):
                 return False
             part = POLICIES[self._policy](self._cluster, size, self._rng)
             if part is None:
                 full.add(size)
                 return False
-            if not one.parts:
-                one.holds_since = self._now
+            if not waiting.parts:
+                waiting.holds_since = self._now
             self._cluster.take([part])
-            one.parts.append(part)
+            waiting.parts.append(part)
         return True
 
-    def _begin(self, one: _Waiting) -> None:
-        worth = self._cluster.worth(one.parts)
-        if one.job.gpus > 1:
+    def _begin(self, waiting: _Waiting) -> None:
+        worth = self._cluster.worth(waiting.parts)
+        if waiting.job.gpus > 1:
             self._worths.append(worth)
-        self._waits.append(self._now - one.job.arrival_s)
+        self._waits.append(self._now - waiting.job.arrival_s)
         slower = 1 - self._communication + self._communication / worth
-        heapq.heappush(self._leaving, (self._now + one.job.duration_s * slower, one.job.number, one.parts))
+        heapq.heappush(self._leaving, (self._now + waiting.job.duration_s * slower, waiting.job.number, waiting.parts))

@@ -1,4 +1,4 @@
-"""What is broken on a simulated machine: a file, which ``gputopo sim`` writes and the node agent reads."""
+"""What is broken on a simulated machine: a file, which ``gputopo fault`` writes and the node agent reads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(file: Path) -> Failures:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
-        raise SetupError(f"{file}: {error}; write it with gputopo sim fail") from error
+        raise SetupError(f"{file}: {error}; write it with gputopo fault fail") from error
     for failure in found.values():
         check(failure)
     return found

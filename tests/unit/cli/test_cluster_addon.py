@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dradriver.api import slices
-from dradriver.api.ledger import NVIDIA
 from dradriver.cli.cluster import reading
-from dradriver.cli.cluster.addon import as_ours
-from dradriver.cli.cluster.model import NodeView
-from dradriver.cli.cluster.views import views
+from dradriver.cli.cluster.topo import views
+from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.apiserver import FakeApiServer
@@ -18,8 +16,7 @@ from tests.fakes.gpunodes import Object, allocated, machine, pieces, promised, r
 
 def shown(theirs: list[Object], claims: list[Object], *, ours: list[Object] | None = None) -> list[NodeView]:
     bare = slices.machine_alone(machine("node-a"), node="node-a", node_uid="u") if ours is None else ours
-    joined, found = as_ours(read_slices(*bare), read_slices(*theirs), read_claims(*claims), NVIDIA)
-    nodes, warnings = views(joined, found)
+    nodes, warnings = views(read_slices(*bare, *theirs), read_claims(*claims))
     assert warnings == []
     return nodes
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.cli.cluster import document
-from dradriver.cli.cluster.model import NodeView
-from dradriver.cli.cluster.views import views
+from dradriver.cli.cluster.topo import document, views
+from dradriver.cluster.shown.nodes import NodeView
 from dradriver.view import html, svg
 from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claims, read_slices
 from tests.fakes.pictures import SVG, Seen, boxes, check_nothing_overlaps, texts, tip
@@ -37,11 +36,11 @@ def nodes() -> list[NodeView]:
 
 
 def picture(nodes: list[NodeView]) -> str:
-    return svg.render(document.document(nodes))
+    return svg.render(document(nodes))
 
 
 def page(nodes: list[NodeView]) -> str:
-    return html.render(document.document(nodes))
+    return html.render(document(nodes))
 
 
 def rows(root: ET.Element) -> list[dict[str, Seen]]:

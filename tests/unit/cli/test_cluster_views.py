@@ -13,9 +13,9 @@ from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoi
 from dradriver.api import claims, names, slices
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
-from dradriver.cli.cluster.document import nvlink_set
-from dradriver.cli.cluster.model import Hold, Holder, NodeView
-from dradriver.cli.cluster.views import views
+from dradriver.cli.cluster.topo import nvlink_set, views
+from dradriver.cluster.shown.holders import Hold, Holder
+from dradriver.cluster.shown.nodes import NodeView
 from dradriver.topology import codec, profiles
 from dradriver.topology.natural import natural
 from tests.fakes.gpunodes import allocated, machine, piece, pieces, promised, read_claims, read_slices

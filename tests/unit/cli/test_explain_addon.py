@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.ledger import NVIDIA
+from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster
@@ -146,3 +147,17 @@ async def test_a_node_of_ours_without_a_device_changes_nobodys_driver(
     cluster.rival("own", "b", [0])
     assert (await shell.data("free"))["free"] == 7
     assert cluster.find(RESOURCE_CLAIMS, "own", "default") is not None
+
+
+async def test_a_node_of_ours_whose_first_slice_has_counters_alone_has_its_own_devices(
+    cluster: AddOnCluster, shell: CommandLine
+) -> None:
+    cluster.node("a", "dgx-h100")
+    for piece in cluster.all(RESOURCE_SLICES):
+        cluster.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+    cluster.modes["a"] = Mode(mig="placements")
+    super(AddOnCluster, cluster).publish("a", cluster.machines["a"])
+    shell.api.requests.clear()
+    assert (await shell.data("free"))["free"] == 8
+    assert [len(node["free"]) for node in await shell.data("topo --cluster")] == [8]
+    assert all("gpu.nvidia.com" not in request.query.get("fieldSelector", "") for request in shell.api.requests)

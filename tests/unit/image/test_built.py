@@ -83,7 +83,7 @@ def test_what_the_processes_import_is_there(user: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("built")
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
-@pytest.mark.parametrize("words", ["sim fail --help", "topo -m dgx1-v100", "simulate --nodes 1 --jobs 2"])
+@pytest.mark.parametrize("words", ["fault fail --help", "topo -m dgx1-v100", "simulate --nodes 1 --jobs 2"])
 def test_the_command_line_tool_runs_by_its_name(words: str) -> None:
     done = run_inside("gputopo", *words.split(), user=CONTENTS["run"]["user"])
     assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -1,18 +1,82 @@
-"""What is shown of a cluster: a summary, the holders, and of each node who holds its GPUs and its machine."""
+"""``gputopo topo --cluster``: a summary, the holders, and of each node who holds its GPUs and its machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dradriver.allocator import MAX_GPUS
+from dradriver.api import names
+from dradriver.api.objects import ResourceSlice
+from dradriver.api.pins import Claim
 from dradriver.cli import machine_view
-from dradriver.cli.cluster.model import GpuView, Holder, NodeView
+from dradriver.cli.cluster import access, reading
+from dradriver.cluster.shown import nodes as cluster_nodes
+from dradriver.cluster.shown.holders import Holder
+from dradriver.cluster.shown.nodes import GpuView, NodeView
 from dradriver.topology.natural import natural
 from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Section, Table, Tone
+from dradriver.view.output import show_as, warn
+from dradriver.view.plain import plain
 
 _SUMMARY = ("node", "product", "GPUs", "free", "largest free NVLink set")
 _TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
+
+
+def show_cluster(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    nodes: Sequence[str],
+    namespace: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
+
+    With a namespace only those of whose GPUs its claims hold some, or are promised some.
+
+    Raises:
+        ConfigError: How to reach the cluster is not known.
+        ClusterError: It cannot be read, or there is nothing to show.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    pieces, claims = asyncio.run(reading.read(server))
+    shown, warnings = views(pieces, claims, only=nodes)
+    for warning in warnings:
+        warn(warning)
+    if not shown:
+        known = {piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER}
+        listed = ", ".join(sorted(known, key=natural))
+        raise reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
+    if namespace is not None:
+        shown = [node for node in shown if any(h.namespace == namespace for gpu in node.gpus for h in gpu.holders)]
+        if not shown:
+            raise reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
+    show_as(output, document=lambda: document(shown), data=lambda: data(shown), no_color=no_color)
+
+
+def views(
+    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+) -> tuple[list[NodeView], list[str]]:
+    """Return the nodes and the doubts of ``cluster.shown.nodes``, all text of them safe to print.
+
+    Pods, claims and machines are named by others, and a terminal obeys escape sequences.
+    """
+    shown, warnings = cluster_nodes.views(pieces, claims, only=only)
+    return msgspec.convert(_plain(msgspec.to_builtins(shown)), list[NodeView]), list(map(plain, warnings))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def document(nodes: Sequence[NodeView]) -> Document:
@@ -39,23 +103,23 @@ def _summary(node: NodeView) -> tuple[str, ...]:
 
 def nvlink_set(node: NodeView) -> str:
     """Return the largest free set in words, or why there is none."""
-    found = node.nvlink_set
-    if found is not None:
-        gpus = " ".join(f"GPU{index}" for index in found.gpus)
-        return f"{len(found.gpus)}: {gpus} ({found.busbw_gbps:g} GB/s all-reduce)"
+    largest = node.nvlink_set
+    if largest is not None:
+        gpus = " ".join(f"GPU{index}" for index in largest.gpus)
+        return f"{len(largest.gpus)}: {gpus} ({largest.busbw_gbps:g} GB/s all-reduce)"
     return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
 
 
 def _key(nodes: Sequence[NodeView]) -> Key:
     """Return what every holder has; whoever only monitors is not there, for it has nothing."""
-    found: dict[str, dict[str, list[str]]] = {}
+    held: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         for view in node.gpus:
             for who in dict.fromkeys(holder.who for holder in view.taken_by):
-                found.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
+                held.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
     entries = (
         Entry(series=n, name=who, where="; ".join(f"{name} {' '.join(gpus)}" for name, gpus in where.items()))
-        for n, (who, where) in enumerate(sorted(found.items(), key=lambda item: natural(item[0])))
+        for n, (who, where) in enumerate(sorted(held.items(), key=lambda item: natural(item[0])))
     )
     return Key(title="Holders", heads=("holder", "GPUs"), entries=tuple(entries))
 
@@ -114,10 +178,10 @@ def data(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
 
 
 def _set(node: NodeView) -> dict[str, Any] | None:
-    found = node.nvlink_set
-    if found is None:
+    largest = node.nvlink_set
+    if largest is None:
         return None
-    return {"gpus": list(found.gpus), "busbw_gbps": found.busbw_gbps, "bandwidth_gbps": found.bandwidth_gbps}
+    return {"gpus": list(largest.gpus), "busbw_gbps": largest.busbw_gbps, "bandwidth_gbps": largest.bandwidth_gbps}
 
 
 def _gpu(view: GpuView) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``gputopo sim``: breaking GPUs of a simulated node, and mending them."""
+"""``gputopo fault``: breaking GPUs of a simulated node, and mending them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FOLDER = click.option(
 
 
 @click.group()
-def sim() -> None:
+def fault() -> None:
     """Break GPUs of a simulated node, and mend them; run it where the node agent runs.
 
     It writes a file, <dir>/<node>.json, which the agent reads every ten seconds.
     """
 
 
-@sim.command()
+@fault.command()
 @_NODE
 @click.argument("gpu")
 @click.option("--nvlink", "links", multiple=True, type=int, metavar="N", help="NVLink N is down; may be repeated.")
@@ -41,19 +41,19 @@ def fail(
     if not (links or xid is not None or lost or kinds):
         raise click.UsageError("say what is broken: --nvlink, --xid, --lost or --fault")
     file, name = failures.path(folder, node), failures.name(gpu)
-    found = dict(failures.read(file))
-    old = found.get(name, Failure())
-    found[name] = msgspec.structs.replace(
+    broken = dict(failures.read(file))
+    old = broken.get(name, Failure())
+    broken[name] = msgspec.structs.replace(
         old,
         nvlink=tuple(sorted({*old.nvlink, *links})),
         xid=old.xid if xid is None else xid,
         lost=old.lost or lost,
         faults=tuple(sorted({*old.faults, *kinds})),
     )
-    failures.write(file, found)
+    failures.write(file, broken)
 
 
-@sim.command()
+@fault.command()
 @_NODE
 @click.argument("gpus", nargs=-1)
 @_FOLDER
@@ -61,4 +61,5 @@ def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
     """Mend these GPUs, or all."""
     file = failures.path(folder, node)
     names = {failures.name(gpu) for gpu in gpus}
-    failures.write(file, {name: one for name, one in failures.read(file).items() if names and name not in names})
+    left = {name: failure for name, failure in failures.read(file).items() if names and name not in names}
+    failures.write(file, left)

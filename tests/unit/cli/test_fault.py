@@ -15,8 +15,8 @@ from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, a_node, device, eventually, machine, uuid
 
 
-def sim(folder: Path, *words: str) -> Result:
-    return CliRunner().invoke(main, ["sim", words[0], "--dir", str(folder), *words[1:]])
+def fault(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, ["fault", words[0], "--dir", str(folder), *words[1:]])
 
 
 def simulated(folder: Path, profile: str = "dgx1-v100") -> Simulated:
@@ -31,17 +31,17 @@ def kinds(found: Simulated) -> dict[int, list[str]]:
 
 @pytest.mark.parametrize("gpu", ["gpu-3", "3", "gpu3", uuid(3)])
 def test_a_link_that_is_down_is_missing_at_both_ends(gpu: str, tmp_path: Path) -> None:
-    assert sim(tmp_path, "fail", "--node", NODE, gpu, "--nvlink", "0").exit_code == 0
+    assert fault(tmp_path, "fail", "--node", NODE, gpu, "--nvlink", "0").exit_code == 0
     found = simulated(tmp_path)
     # GPU 3's first two links are those to GPU 0
     assert found.read().links[3][0] == found.read().links[0][3] == machine().links[3][0] - 1
     assert kinds(found) == {0: ["5 of 6 NVLinks are up"], 3: ["5 of 6 NVLinks are up"]}
-    assert sim(tmp_path, "heal", "--node", NODE, gpu).exit_code == 0
+    assert fault(tmp_path, "heal", "--node", NODE, gpu).exit_code == 0
     assert (found.read(), kinds(found)) == (machine(), {})
 
 
 def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
-    sim(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "0", "--nvlink", "17")
+    fault(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "0", "--nvlink", "17")
     found = simulated(tmp_path, "hgx-h100")
     assert kinds(found) == {3: ["16 of 18 NVLinks are up"]}
     assert {found.read().links[3][j] for j in range(8) if j != 3} == {16}
@@ -49,20 +49,20 @@ def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_broken_adds_up_and_is_mended_one_by_one_or_all(tmp_path: Path) -> None:
-    sim(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79")
-    sim(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal")
-    sim(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost")
+    fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--xid", "79")
+    fault(tmp_path, "fail", "--node", NODE, "gpu-1", "--fault", "thermal")
+    fault(tmp_path, "fail", "--node", NODE, "gpu-2", "--lost")
     found = simulated(tmp_path)
     assert kinds(found) == {1: ["simulated fault: thermal", "XID 79 in the simulated kernel's log"]}
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
-    sim(tmp_path, "heal", "--node", NODE, "gpu-2")
+    fault(tmp_path, "heal", "--node", NODE, "gpu-2")
     assert len(found.read().gpus) == 8
-    sim(tmp_path, "heal", "--node", NODE)
+    fault(tmp_path, "heal", "--node", NODE)
     assert (kinds(found), list(tmp_path.iterdir())) == ({}, [])
 
 
 def test_nodes_that_share_a_folder_are_broken_apart(tmp_path: Path) -> None:
-    sim(tmp_path, "fail", "--node", "node-b", "gpu-1", "--xid", "79")
+    fault(tmp_path, "fail", "--node", "node-b", "gpu-1", "--xid", "79")
     assert kinds(simulated(tmp_path)) == {}
 
 
@@ -77,7 +77,7 @@ def test_nodes_that_share_a_folder_are_broken_apart(tmp_path: Path) -> None:
     ],
 )
 def test_bad_words_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
-    done = sim(tmp_path, "fail", "--node", NODE, *words)
+    done = fault(tmp_path, "fail", "--node", NODE, *words)
     assert done.exit_code != 0
     assert said in done.output
     assert list(tmp_path.iterdir()) == []
@@ -94,7 +94,7 @@ def test_a_file_that_says_nonsense_leaves_the_last_state(text: str, tmp_path: Pa
 
 
 def test_a_link_that_no_gpu_has_breaks_nothing(tmp_path: Path) -> None:
-    sim(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "100")
+    fault(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "100")
     whole: Machine = simulated(tmp_path).read()
     assert whole == machine()
 
@@ -102,7 +102,7 @@ def test_a_link_that_no_gpu_has_breaks_nothing(tmp_path: Path) -> None:
 async def test_the_agent_taints_what_is_broken() -> None:
     async with a_node() as node, node.agent():
         await node.published()
-        sim(node.state / "simulated", "fail", "--node", NODE, "gpu-3", "--nvlink", "0")
+        fault(node.state / "simulated", "fail", "--node", NODE, "gpu-3", "--nvlink", "0")
 
         def tainted() -> set[str]:
             return {d["name"] for d in node.slices[0]["spec"]["devices"] if "taints" in d}

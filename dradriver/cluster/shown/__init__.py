@@ -1,0 +1,5 @@
+"""What people are shown of a cluster, by ``gputopo topo --cluster``. Text stands in it as others wrote it.
+
+holders      who holds a device or is promised it, as claims and their pods are named
+nodes        each node's machine, its GPUs, and who holds them
+"""
