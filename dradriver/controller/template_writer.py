@@ -24,6 +24,7 @@ from dradriver.api.resolved import Resolved
 from dradriver.api.templates import Template
 from dradriver.cluster.pods import Foreign, Static
 from dradriver.controller.reasons import Record
+from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
@@ -101,7 +102,7 @@ class TemplateWriter:
                 self._rounds.woken.clear()
                 again_at = self.begin(group)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(again_at):
+                    async with asyncio.timeout_at(None if again_at is None else again_at + EARLY_S):
                         await self._rounds.woken.wait()
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:

@@ -27,9 +27,10 @@ from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
 from dradriver.controller.template_reader import TemplateReader
+from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.queue.asking import Asking
-from dradriver.queue.limiter import EARLY_S, Limiter
+from dradriver.queue.limiter import Limiter
 from dradriver.queue.pace import Pace
 from dradriver.queue.parking import Kind, Parking, WaitReason
 from dradriver.queue.placement_request import why

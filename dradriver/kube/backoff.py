@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+EARLY_S: Final = 0.001  # a loop's timer may come a moment too early, and then find nothing to do, again and again
 _DOUBLINGS: Final = 32  # more would leave the range of floats for who fails for days
 
 

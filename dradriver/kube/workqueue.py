@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.api.pins import Key
-from dradriver.kube.backoff import wait_s
+from dradriver.kube.backoff import EARLY_S, wait_s
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class WorkQueue:
                 self.woken.clear()
                 again_at = self.begin(group)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(again_at):
+                    async with asyncio.timeout_at(None if again_at is None else again_at + EARLY_S):
                         await self.woken.wait()
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.queue.limiter import EARLY_S
+from dradriver.kube.backoff import EARLY_S
 from dradriver.queue.waiting import Queue
 
 LONG_S: Final = 0.01  # of asking, after which others get a rest of it

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.errors import DriverError
-from dradriver.kube.backoff import wait_s
+from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.client import ApiError
 
 MOST: Final = 16
-EARLY_S: Final = 0.001  # a loop's timer may come a moment too early
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
 MOST_SLOW: Final = 8  # of one namespace; its next writes wait for them
 MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them

@@ -208,3 +208,19 @@ async def test_a_namespace_with_much_to_do_lets_others_have_their_turn() -> None
         while work.rounds._due:
             work.rounds.begin(group)
             await asyncio.sleep(0.1)
+
+
+@pytest.mark.looptime
+async def test_what_is_put_for_a_time_is_done_then_and_not_sooner_whoever_puts_it() -> None:
+    work = Work()
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work.rounds.run())
+    await asyncio.sleep(31.001)
+    work.rounds.put_at(("n", "x"), loop.time() + 1.000000000000005)  # a timer for it comes a moment too early
+    work.rounds.put(("n", "x"))
+    await asyncio.sleep(0.9)
+    assert (work.done, work.rounds.waiting()) == ([], [("n", "x")])
+    await asyncio.sleep(0.2)
+    assert (work.done, work.rounds.waiting()) == ([("n", "x")], [])
+    task.cancel()
+    await asyncio.wait([task])
