@@ -14,10 +14,11 @@ import msgspec
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, slices
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import OURS
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.audit import Audit
-from dradriver.controller.controller import SOURCES
+from dradriver.controller.controller import sources
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.isolated import Isolated
@@ -126,7 +127,7 @@ class DirectClient:
 class GpuCluster:
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
-    sources = SOURCES
+    sources = sources(OURS)
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s

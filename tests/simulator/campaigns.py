@@ -14,8 +14,9 @@ import msgspec
 from dradriver.api import names, resolved
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.fakes.apistore import Object
+from tests.fakes.scheduler import fit
 from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import cast, fit, machines, taking
+from tests.simulator import cast, machines, taking
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.world import Node, World
 

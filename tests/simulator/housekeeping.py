@@ -7,7 +7,7 @@ from typing import Final
 
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit
+from tests.fakes.scheduler import fit
 from tests.simulator.loop import VirtualLoop
 from tests.simulator.server import Happening, Server
 

@@ -10,7 +10,8 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.simulator import cast, fit, sharing
+from tests.fakes.scheduler import fit
+from tests.simulator import cast, sharing
 from tests.simulator.faults import Call
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit, sharing
+from tests.fakes.scheduler import fit
+from tests.simulator import sharing
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
 from tests.simulator.scheduler import OURS

@@ -8,7 +8,7 @@ from typing import Final
 from dradriver.api import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit
+from tests.fakes.scheduler import fit
 from tests.simulator.allocating import Room
 from tests.simulator.loop import VirtualLoop
 from tests.simulator.server import Happening, Server
@@ -48,7 +48,7 @@ class Scheduler:
     def feasible(self, pod: Object, node: Object, *, cpu_taken: int = 0) -> bool:
         """Return whether a pod fits on a node, devices aside."""
         name, key = node["metadata"]["name"], _key(pod)
-        if name in self.refused.get(key, ()) or not fit.allowed(pod, node):
+        if name in self.refused.get(key, ()) or fit.why_not(pod, node) is not None:
             return False
         if fit.repelled(pod, name, self._server.all(PODS)):
             return False

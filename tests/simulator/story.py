@@ -9,7 +9,8 @@ from typing import Final
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
-from tests.simulator import cast, fit, hostile, machines, sharing
+from tests.fakes.scheduler import fit
+from tests.simulator import cast, hostile, machines, sharing
 from tests.simulator.campaigns import CAMPAIGNS, DRAWN, ROUNDS
 from tests.simulator.faults import REFUSALS
 from tests.simulator.invariants import Invariants

@@ -14,8 +14,9 @@ from dradriver.api import names, resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
+from tests.fakes.scheduler import fit
 from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import fit, sharing
+from tests.simulator import sharing
 from tests.simulator.server import Server
 from tests.simulator.taking import Gpu, Home, Part, Takes, given, together
 

@@ -11,8 +11,9 @@ import msgspec
 from dradriver.api import names
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
+from tests.fakes.scheduler import fit
 from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import fit, machines, sharing
+from tests.simulator import machines, sharing
 from tests.simulator.faults import Plan
 from tests.simulator.health import Health
 from tests.simulator.housekeeping import Housekeeping

@@ -1,16 +1,28 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.errors import TopologyError
 from dradriver.topology.nccl import tuning
+
+# What NCCL 2.18 to 2.30 take (NVIDIA's NCCL user guide, env.rst).
+PATHS = "LOC|PIX|PXB|P2C|PHB|SYS"
+ACCEPTED = {
+    "NCCL_P2P_LEVEL": f"{PATHS}|NVL",
+    "NCCL_NET_GDR_LEVEL": PATHS,
+    "NCCL_NVLS_ENABLE": "[012]",
+    "NCCL_CROSS_NIC": "[012]",
+    "NCCL_CUMEM_ENABLE": "[01]",
+    "NCCL_IGNORE_CPU_AFFINITY": "[01]",
+}
 
 
 @pytest.mark.parametrize("name", tuning.PROFILES)
 def test_every_profile_has_values_that_nccl_takes_and_a_reason_for_each(name: str) -> None:
     for line in tuning.PROFILES[name]:
-        tuning.check_variable(line.name, line.value)
+        assert re.fullmatch(ACCEPTED[line.name], line.value)
         assert line.reason
 
 
@@ -29,36 +41,3 @@ def test_the_file_is_what_every_nccl_reads(name: str) -> None:
 )
 def test_the_profile_fits_the_machines_own_links(machine: str, profile: str) -> None:
     assert tuning.profile_of(profiles.load(machine)) == profile
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("NCCL_ALGO", "Ring,Tree"),
-        ("NCCL_ALGO", "^NVLS"),
-        ("NCCL_P2P_LEVEL", "NVL"),
-        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"),
-        ("NCCL_SOCKET_IFNAME", "^lo,docker0"),
-        ("NCCL_MAX_CTAS", "64"),
-    ],
-)
-def test_what_nccl_takes_passes(name: str, value: str) -> None:
-    tuning.check_variable(name, value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("NCCL_ALGO", "NVLink,IB", "is not what NCCL takes; write names as Ring or NVLS"),
-        ("NCCL_P2P_LEVEL", "5", "write LOC, NVL, PIX"),
-        ("NCCL_NET_GDR_LEVEL", "NVL", "write LOC, PIX"),
-        ("NCCL_MAX_CTAS", "65", "a number from 1 to 64"),
-        ("NCCL_NVLS_ENABLE", "1\nX=2", "0, 1 or 2"),
-        ("NCCL_NVLS_ENABLE", "1\n", "0, 1 or 2"),
-        ("NCCL_NVLINK_ENABLE", "1", r"no NCCL variable that can be set here \(did you mean NCCL_"),
-        ("LD_PRELOAD", "/x", "no NCCL variable"),
-    ],
-)
-def test_what_articles_recommend_and_nccl_does_not_know_is_refused(name: str, value: str, said: str) -> None:
-    with pytest.raises(TopologyError, match=said):
-        tuning.check_variable(name, value)
