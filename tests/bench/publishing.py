@@ -77,7 +77,7 @@ async def _start(node: NodeUnderTest, options: list[str]) -> float:
         *words, cwd=REPO, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        await eventually(lambda: node.api.objects(RESOURCE_SLICES), within_s=60)
+        await eventually(lambda: node.api.all(RESOURCE_SLICES), within_s=60)
         return time.perf_counter() - start
     finally:
         process.terminate()

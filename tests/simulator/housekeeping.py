@@ -6,10 +6,10 @@ import random
 from typing import Final
 
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from tests.fakes.apistore import Key, Object
+from tests.fakes.apistore import Event, Key, Object
 from tests.fakes.scheduler import fit
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import Happening, Server
+from tests.simulator.server import Server
 
 KUBELET: Final = "kubernetes.io/kubelet"  # stands for the grace period of a pod that runs
 
@@ -44,11 +44,11 @@ class Housekeeping:
         if pod is not None and pod["metadata"]["uid"] == uid:
             self._server.edit(PODS, key, lambda pod: pod["metadata"].pop("finalizers", None))
 
-    def _happened(self, happening: Happening) -> None:
-        if happening.plural == PODS.plural and happening.event.new is not None:
-            pod = happening.event.new
+    def _happened(self, event: Event) -> None:
+        if event.plural == PODS.plural and event.new is not None:
+            pod = event.new
             if pod["spec"].get("nodeName") and pod.get("status", {}).get("phase") == "Pending":
-                self._loop.call_later(self._rng.uniform(0.1, 1.5), self._run, happening.key, pod["metadata"]["uid"])
+                self._loop.call_later(self._rng.uniform(0.1, 1.5), self._run, event.key, pod["metadata"]["uid"])
         self._plan(self._rng.uniform(0.05, 0.5))
 
     def _plan(self, after_s: float) -> None:

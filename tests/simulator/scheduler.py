@@ -7,11 +7,11 @@ from typing import Final
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from tests.fakes.apistore import Key, Object
+from tests.fakes.apistore import Event, Key, Object
 from tests.fakes.scheduler import fit
 from tests.simulator.allocating import Room
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import Happening, Server
+from tests.simulator.server import Server
 from tests.simulator.taking import results
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -68,10 +68,10 @@ class Scheduler:
         """Return whether it is about to give some device of a node, as it alone knows."""
         return any(result["pool"] == node for held in self._reserved.values() for result in held)
 
-    def _happened(self, happening: Happening) -> None:
-        old, new = happening.event.old, happening.event.new
+    def _happened(self, event: Event) -> None:
+        old, new = event.old, event.new
         freed = old is not None and results(old) and not (new is not None and results(new))
-        if happening.plural == RESOURCE_SLICES.plural or (happening.plural == RESOURCE_CLAIMS.plural and freed):
+        if event.plural == RESOURCE_SLICES.plural or (event.plural == RESOURCE_CLAIMS.plural and freed):
             self._overlooked = dict.fromkeys(self._overlooked, False)
         self._wake()
 

@@ -179,7 +179,7 @@ class Story:
         how = rng.choice(("error", "end", "gone"))
         plural = rng.choice((None, *(kind.plural for kind in KINDS)))
         if rng.random() < 0.5:
-            world.server.store.oldest = world.server.version + 1
+            world.server.oldest = world.server.version + 1
         world.trace("watches of %s break: %s", plural, how)
         for replica in self._replicas.alive:
             replica.feed.cut(plural, how)

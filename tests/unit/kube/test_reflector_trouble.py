@@ -13,8 +13,8 @@ import pytest
 
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.kube.reflector import backoff_s
+from tests.fakes.apirequests import status_object
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.apistore import status_object
 from tests.fakes.following import event, following, lists, put, watches
 
 pytestmark = pytest.mark.looptime
