@@ -32,7 +32,7 @@ from dradriver.api.objects import (
     Toleration,
 )
 from dradriver.cluster.nodes import NodeTable, ask_of, request_of
-from tests.fakes.scheduler.fit import why_not
+from tests.fakes.control_plane.fit import why_not
 
 _SIZES = (200, 1_000, 5_000)
 _TIMES = 200

@@ -24,8 +24,10 @@ from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
-from tests.fakes import scheduling
-from tests.fakes.apistore import Object, Store, Stored
+from tests.fakes.apistore import Object, Store, Stored, key_of
+from tests.fakes.control_plane import cleanup
+from tests.fakes.control_plane.devices import pinned, result
+from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.storeclient import Call, StoreClient, answer
 
 
@@ -96,7 +98,8 @@ class GpuCluster(Stored):
 
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
-        self._let_go()
+        deleted = [claim for claim in self.store.all(RESOURCE_CLAIMS) if "deletionTimestamp" in claim["metadata"]]
+        cleanup.clean(self.store, deleted)
         for source in self.sources:
             if resources and source.resource not in resources:
                 continue
@@ -133,15 +136,6 @@ class GpuCluster(Stored):
                     found[key] = read(_raw(obj))
             shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
         return shown
-
-    def _let_go(self) -> None:
-        """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
-        for claim in list(self.store.of(RESOURCE_CLAIMS).objects.values()):
-            metadata, status = claim["metadata"], claim.get("status", {})
-            kept = [name for name in metadata.get("finalizers", ()) if name != names.FINALIZER]
-            protected = status or len(kept) < len(metadata.get("finalizers", ()))
-            if protected and "deletionTimestamp" in metadata and not status.get("reservedFor"):
-                self.put(RESOURCE_CLAIMS, claim | {"metadata": metadata | {"finalizers": kept}, "status": {}})
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""
@@ -234,58 +228,31 @@ class GpuCluster(Stored):
         )
 
     def schedule(self) -> None:
-        """Do what kube-scheduler does: give lifted pods their pinned devices, first come, and bind them."""
-        for pod in self.all(PODS):
-            if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
+        """Let kube-scheduler give lifted pods their devices, in its order, and bind them; they run at once."""
+        scheduler = Scheduler(self.store)
+        for pod in scheduler.queue():
+            claims = scheduler.claims(pod)
+            if claims is None:
                 continue
-            namespace = pod["metadata"]["namespace"]
-            claim = self.find(RESOURCE_CLAIMS, pod["spec"]["resourceClaims"][0]["resourceClaimName"], namespace)
-            if claim is None:
+            place = scheduler.place(pod, claims)
+            if place is None:
+                scheduler.refuse(pod)
                 continue
-            if "allocation" not in claim.get("status", {}):
-                found = self._feasible(pod, claim)
-                if found is None:
-                    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-                    self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
-                    continue
-                claim["metadata"]["finalizers"] = [names.FINALIZER]
-                claim["status"] = {"allocation": {"devices": {"results": found}}}
-            user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-            claim["status"]["reservedFor"] = [*claim["status"].get("reservedFor", ()), user]
-            claim = self.put(RESOURCE_CLAIMS, claim)
-            node = claim["status"]["allocation"]["devices"]["results"][0]["pool"]
-            bound = {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
-            self.put(PODS, pod | bound)
+            for claim, found in place.given:
+                assert scheduler.give(pod, claim, found), "nobody changes a claim in the meantime"
+            scheduler.bind(pod, place.node)
+            self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].update(phase="Running"))
 
     def collect(self) -> None:
-        """Do what the garbage collector and the claim controller do: claims whose pod is gone or finished go.
-
-        A claim that no pod controls goes with its last owner, and only loses its devices when all have finished.
-        """
-        pods = {p["metadata"]["uid"]: p["status"]["phase"] for p in self.all(PODS)}
-        living = {uid for uid, phase in pods.items() if phase not in ("Succeeded", "Failed")}
-        for found in self.all(RESOURCE_CLAIMS):
-            claim = found
-            owners = claim["metadata"].get("ownerReferences", [])
-            kept = living if any(owner.get("controller") for owner in owners) else pods
-            users = claim.get("status", {}).get("reservedFor", [])
-            staying = [user for user in users if user["uid"] in living]
-            if users != staying:
-                given = {"allocation": claim["status"]["allocation"], "reservedFor": staying} if staying else {}
-                claim = self.put(RESOURCE_CLAIMS, claim | {"status": given})
-            if owners and not any(owner["uid"] in kept for owner in owners):
-                claim["metadata"].pop("finalizers", None)
-                self.put(RESOURCE_CLAIMS, claim | {"status": {}})
-                if self.find(RESOURCE_CLAIMS, claim["metadata"]["name"], "default") is not None:
-                    self.remove(RESOURCE_CLAIMS, claim["metadata"]["name"], "default")
+        """Let the claim controller and the garbage collector do all that they can."""
+        for _ in range(2):
+            cleanup.clean(self.store, self.store.all(RESOURCE_CLAIMS))
 
     def rival(self, name: str, node: str, indices: Iterable[int]) -> None:
         """Allocate a claim of somebody else's."""
         uuids = [self.machines[node].gpus[index].uuid for index in indices]
-        results = {"devices": {"results": [scheduling.result(node, uuid) for uuid in uuids]}}
-        self.put(
-            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": results}}
-        )
+        given = {"devices": {"results": [result(node, uuid) for uuid in uuids]}}
+        self.put(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": given}})
 
     # What a test looks at.
 
@@ -308,22 +275,8 @@ class GpuCluster(Stored):
         claim = self.claim(pod)
         assert claim is not None
         node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice | PartChoice).node
-        wanted = set(pins(claim))
+        wanted = set(pinned(claim))
         return node, [gpu.index for gpu in self.machines[node].gpus if gpu.uuid in wanted]
-
-    def _feasible(self, pod: Object, claim: Object) -> list[Object] | None:
-        """The results of a claim on the first node that its pod may go to and that has all pinned devices free."""
-        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
-        every, claims = self.all(RESOURCE_SLICES), self.all(RESOURCE_CLAIMS)
-        for node in dict.fromkeys(piece["spec"]["nodeName"] for piece in every):
-            devices = {
-                d["name"]: d for p in every if p["spec"]["nodeName"] == node for d in p["spec"].get("devices", ())
-            }
-            found = scheduling.results(node, devices, claim, claims) if node in allowed else None
-            if found is not None:
-                return found
-        return None
 
 
 def claim_of(pod: str) -> str:
@@ -334,11 +287,6 @@ def claim_of(pod: str) -> str:
 def note(counts: Mapping[str, Asked], wishes: Mapping[str, str]) -> str:
     """Return what the webhook notes of a pod."""
     return resolved.write(resolved.resolve(wishes, counts))
-
-
-def pins(claim: Object) -> list[str]:
-    """Return the uuids that a claim's selectors allow."""
-    return [uuid for request in claim["spec"]["devices"]["requests"] for uuid in scheduling.pinned(request)]
 
 
 def _raw(obj: Object) -> msgspec.Raw:

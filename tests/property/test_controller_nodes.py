@@ -30,7 +30,7 @@ from dradriver.api.objects import (
 )
 from dradriver.cluster.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table
 from dradriver.cluster.nodes.requests import amounts
-from tests.fakes.scheduler import fit
+from tests.fakes.control_plane import fit
 
 NAMES = ("a", "b", "c", "d", "7")
 CORDON = "node.kubernetes.io/unschedulable"

@@ -10,7 +10,7 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.fakes.scheduler import fit
+from tests.fakes.control_plane import fit
 from tests.fakes.storeclient import Call
 from tests.simulator import cast, sharing
 from tests.simulator.faults import gist

@@ -13,7 +13,7 @@ from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.kube.resources import PODS
 from tests.fakes.apistore import Key, Object
-from tests.fakes.scheduler import fit
+from tests.fakes.control_plane import fit
 from tests.simulator import cast
 from tests.simulator.server import Server
 

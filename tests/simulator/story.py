@@ -9,7 +9,7 @@ from typing import Final
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
-from tests.fakes.scheduler import fit
+from tests.fakes.control_plane import fit
 from tests.simulator import cast, hostile, machines, sharing
 from tests.simulator.campaigns import CAMPAIGNS, DRAWN, ROUNDS
 from tests.simulator.faults import REFUSALS

@@ -25,7 +25,7 @@ from dradriver.cluster.nodes import NodeTable, ask_of
 from dradriver.cluster.nodes.classes import CORDONED, TAINTED, UNSELECTED
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.table import NOT_READY
-from tests.fakes.scheduler import fit
+from tests.fakes.control_plane import fit
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
