@@ -27,8 +27,7 @@ from tests.bench import compiled
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
 from tests.fakes.node import NODE, NodeUnderTest, a_node, eventually
-from tests.fakes.noise import PER_HOUR, READING_S, Noise
-from tests.fakes.publishing import Published
+from tests.fakes.publishing import PER_HOUR, READING_S, Noise, Published
 from tests.paths import REPO
 
 _TIMES = 5
