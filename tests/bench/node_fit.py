@@ -31,7 +31,9 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import NodeTable, ask_of, request_of
+from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.table import NodeTable
 from tests.fakes.control_plane.fit import why_not
 
 _SIZES = (200, 1_000, 5_000)

@@ -28,8 +28,10 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table
-from dradriver.cluster.nodes.requests import amounts
+from dradriver.cluster.nodes import classes, labels, table
+from dradriver.cluster.nodes.ask import Ask, ask_of
+from dradriver.cluster.nodes.requests import Amounts, amounts, request_of
+from dradriver.cluster.nodes.table import NodeTable
 from tests.fakes.control_plane import fit
 
 NAMES = ("a", "b", "c", "d", "7")

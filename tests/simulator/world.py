@@ -207,11 +207,10 @@ class World:
         """Make a claim of somebody else's, with as many of these requests as are served; return its name, or none."""
         spec: Object = {"devices": {"requests": []}}
         results: list[Object] = []
+        own = {"uid": f"rival-at-{self.server.version}"}
         for number, exactly in enumerate(requests):
             tried = [*spec["devices"]["requests"], {"name": f"r{number}", "exactly": exactly}]
-            found = self.scheduler.allocate(
-                {"metadata": {"uid": self.name("uid")}, "spec": {"devices": {"requests": tried}}}, node.name
-            )
+            found = self.scheduler.allocate({"metadata": own, "spec": {"devices": {"requests": tried}}}, node.name)
             if found is not None and len(results) < most:
                 spec["devices"]["requests"], results = tried, found
         if results:

@@ -10,9 +10,3 @@ classes      one mask of rows for each class of selectors and tolerations
 capacity     what every node has left, by resource
 table        NodeTable, which joins them and knows when trying again may help
 """
-
-from dradriver.cluster.nodes.ask import Ask, Constraints, ask_of
-from dradriver.cluster.nodes.requests import Amounts, request_of
-from dradriver.cluster.nodes.table import NodeTable
-
-__all__ = ["Amounts", "Ask", "Constraints", "NodeTable", "ask_of", "request_of"]

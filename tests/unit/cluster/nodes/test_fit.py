@@ -21,10 +21,10 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import NodeTable, ask_of
+from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.classes import CORDONED, TAINTED, UNSELECTED
 from dradriver.cluster.nodes.expressions import holds
-from dradriver.cluster.nodes.table import NOT_READY
+from dradriver.cluster.nodes.table import NOT_READY, NodeTable
 from tests.fakes.control_plane import fit
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])

@@ -18,11 +18,10 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import Ask, Constraints, NodeTable, ask_of
-from dradriver.cluster.nodes.ask import MOST, Term
+from dradriver.cluster.nodes.ask import MOST, Ask, Constraints, Term, ask_of
 from dradriver.cluster.nodes.classes import CORDONED, TAINTED, TOO_MANY, UNSELECTED
 from dradriver.cluster.nodes.columns import Codes
-from dradriver.cluster.nodes.table import GONE, NOT_READY
+from dradriver.cluster.nodes.table import GONE, NOT_READY, NodeTable
 
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
 ANY = Ask((), Constraints())
