@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from dradriver.api import names
-from dradriver.api.annotations import has_wish
+from dradriver.api.annotations import is_ours
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
@@ -40,12 +40,17 @@ def pod_of(document: Object) -> Object | None:
     return None
 
 
+def has_wish(pod: Object) -> bool:
+    """Return whether a pod says any word under one of our prefixes, known or not."""
+    return any(map(is_ours, pod["metadata"].get("annotations") or {}))
+
+
 def check(document: Object) -> None:
     """Fail unless an object is strictly valid, and the webhook has nothing to say against it."""
     for minor in MINORS:
         kubernetes_validate.validate(document, minor, strict=True)
     pod = pod_of(document)
-    if pod is not None and has_wish(pod["metadata"].get("annotations", {})):
+    if pod is not None and has_wish(pod):
         verdict = admit(pod)
         assert verdict.warnings == []
         assert verdict.admitted["metadata"]["labels"][names.LABEL] in (names.LABEL_PLACED, names.LABEL_STATIC)
@@ -64,7 +69,7 @@ def check_together(documents: list[Object]) -> None:
         if one.get("kind") == "ResourceClaimTemplate"
     }
     for document in documents:
-        if document.get("kind") == "Pod" and has_wish(document["metadata"].get("annotations", {})):
+        if document.get("kind") == "Pod" and has_wish(document):
             pod = msgspec.convert(admit(document).admitted, Pod)
             if pod.template is not None:
                 assert read_wish(pod, kept[pod.template[1]]).requests

@@ -34,11 +34,6 @@ def is_written(key: str) -> bool:
     return key in _WRITTEN
 
 
-def has_wish(annotations: Mapping[str, str]) -> bool:
-    """Return whether any annotation is under one of our prefixes, known or not."""
-    return any(is_ours(key) for key in annotations)
-
-
 def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS) -> Request:
     """Return what the annotations ask for.
 

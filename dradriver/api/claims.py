@@ -17,15 +17,8 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod, ResourceClaim
 from dradriver.api.values import NCCL_AUTO
 
-
-class _Kind(msgspec.Struct, frozen=True):
-    kind: str = ""  # claims of before there were parts say none
-
-
-_KIND = msgspec.json.Decoder(_Kind)
 _SET = msgspec.json.Decoder(Whole)
-_WHOLE = msgspec.json.Decoder(Choice)
-_PARTS = msgspec.json.Decoder(PartChoice)
+_CHOICE: msgspec.json.Decoder[Choice | PartChoice] = msgspec.json.Decoder(Choice | PartChoice)
 
 
 def pinned(
@@ -213,6 +206,6 @@ def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
     if text is None or claim.metadata.labels.get(names.LABEL) != names.LABEL_PLACED:
         return None
     try:
-        return (_PARTS if _KIND.decode(text).kind == "parts" else _WHOLE).decode(text)
+        return _CHOICE.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None

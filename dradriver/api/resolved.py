@@ -28,7 +28,6 @@ NEWEST: Final = 3
 one (``words.Word.since``)."""
 MOST_KEPT: Final = 64  # variables
 LONGEST_KEPT: Final = 128  # characters of one
-_NO_NUMBER: Final = f"it asks for no number of GPUs from 1 to {MOST_GPUS}"
 LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
 
 
@@ -83,15 +82,6 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return request_names(self.asked)
 
 
-class _Before(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A note of version 1, which knew whole GPUs only."""
-
-    version: int
-    containers: dict[str, int]
-    request: Whole
-    nccl: str | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Version(msgspec.Struct, frozen=True):
     version: int = 0
 
@@ -99,7 +89,6 @@ class _Version(msgspec.Struct, frozen=True):
 _ENCODER: Final = msgspec.json.Encoder()
 _VERSION: Final = msgspec.json.Decoder(_Version)
 _DECODER: Final = msgspec.json.Decoder(Resolved)
-_DECODER_BEFORE: Final = msgspec.json.Decoder(_Before)
 
 
 def resolve(
@@ -200,16 +189,10 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 
 
 def _decode(text: str) -> Resolved:
-    """Return the note; one of version 1 as the one that would be written today."""
     version = _VERSION.decode(text).version
-    if VERSION <= version <= NEWEST:
-        return _DECODER.decode(text)
-    if version != 1:
-        raise WordError(f"its version is {version}, and {NEWEST} is the newest that is known")
-    before = _DECODER_BEFORE.decode(text)
-    if tuple(before.containers.values()) != before.request.containers:
-        raise WordError(_NO_NUMBER)
-    return Resolved(containers=tuple(before.containers), request=before.request, nccl=before.nccl)
+    if not VERSION <= version <= NEWEST:
+        raise WordError(f"its version is {version}; {VERSION} to {NEWEST} are known")
+    return _DECODER.decode(text)
 
 
 def _check(resolved: Resolved) -> None:
@@ -256,7 +239,7 @@ def _check(resolved: Resolved) -> None:
 
 def _check_whole(request: Whole) -> None:
     if min(request.containers) < 1 or request.gpus > MOST_GPUS:
-        raise WordError(_NO_NUMBER)
+        raise WordError(f"it asks for no number of GPUs from 1 to {MOST_GPUS}")
     if request.include or request.exclude or request.weights != Weights():
         raise WordError("it has something that no word says")
 

@@ -16,7 +16,7 @@ import msgspec
 from dradriver.api.objects import LabelSelector, NodeRequirement, Pod, PodAffinityTerm
 from dradriver.api.pins import Key
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.nodes.rules import holds
+from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.table import NodeTable
 
 MOST: Final = 200  # rules, expressions and values of one pod; whoever says more is left to the scheduler

@@ -8,7 +8,6 @@ if it starts anew after a reboot: with the boot the driver forgets what it prepa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import msgspec
@@ -18,8 +17,6 @@ from dradriver.cluster.devices import gpu_names
 from dradriver.cluster.pools import newest
 from dradriver.cluster.records import ClaimRecord, SliceRecord
 from dradriver.topology.machine import Machine
-
-logger = logging.getLogger(__name__)
 
 _Kind = dict[str, SliceRecord]
 

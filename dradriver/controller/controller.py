@@ -82,9 +82,6 @@ def sources(ledger: Ledger) -> tuple[Source, ...]:
     )
 
 
-SOURCES: Final = sources(OURS)
-
-
 class Controller:
     """Reflectors run in every replica, so that a standby takes over with a picture that is up to date."""
 

@@ -80,13 +80,6 @@ class LeaderElector:
         self._renewed_at: float | None = None  # when the last successful renewal was sent; None when not the leader
         self._watchdog: asyncio.TimerHandle | None = None
 
-    @property
-    def is_leader(self) -> bool:
-        """True while nobody else can lead; false from the renew deadline on, even before the work has stopped."""
-        if self._renewed_at is None:
-            return False
-        return asyncio.get_running_loop().time() < self._renewed_at + self._renew_deadline_s
-
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait for the lease, do the work while it is ours, and again when it was lost; return when work returns.
 

@@ -41,8 +41,3 @@ def to_mask(cpus: str, *, count: int = 0) -> str:
     groups = -(-max(bits.bit_length(), count) // 32)
     text = f"{bits:0{groups * 8}x}"
     return ",".join(text[i : i + 8] for i in range(0, len(text), 8))
-
-
-def highest(cpus: str) -> int:
-    """Return the highest CPU number in a list, -1 for an empty one."""
-    return max((int(part.rpartition("-")[2]) for part in cpus.split(",") if part), default=-1)

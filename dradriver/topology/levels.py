@@ -1,15 +1,12 @@
 """How far two GPUs are from each other, within a server and between servers, in one order of steps.
 
 Within a server the steps are links and what ``nvidia-smi topo -m`` tells of PCIe; between servers, what the switches of
-the network have in common. Each step belongs to a class of bandwidth (whose wires limit it) and of latency, and to one
-of the levels L0 to L4 in which articles on GPU scheduling speak.
+the network have in common. Each step belongs to one of the levels L0 to L4 in which articles on GPU scheduling speak.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from itertools import combinations
 
 import msgspec
 
@@ -38,41 +35,6 @@ class Step(enum.IntEnum):
     APART = 10  # in two zones, or nothing is known
 
 
-class Bandwidth(enum.StrEnum):
-    """Whose wires limit a step."""
-
-    LINK = "link"
-    PCIE = "pcie"
-    HOST = "host"  # PCIe by way of the CPU
-    SOCKET = "socket"  # between CPUs
-    NETWORK = "network"
-
-
-class Class(msgspec.Struct, frozen=True):
-    """What a step costs: ``bandwidth`` names the limit, ``latency_us`` is what one hop of a small message takes.
-
-    The latencies are NCCL's for its ring with the LL protocol (``hwLat`` in ``tuning.cc``). NCCL has these three alone:
-    over links, over PCIe whatever the path, and over the network whatever the switches.
-    """
-
-    bandwidth: Bandwidth
-    latency_us: float
-
-
-_LINK_US, _PCIE_US, _NETWORK_US = 0.6, 1.0, 2.7
-CLASSES = {
-    Step.NVLINK: Class(Bandwidth.LINK, _LINK_US),
-    Step.PIX: Class(Bandwidth.PCIE, _PCIE_US),
-    Step.PXB: Class(Bandwidth.PCIE, _PCIE_US),
-    Step.PHB: Class(Bandwidth.HOST, _PCIE_US),
-    Step.NODE: Class(Bandwidth.HOST, _PCIE_US),
-    Step.SYS: Class(Bandwidth.SOCKET, _PCIE_US),
-    Step.FABRIC: Class(Bandwidth.NETWORK, _NETWORK_US),
-    Step.LEAF: Class(Bandwidth.NETWORK, _NETWORK_US),
-    Step.SPINE: Class(Bandwidth.NETWORK, _NETWORK_US),
-    Step.ZONE: Class(Bandwidth.NETWORK, _NETWORK_US),
-    Step.APART: Class(Bandwidth.NETWORK, _NETWORK_US),
-}
 _TOPOLOGY_LEVEL = {
     Step.NVLINK: 0,
     Step.PIX: 1,
@@ -156,11 +118,6 @@ def line_rate_gbps(links: int, link_gbps: float) -> int:
     has and another has not must not hang on a fraction.
     """
     return int(links * line_gbps(link_gbps) + 1e-6)
-
-
-def worst(machine: Machine, members: Iterable[int]) -> Step | None:
-    """Return the farthest step between any two of the GPUs at these positions; None below two GPUs."""
-    return max((step(machine, i, j) for i, j in combinations(members, 2)), default=None)
 
 
 def between(a: Location, b: Location) -> Step:

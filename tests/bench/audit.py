@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
+from dradriver.api.ledger import OURS
 from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import PERIOD_S, Audit, Shown
-from dradriver.controller.controller import SOURCES
+from dradriver.controller.controller import sources
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.process import memory
@@ -32,15 +33,15 @@ def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
     one.node("n")
     (node,), pieces = one.all(NODES), one.all(RESOURCE_SLICES)
     names = [gpu.uuid.lower() for gpu in one.machines["n"].gpus]
-    shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in SOURCES}
-    sources = {source.resource: source for source in SOURCES}
+    shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in sources(OURS)}
+    by_kind = {source.resource: source for source in sources(OURS)}
 
     def put(resource: Resource, obj: dict[str, Any]) -> None:
         obj["metadata"] |= {"uid": obj["metadata"]["name"], "resourceVersion": "1"}
-        found = sources[resource].read(msgspec.Raw(json.dumps(obj).encode()))
+        found = by_kind[resource].read(msgspec.Raw(json.dumps(obj).encode()))
         key = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         shown[resource][key] = found
-        sources[resource].changed(picture, Change(key, None, found))
+        by_kind[resource].changed(picture, Change(key, None, found))
 
     for number in range(nodes):
         name = f"n{number}"

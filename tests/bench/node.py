@@ -73,7 +73,7 @@ class Agent:
         )
         self._kubelet = FakeKubelet(self._root)
         await self._kubelet.__aenter__()
-        await eventually(lambda: self._kubelet.seen and self._api.objects(RESOURCE_SLICES), within_s=30)
+        await eventually(lambda: self._kubelet.seen and self._api.all(RESOURCE_SLICES), within_s=30)
         self.published_s = time.monotonic() - self._began
         self._dialled = dial(Path(next(iter(self._kubelet.seen.values())).endpoint))
         self._stub = dra_pb2_grpc.DRAPluginStub(await self._dialled.__aenter__())  # type: ignore[no-untyped-call]

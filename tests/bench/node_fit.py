@@ -31,7 +31,10 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import NodeTable, ask_of, request_of, why_not
+from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.table import NodeTable
+from tests.fakes.control_plane.fit import why_not
 
 _SIZES = (200, 1_000, 5_000)
 _TIMES = 200
@@ -61,10 +64,11 @@ def _measure(size: int) -> dict[str, float]:
     table.eligible(asks[0])  # makes the columns of the labels that all ask for
     first = _each(lambda i: table.eligible(asks[i]))
     again = _each(lambda i: table.eligible(asks[i]))
-    loop = _each(lambda i: [why_not(node, pods[i]) for node in nodes], times=5)
+    raw = [msgspec.to_builtins(node) for node in nodes], [msgspec.to_builtins(pod) for pod in pods]
+    loop = _each(lambda i: [why_not(raw[1][i], node) for node in raw[0]], times=5)
     for i in range(5):
         fit = {table.name(int(row)) for row in table.eligible(asks[i]).nonzero()[0]}
-        assert fit == {node.metadata.name for node in nodes if why_not(node, pods[i]) is None}
+        assert fit == {node["metadata"]["name"] for node in raw[0] if why_not(raw[1][i], node) is None}
         assert fit
     beats = [_node(i * size // _TIMES) for i in range(_TIMES)]
     changes = [_node(i * size // _TIMES, slots=i) for i in range(_TIMES)]

@@ -27,8 +27,7 @@ from tests.bench import compiled
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
 from tests.fakes.node import NODE, NodeUnderTest, a_node, eventually
-from tests.fakes.noise import PER_HOUR, READING_S, Noise
-from tests.fakes.publishing import Published
+from tests.fakes.publishing import PER_HOUR, READING_S, Noise, Published
 from tests.paths import REPO
 
 _TIMES = 5
@@ -77,7 +76,7 @@ async def _start(node: NodeUnderTest, options: list[str]) -> float:
         *words, cwd=REPO, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        await eventually(lambda: node.api.objects(RESOURCE_SLICES), within_s=60)
+        await eventually(lambda: node.api.all(RESOURCE_SLICES), within_s=60)
         return time.perf_counter() - start
     finally:
         process.terminate()

@@ -13,6 +13,7 @@ from tests.demo.examples import pods, templates
 from tests.demo.plain import FirstFit, worth
 from tests.demo.table import Row
 from tests.fakes.admission import viewed
+from tests.manifests import has_wish
 from webhook.containers import asks
 
 
@@ -24,7 +25,7 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
         fleet.set_node(node, machine, [gpu.index for gpu in machine.gpus])
     table = []
     for name, pod in pods():
-        if not words.has_wish(pod["metadata"].get("annotations") or {}):
+        if not has_wish(pod):
             count = next(iter(templates().values()))["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
             got: Choice | None = _by_attribute(loaded, fleet, count)
             request, reason = Whole(containers=(count,)), ""

@@ -9,7 +9,7 @@ from dradriver.api.ledger import NVIDIA
 from dradriver.controller.controller import sources
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
-from tests.fakes import nvidia, scheduling
+from tests.fakes import nvidia
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 
@@ -69,42 +69,3 @@ class AddOnCluster(GpuCluster):
         claim = self.claim(pod)
         assert claim is not None
         return [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
-
-    def _feasible(self, pod: Object, claim: Object) -> list[Object] | None:
-        """What kube-scheduler gives: devices of the class whose attribute is in the pin, and whose name is free."""
-        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
-        taken = {
-            (one["pool"], one["device"])
-            for each in self.all(RESOURCE_CLAIMS)
-            for one in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-        }
-        offered: dict[str, list[Object]] = {}
-        for piece in self.all(RESOURCE_SLICES):
-            if piece["spec"]["driver"] == nvidia.DRIVER:
-                offered.setdefault(piece["spec"]["nodeName"], []).extend(piece["spec"].get("devices", ()))
-        for node in filter(offered.__contains__, allowed):
-            results = []
-            for request in claim["spec"]["devices"]["requests"]:
-                exactly = request["exactly"]
-                assert exactly["deviceClassName"] == nvidia.DRIVER
-                assert exactly["selectors"][0]["cel"]["expression"].startswith(
-                    'device.attributes["gpu.nvidia.com"].?uuid'
-                )
-                uuids = scheduling.pinned(request)
-                found = [
-                    device["name"]
-                    for device in offered[node]
-                    if device["attributes"]["type"]["string"] == "gpu"
-                    and device["attributes"]["uuid"]["string"] in uuids
-                    and (node, device["name"]) not in taken
-                ]
-                if len(found) < exactly["count"]:
-                    break
-                results += [
-                    {"request": request["name"], "driver": nvidia.DRIVER, "pool": node, "device": name}
-                    for name in found[: exactly["count"]]
-                ]
-            else:
-                return results
-        return None

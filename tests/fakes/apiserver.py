@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import copy
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -19,7 +18,8 @@ from aiohttp import web
 
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
-from tests.fakes.apistore import Collection, Object, Refused, Selector, Store, patched, selector, status_object, told
+from tests.fakes.apirequests import Selector, patched, selector, status_object
+from tests.fakes.apistore import Collection, Event, Object, Refused, Store, Stored, told
 from tests.fakes.faults import Fault, Mode, Request
 
 __all__ = ["FakeApiServer", "Fault", "Request"]
@@ -34,7 +34,7 @@ class _Target:
 
 
 @dataclass
-class FakeApiServer:
+class FakeApiServer(Stored):
     """The server; see the module. Its attributes may be changed at any time.
 
     ``token``: what clients must present, anything where None. ``watch_list``: whether sendInitialEvents is served.
@@ -62,10 +62,11 @@ class FakeApiServer:
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls).start()
-        self.store.on_event = self._wake
+        self.store.listeners.append(self._wake)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.store.listeners.remove(self._wake)
         self._closing.set()
         self._wake()
         await self._runner.cleanup()
@@ -77,30 +78,6 @@ class FakeApiServer:
         return ServerConfig(url=f"{scheme}://127.0.0.1:{self._runner.addresses[0][1]}", token=self.token or "")
 
     # What a test does behind the clients' backs.
-
-    def put(self, resource: Resource, obj: Object) -> Object:
-        """Create an object or replace it, status included; no version is checked. Returns it as stored."""
-        where = self._where(resource)
-        head: Object = {"apiVersion": resource.api_version, "kind": resource.kind}
-        obj = head | copy.deepcopy(obj)
-        obj["metadata"].pop("resourceVersion", None)
-        namespace = obj["metadata"].get("namespace", "default") if resource.namespaced else ""
-        key = (namespace, obj["metadata"].get("name", ""))
-        if key in where.objects:
-            return copy.deepcopy(self.store.replace(where, key, obj, whole=True))
-        return copy.deepcopy(self.store.create(where, namespace, obj, with_status=True))
-
-    def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
-        """Delete an object; finalizers hold it, as they would."""
-        self.store.delete(self._where(resource), (namespace, name))
-
-    def objects(self, resource: Resource) -> list[Object]:
-        """Return copies of all objects of a kind, by namespace and name."""
-        return copy.deepcopy([obj for _, obj in sorted(self._where(resource).objects.items())])
-
-    def find(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
-        """Return a copy of one object, or None."""
-        return copy.deepcopy(self._where(resource).objects.get((namespace, name)))
 
     def compact(self) -> None:
         """Forget the past: watches and paged lists from before now get 410."""
@@ -318,10 +295,7 @@ class FakeApiServer:
         yield response
         await response.write_eof()
 
-    def _where(self, resource: Resource) -> Collection:
-        return self.store.collection(resource.group, resource.version, resource.plural)
-
-    def _wake(self) -> None:
+    def _wake(self, event: Event | None = None) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

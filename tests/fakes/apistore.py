@@ -1,42 +1,58 @@
-"""The storage of the fake API server: objects of any kind, their versions, and the log that watches read."""
+"""The API server's storage: objects of any kind, their versions, and the log that watches read. All fakes have it.
+
+Of the real server it has optimistic locking, preconditions, finalizers, the status subresource, generated names, the
+rules of ``apirules`` for what may be new and what may change, one version for all kinds, the log and its compaction,
+backups that are put back, and features that are off, whose fields are dropped without a word. Nothing is stored by
+chance or by the clock alone: uids are numbers, and the clock is handed in.
+"""
 
 from __future__ import annotations
 
 import copy
 import datetime
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import jsonpatch
-import jsonpointer
+import msgspec
 
+from dradriver.kube.resources import Resource
+from tests.fakes.apirequests import Selector
 from tests.fakes.apirules import Object, Refused, check_change, check_new
 
-__all__ = ["Collection", "Event", "Key", "Object", "Refused", "Selector", "Store"]
+__all__ = ["Collection", "Event", "Key", "Object", "Refused", "Store", "Stored", "told"]
 
 Key = tuple[str, str]  # namespace (empty for none), name
-Selector = Callable[[Object], bool]
 
 HAS_STATUS = frozenset({"pods", "nodes", "resourceclaims"})
-FIELDS = {
-    "": {"metadata.name", "metadata.namespace"},
-    "pods": {"spec.nodeName", "spec.schedulerName", "status.phase", "status.nominatedNodeName"},
-    "resourceslices": {"spec.nodeName", "spec.driver"},
-    "secrets": {"type"},
-    "events": {"involvedObject.uid"},
-}
 
 
 @dataclass(frozen=True)
 class Event:
     """One entry of the log: what the object was before and is now."""
 
+    plural: str
     version: int
     old: Object | None
     new: Object | None
+    _encoded: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def obj(self) -> Object:
+        """The newest that is known of the object."""
+        obj = self.new if self.new is not None else self.old
+        assert obj is not None, "an event has an object"
+        return obj
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.obj)
+
+    def json(self, obj: Object) -> bytes:
+        """Return the JSON of one of its objects, which several watches send."""
+        if id(obj) not in self._encoded:
+            self._encoded[id(obj)] = msgspec.json.encode(obj)
+        return self._encoded[id(obj)]
 
 
 @dataclass
@@ -49,18 +65,31 @@ class Collection:
 
 
 class Store:
-    """Collections by (group, version, plural), with one counter of resource versions for all."""
+    """Collections by (group, version, plural), with one counter of resource versions for all.
 
-    def __init__(self) -> None:
+    Attributes:
+        oldest: Watches and continue tokens from before this version are answered 410.
+        lacks: Fields of slices and templates whose feature is off: dropped without a word.
+        listeners: Called with every change, in order, before the write returns.
+    """
+
+    def __init__(self, clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)) -> None:
         self.version = 1000
-        self.oldest = 0  # watches and continue tokens from before this version are answered 410
-        self.lacks: set[str] = set()  # fields of slices and templates whose feature is off: dropped without a word
-        self.on_event: Callable[[], None] = lambda: None
+        self.oldest = 0
+        self.lacks: set[str] = set()
+        self.listeners: list[Callable[[Event], object]] = []
+        self._clock = clock
         self._collections: dict[tuple[str, str, str], Collection] = {}
         self._made = 0
 
     def collection(self, group: str, version: str, plural: str) -> Collection:
-        return self._collections.setdefault((group, version, plural), Collection(plural))
+        found = self._collections.get((group, version, plural))
+        if found is None:
+            found = self._collections[group, version, plural] = Collection(plural)
+        return found
+
+    def of(self, resource: Resource) -> Collection:
+        return self.collection(resource.group, resource.version, resource.plural)
 
     def restore(self, version: int) -> None:
         """Put an empty backup of that version in the place of everything."""
@@ -79,6 +108,8 @@ class Store:
                 self._collections[key].objects.update(copy.deepcopy(objects))
 
         return put_back
+
+    # What a client asks; Refused is the answer where it is refused.
 
     def get(self, where: Collection, key: Key) -> Object:
         if key not in where.objects:
@@ -108,9 +139,7 @@ class Store:
             obj.setdefault("status", {}).setdefault("phase", "Pending")
         self._made += 1
         metadata.setdefault("uid", str(uuid.UUID(int=self._made)))
-        metadata.setdefault(
-            "creationTimestamp", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")[:19] + "Z"
-        )
+        metadata.setdefault("creationTimestamp", f"{self._clock():%Y-%m-%dT%H:%M:%SZ}")
         return obj if dry else self._write(where, key, obj)
 
     def replace(
@@ -162,6 +191,37 @@ class Store:
             return
         self._remove(where, key)
 
+    # What the rest of Kubernetes and its users do. What is returned is not to be changed.
+
+    def find(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
+        return self.of(resource).objects.get((namespace, name))
+
+    def all(self, resource: Resource) -> list[Object]:
+        return list(self.of(resource).objects.values())
+
+    def put(self, resource: Resource, obj: Object) -> Object:
+        """Create an object or replace all of it, status too, whatever its version; ``default`` is its namespace."""
+        metadata = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
+        namespace = metadata.get("namespace", "default") if resource.namespaced else ""
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind} | obj | {"metadata": metadata}
+        where, key = self.of(resource), (namespace, metadata.get("name", ""))
+        if key in where.objects:
+            return self.replace(where, key, obj, whole=True)
+        return self.create(where, namespace, obj, with_status=True)
+
+    def edit(self, resource: Resource, key: Key, change: Callable[[Object], object]) -> None:
+        """Let ``change`` change a copy of an object and store that; an object that is gone stays so."""
+        old = self.of(resource).objects.get(key)
+        if old is not None:
+            new = copy.deepcopy(old)
+            change(new)
+            self.put(resource, new)
+
+    def remove(self, resource: Resource, key: Key) -> None:
+        """Delete an object, as far as its finalizers let it go; one that is gone is no error."""
+        if key in self.of(resource).objects:
+            self.delete(self.of(resource), key)
+
     def _kept(self, where: Collection, obj: Object) -> Object:
         """Return a copy of what is sent, without the fields that this server lacks, and with each owner once."""
         obj = copy.deepcopy(obj)
@@ -186,23 +246,47 @@ class Store:
     def _write(self, where: Collection, key: Key, obj: Object) -> Object:
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
-        where.log.append(Event(self.version, where.objects.get(key), obj))
-        where.objects[key] = obj
-        self.on_event()
+        old, where.objects[key] = where.objects.get(key), obj
+        self._tell(where, old, obj)
         return obj
 
     def _remove(self, where: Collection, key: Key) -> None:
         self.version += 1
         last = copy.deepcopy(where.objects.pop(key))
         last["metadata"]["resourceVersion"] = str(self.version)
-        where.log.append(Event(self.version, last, None))
-        self.on_event()
+        self._tell(where, last, None)
+
+    def _tell(self, where: Collection, old: Object | None, new: Object | None) -> None:
+        event = Event(where.plural, self.version, old, new)
+        where.log.append(event)
+        for listener in self.listeners:
+            listener(event)
 
 
-def status_object(status: int, reason: str, message: str, details: Object | None = None) -> Object:
-    """Return a Status object as the real server sends it."""
-    head: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status}
-    return head | {"reason": reason, "message": message} | ({"details": details} if details else {})
+class Stored:
+    """Whoever has a store, as a test changes it behind the clients' backs and looks at it. It returns copies."""
+
+    store: Store
+
+    def put(self, resource: Resource, obj: Object) -> Object:
+        """Create an object or replace it, status included; no version is checked. Returns it as stored."""
+        return copy.deepcopy(self.store.put(resource, obj))
+
+    def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
+        """Delete an object; finalizers hold it, as they would."""
+        self.store.delete(self.store.of(resource), (namespace, name))
+
+    def find(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
+        """Return a copy of one object, or None."""
+        return copy.deepcopy(self.store.find(resource, name, namespace))
+
+    def all(self, resource: Resource) -> list[Object]:
+        """Return copies of all objects of a kind, by namespace and name."""
+        return copy.deepcopy([obj for _, obj in sorted(self.store.of(resource).objects.items())])
+
+
+def key_of(obj: Object) -> Key:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 def told(event: Event, namespace: str, chosen: Selector) -> tuple[str, Object] | None:
@@ -213,97 +297,3 @@ def told(event: Event, namespace: str, chosen: Selector) -> tuple[str, Object] |
     if chosen(event.new):
         return ("MODIFIED" if was else "ADDED"), event.new
     return ("DELETED", event.new) if was else None
-
-
-def patched(obj: Object, content_type: str, body: Any) -> Object:
-    """Return the object with a patch applied."""
-    new = _patched(copy.deepcopy(obj), content_type, body)
-    if new["metadata"].get("uid") != obj["metadata"]["uid"]:
-        raise Refused(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
-    return new
-
-
-def _patched(obj: Object, content_type: str, body: Any) -> Object:
-    if content_type == "application/json-patch+json":
-        try:
-            result: Object = jsonpatch.apply_patch(obj, body)
-        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
-            raise Refused(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from None
-        return result
-    if content_type == "application/merge-patch+json":
-        return dict(merged(obj, body))
-    if content_type == "application/apply-patch+yaml":
-        return _applied(obj, body)
-    raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}")
-
-
-def _applied(obj: Object, body: Object) -> Object:
-    """Return a claim with a server-side apply of its ``status.devices``, a list by driver, pool, device and share."""
-    allocated = obj.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-    devices = {_device_key(entry): entry for entry in obj.get("status", {}).get("devices", [])}
-    for entry in body["status"]["devices"]:
-        if _device_key(entry) not in map(_device_key, allocated):
-            raise Refused(422, "Invalid", "status.devices[0]: Invalid value: must be an allocated device in the claim")
-        devices[_device_key(entry)] = entry
-    uid = body["metadata"].get("uid", obj["metadata"]["uid"])
-    if uid != obj["metadata"]["uid"]:
-        raise Refused(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
-    return obj | {"status": obj["status"] | {"devices": list(devices.values())}}
-
-
-def _device_key(entry: Object) -> tuple[str, str, str, str]:
-    return entry["driver"], entry["pool"], entry["device"], entry.get("shareID", "")
-
-
-def merged(old: Any, new: Any) -> Any:
-    """Return an RFC 7386 merge."""
-    if not isinstance(new, dict):
-        return new
-    result = dict(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
-
-
-def selector(plural: str, *, labels: str = "", fields: str = "") -> Selector:
-    """Return the test of a label and a field selector; a field that the real server does not index is refused."""
-    checks = [_label(part) for part in re.split(r",(?![^(]*\))", labels) if part]
-    for part in filter(None, fields.split(",")):
-        match = re.fullmatch(r"([^=!]+)(!=|==|=)(.*)", part)
-        if match is None or match[1] not in FIELDS[""] | FIELDS.get(plural, set()):
-            raise Refused(400, "BadRequest", f"field label not supported: {part}")
-        checks.append(_field(match[1].split("."), match[3], equal=match[2] != "!="))
-    return lambda obj: all(check(obj) for check in checks)
-
-
-def _field(path: list[str], value: str, *, equal: bool) -> Selector:
-    def check(obj: Object) -> bool:
-        found: Any = obj
-        for part in path:
-            found = (found or {}).get(part)
-        return ((found or "") == value) is equal
-
-    return check
-
-
-def _label(part: str) -> Selector:
-    part = part.strip()
-    if match := re.fullmatch(r"(\S+)\s+(in|notin)\s*\((.*)\)", part):
-        name, word, values = match[1], match[2], {value.strip() for value in match[3].split(",")}
-        return lambda obj: (_labels(obj).get(name) in values) is (word == "in")
-    if match := re.fullmatch(r"([^=!]+)(!=|==|=)(.*)", part):
-        name, word, value = match[1], match[2], match[3]
-        return lambda obj: (_labels(obj).get(name) == value) is (word != "!=")
-    if part.startswith("!"):
-        return lambda obj: part[1:] not in _labels(obj)
-    return lambda obj: part in _labels(obj)
-
-
-def _labels(obj: Object) -> dict[str, str]:
-    labels: dict[str, str] = obj["metadata"].get("labels") or {}
-    return labels

@@ -5,128 +5,70 @@ Nothing happens by itself: events reach the controller when ``deliver`` is calle
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, slices
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import OURS
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.audit import Audit
-from dradriver.controller.controller import SOURCES
+from dradriver.controller.controller import sources
 from dradriver.controller.worker import Worker
-from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
-from tests.fakes import scheduling
-from tests.fakes.apistore import Collection, Object, Refused, Store, patched
+from tests.fakes.apistore import Object, Store, Stored, key_of
+from tests.fakes.control_plane import cleanup
+from tests.fakes.control_plane.devices import pinned, result
+from tests.fakes.control_plane.scheduler import Scheduler
+from tests.fakes.storeclient import Call, StoreClient, answer
 
 
 class Killed(BaseException):
     """The controller was killed, as by kill -9: nothing of its own may catch this."""
 
 
-class DirectClient:
-    """The API server's store as a ``Client``, without a network.
+class DirectClient(StoreClient):
+    """A client whose process can be killed at a write, and whose writes can be refused.
 
     Attributes:
-        writes: All writes that were asked for, in order: verb and name.
+        writes: All writes that were asked for, in order: verb, ``try`` of what was only tried, and name.
         kill_at: Number of the write (from 1) at which the controller is killed, or 0; negative: after it was stored.
         refuse: Errors to answer the next writes of a verb with.
     """
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        super().__init__(store)
         self.writes: list[tuple[str, str]] = []
         self.kill_at = 0
         self.refuse: dict[str, list[ApiError]] = {}
 
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
-        try:
-            return _typed(self.store.get(_where(self.store, resource), (namespace or "", name)), type)
-        except Refused as refused:
-            raise _error(refused) from None
-
-    async def create(
-        self,
-        resource: Resource,
-        obj: Object,
-        *,
-        namespace: str | None = None,
-        dry_run: bool = False,
-        type: Any = dict,  # noqa: A002
-    ) -> Any:
-        def act() -> Object:
-            return self.store.create(_where(self.store, resource), namespace or "", obj, dry=dry_run)
-
-        return _typed(self._write("try" if dry_run else "create", obj["metadata"].get("name", ""), act), type)
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: Patch | Object,
-        *,
-        kind: PatchKind,
-        namespace: str | None = None,
-        type: Any = dict,  # noqa: A002
-    ) -> Any:
-        def act() -> Object:
-            where, key = _where(self.store, resource), (namespace or "", name)
-            new = patched(self.store.get(where, key), kind.value, body.ops if isinstance(body, Patch) else body)
-            return self.store.replace(where, key, new)
-
-        return _typed(self._write("patch", name, act), type)
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        *,
-        namespace: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> bool:
-        wanted = {"uid": uid, "resourceVersion": resource_version}
-
-        def act() -> None:
-            conditions = {key: value for key, value in wanted.items() if value is not None}
-            self.store.delete(_where(self.store, resource), (namespace or "", name), conditions)
-
-        try:
-            self._write("delete", name, act)
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
-        return True
-
-    def _write(self, verb: str, name: str, act: Any) -> Any:
-        self.writes.append((verb, name))
+    async def _send(self, call: Call, act: Callable[[], Any]) -> Any:
+        if not call.writes:
+            return answer(act)
+        verb = "try" if call.dry else call.verb
+        self.writes.append((verb, call.name))
         if 0 < self.kill_at <= len(self.writes) or 0 < -self.kill_at < len(self.writes):
             raise Killed
         if self.refuse.get(verb):
             raise self.refuse[verb].pop(0)
-        try:
-            result = act()
-        except Refused as refused:
-            raise _error(refused) from None
+        result = answer(act)
         if -self.kill_at == len(self.writes):
             raise Killed
         return result
 
 
-class GpuCluster:
+class GpuCluster(Stored):
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
-    sources = SOURCES
+    sources = sources(OURS)
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
@@ -156,11 +98,12 @@ class GpuCluster:
 
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
-        self._let_go()
+        deleted = [claim for claim in self.store.all(RESOURCE_CLAIMS) if "deletionTimestamp" in claim["metadata"]]
+        cleanup.clean(self.store, deleted)
         for source in self.sources:
             if resources and source.resource not in resources:
                 continue
-            where = _where(self.store, source.resource)
+            where = self.store.of(source.resource)
             seen = f"{source.resource.plural} {source.fields}"
             events: list[tuple[Object | None, Object | None]]
             if seen not in self._seen:
@@ -188,20 +131,11 @@ class GpuCluster:
         for source in self.sources:
             found: dict[tuple[str, str], Any] = {}
             read = Isolated(source.resource.plural, source.read)
-            for key, obj in _where(self.store, source.resource).objects.items():
+            for key, obj in self.store.of(source.resource).objects.items():
                 if source.fields in (None, f"spec.driver={obj.get('spec', {}).get('driver')}"):
                     found[key] = read(_raw(obj))
             shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
         return shown
-
-    def _let_go(self) -> None:
-        """Do what the claim controller does at once: a deleted claim that nobody uses loses its protection."""
-        for claim in list(_where(self.store, RESOURCE_CLAIMS).objects.values()):
-            metadata, status = claim["metadata"], claim.get("status", {})
-            kept = [name for name in metadata.get("finalizers", ()) if name != names.FINALIZER]
-            protected = status or len(kept) < len(metadata.get("finalizers", ()))
-            if protected and "deletionTimestamp" in metadata and not status.get("reservedFor"):
-                self.put(RESOURCE_CLAIMS, claim | {"metadata": metadata | {"finalizers": kept}, "status": {}})
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""
@@ -294,79 +228,33 @@ class GpuCluster:
         )
 
     def schedule(self) -> None:
-        """Do what kube-scheduler does: give lifted pods their pinned devices, first come, and bind them."""
-        for pod in self.all(PODS):
-            if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
+        """Let kube-scheduler give lifted pods their devices, in its order, and bind them; they run at once."""
+        scheduler = Scheduler(self.store)
+        for pod in scheduler.queue():
+            claims = scheduler.claims(pod)
+            if claims is None:
                 continue
-            namespace = pod["metadata"]["namespace"]
-            claim = self.find(RESOURCE_CLAIMS, pod["spec"]["resourceClaims"][0]["resourceClaimName"], namespace)
-            if claim is None:
+            place = scheduler.place(pod, claims)
+            if place is None:
+                scheduler.refuse(pod)
                 continue
-            if "allocation" not in claim.get("status", {}):
-                found = self._feasible(pod, claim)
-                if found is None:
-                    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-                    self.put(PODS, pod | {"status": pod["status"] | {"conditions": [unscheduled]}})
-                    continue
-                claim["metadata"]["finalizers"] = [names.FINALIZER]
-                claim["status"] = {"allocation": {"devices": {"results": found}}}
-            user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-            claim["status"]["reservedFor"] = [*claim["status"].get("reservedFor", ()), user]
-            claim = self.put(RESOURCE_CLAIMS, claim)
-            node = claim["status"]["allocation"]["devices"]["results"][0]["pool"]
-            bound = {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
-            self.put(PODS, pod | bound)
+            for claim, found in place.given:
+                assert scheduler.give(pod, claim, found), "nobody changes a claim in the meantime"
+            scheduler.bind(pod, place.node)
+            self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].update(phase="Running"))
 
     def collect(self) -> None:
-        """Do what the garbage collector and the claim controller do: claims whose pod is gone or finished go.
-
-        A claim that no pod controls goes with its last owner, and only loses its devices when all have finished.
-        """
-        pods = {p["metadata"]["uid"]: p["status"]["phase"] for p in self.all(PODS)}
-        living = {uid for uid, phase in pods.items() if phase not in ("Succeeded", "Failed")}
-        for found in self.all(RESOURCE_CLAIMS):
-            claim = found
-            owners = claim["metadata"].get("ownerReferences", [])
-            kept = living if any(owner.get("controller") for owner in owners) else pods
-            users = claim.get("status", {}).get("reservedFor", [])
-            staying = [user for user in users if user["uid"] in living]
-            if users != staying:
-                given = {"allocation": claim["status"]["allocation"], "reservedFor": staying} if staying else {}
-                claim = self.put(RESOURCE_CLAIMS, claim | {"status": given})
-            if owners and not any(owner["uid"] in kept for owner in owners):
-                claim["metadata"].pop("finalizers", None)
-                self.put(RESOURCE_CLAIMS, claim | {"status": {}})
-                if self.find(RESOURCE_CLAIMS, claim["metadata"]["name"], "default") is not None:
-                    self.remove(RESOURCE_CLAIMS, claim["metadata"]["name"], "default")
+        """Let the claim controller and the garbage collector do all that they can."""
+        for _ in range(2):
+            cleanup.clean(self.store, self.store.all(RESOURCE_CLAIMS))
 
     def rival(self, name: str, node: str, indices: Iterable[int]) -> None:
         """Allocate a claim of somebody else's."""
         uuids = [self.machines[node].gpus[index].uuid for index in indices]
-        results = {"devices": {"results": [scheduling.result(node, uuid) for uuid in uuids]}}
-        self.put(
-            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": results}}
-        )
+        given = {"devices": {"results": [result(node, uuid) for uuid in uuids]}}
+        self.put(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "status": {"allocation": given}})
 
     # What a test looks at.
-
-    def put(self, resource: Resource, obj: Object) -> Object:
-        where = _where(self.store, resource)
-        obj = copy.deepcopy(obj)
-        obj["metadata"].pop("resourceVersion", None)
-        namespace = obj["metadata"].get("namespace", "")
-        key = namespace, obj["metadata"]["name"]
-        if key in where.objects:
-            return self.store.replace(where, key, obj, whole=True)
-        return self.store.create(where, namespace, obj, with_status=True)
-
-    def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
-        self.store.delete(_where(self.store, resource), (namespace, name))
-
-    def find(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
-        return copy.deepcopy(_where(self.store, resource).objects.get((namespace, name)))
-
-    def all(self, resource: Resource) -> list[Object]:
-        return copy.deepcopy([obj for _, obj in sorted(_where(self.store, resource).objects.items())])
 
     def get_pod(self, name: str) -> Object:
         pod = self.find(PODS, name, "default")
@@ -387,22 +275,8 @@ class GpuCluster:
         claim = self.claim(pod)
         assert claim is not None
         node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice | PartChoice).node
-        wanted = set(pins(claim))
+        wanted = set(pinned(claim))
         return node, [gpu.index for gpu in self.machines[node].gpus if gpu.uuid in wanted]
-
-    def _feasible(self, pod: Object, claim: Object) -> list[Object] | None:
-        """The results of a claim on the first node that its pod may go to and that has all pinned devices free."""
-        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        allowed = [v for t in terms["nodeSelectorTerms"] for e in t["matchFields"] for v in e["values"]]
-        every, claims = self.all(RESOURCE_SLICES), self.all(RESOURCE_CLAIMS)
-        for node in dict.fromkeys(piece["spec"]["nodeName"] for piece in every):
-            devices = {
-                d["name"]: d for p in every if p["spec"]["nodeName"] == node for d in p["spec"].get("devices", ())
-            }
-            found = scheduling.results(node, devices, claim, claims) if node in allowed else None
-            if found is not None:
-                return found
-        return None
 
 
 def claim_of(pod: str) -> str:
@@ -415,22 +289,5 @@ def note(counts: Mapping[str, Asked], wishes: Mapping[str, str]) -> str:
     return resolved.write(resolved.resolve(wishes, counts))
 
 
-def pins(claim: Object) -> list[str]:
-    """Return the uuids that a claim's selectors allow."""
-    return [uuid for request in claim["spec"]["devices"]["requests"] for uuid in scheduling.pinned(request)]
-
-
-def _where(store: Store, resource: Resource) -> Collection:
-    return store.collection(resource.group, resource.version, resource.plural)
-
-
 def _raw(obj: Object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(obj))
-
-
-def _typed(obj: Object | None, kind: Any) -> Any:
-    return copy.deepcopy(obj) if kind is dict else msgspec.json.decode(msgspec.json.encode(obj), type=kind)
-
-
-def _error(refused: Refused) -> ApiError:
-    return ApiError(refused.status, refused.reason, refused.message, refused.details)

@@ -183,7 +183,7 @@ class NodeUnderTest:
     @property
     def slices(self) -> list[Object]:
         """The slices that the API server has."""
-        return self.api.objects(RESOURCE_SLICES)
+        return self.api.all(RESOURCE_SLICES)
 
     @property
     def specs(self) -> dict[str, Object]:

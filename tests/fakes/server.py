@@ -36,7 +36,7 @@ def complete(machine: Machine) -> Machine:
     for n, nic in enumerate(machine.nics):
         pci = "" if nic.members else nic.pci or f"00ef:{n:02x}:00.0"
         nics.append(msgspec.structs.replace(nic, pci=pci, kind=nic.kind or "infiniband", gbps=nic.gbps or 25.0))
-    count = 1 + max((cpulist.highest(node.cpus) for node in machine.numa), default=0)
+    count = 1 + max((_last(node.cpus) for node in machine.numa), default=0)
     numa = tuple(msgspec.structs.replace(n, cpumap=cpulist.to_mask(n.cpus, count=count)) for n in machine.numa)
     whole = msgspec.structs.replace(
         machine, gpus=tuple(gpus), nics=tuple(nics), numa=numa, cpu=machine.cpu or _CPUS[machine.socket_gbps]
@@ -114,3 +114,8 @@ def groups(members: range | list[int], near: Callable[[int, int], bool]) -> list
             todo += close
         found.append(sorted(group))
     return found
+
+
+def _last(cpus: str) -> int:
+    """Return the highest CPU number in a list, -1 for an empty one."""
+    return max((int(part.rpartition("-")[2]) for part in cpus.split(",") if part), default=-1)

@@ -64,7 +64,7 @@ class Stage:
 
     @property
     def slices(self) -> list[Object]:
-        return self.api.objects(RESOURCE_SLICES)
+        return self.api.all(RESOURCE_SLICES)
 
     @property
     def generations(self) -> list[int]:

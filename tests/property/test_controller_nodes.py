@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from dradriver.api.objects import (
     Affinity,
@@ -27,9 +28,11 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import Amounts, Ask, NodeTable, ask_of, classes, labels, request_of, table, why_not
-from dradriver.cluster.nodes.requests import amounts
-from dradriver.cluster.nodes.rules import selects
+from dradriver.cluster.nodes import classes, labels, table
+from dradriver.cluster.nodes.ask import Ask, ask_of
+from dradriver.cluster.nodes.requests import Amounts, amounts, request_of
+from dradriver.cluster.nodes.table import NodeTable
+from tests.fakes.control_plane import fit
 
 NAMES = ("a", "b", "c", "d", "7")
 CORDON = "node.kubernetes.io/unschedulable"
@@ -118,7 +121,7 @@ class Plain:
         node = self.nodes.get(name)
         if node is None:
             return table.GONE
-        return why_not(node, pod) or self._lacking(node, pod, besides)
+        return fit.why_not(to_builtins(pod), to_builtins(node)) or self._lacking(node, pod, besides)
 
     def _lacking(self, node: Node, pod: Pod, besides: tuple[str, Amounts] | None) -> str | None:
         name, has = node.metadata.name, amounts(node.status.allocatable)
@@ -182,8 +185,8 @@ class Both:
         stamped = {self.table.name(int(row)) for row in (self.table.freed > clock).nonzero()[0]}
         assert (self.table.clock > clock) == bool(stamped)
         assert stamped <= self.plain.offered & self.plain.nodes.keys()
-        for pod, fit in zip(self.probes, before, strict=True):
-            assert self.plain.fit(pod) - fit <= stamped
+        for pod, fitted in zip(self.probes, before, strict=True):
+            assert self.plain.fit(pod) - fitted <= stamped
 
     def agree(self, pod: Pod, besides: tuple[str, Amounts] | None) -> None:
         ask, causes = ask_of(pod), self.plain.causes(pod, besides)
@@ -230,7 +233,8 @@ def test_labels_are_selected_as_the_rules_say_and_stay_so_when_they_change(data:
             nodes_.offer(name, True)
             for pod in wishes:
                 ask = Ask((), ask_of(pod).key)
-                assert bool(nodes_.eligible(ask)[nodes_.row(name)]) == selects(pod, node), node
+                eligible = bool(nodes_.eligible(ask)[nodes_.row(name)])
+                assert eligible == fit.selected(to_builtins(pod), to_builtins(node)), node
 
 
 def _wishing(wanted: list[NodeRequirement]) -> Pod:

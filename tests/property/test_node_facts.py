@@ -6,7 +6,10 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,11 +17,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.errors import DriverError
+from dradriver.node.discovery import reading
 from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.discovery.nvidia import binding
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
-from tests.fakes.fresh import Fresh
 from tests.fakes.hardware import Server
+
+Read = tuple[Any, ...]
+
+
+class Fresh:
+    """Another process, which begins each reading anew: without any earlier answer, session or handle."""
+
+    def __init__(self) -> None:
+        self._process = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._root = nvml.compiled()
+
+    def read(self, server: Server) -> Read:
+        """Return machine, faults and the GPUs that the driver calls sound."""
+        return self._process.submit(_read, server.environment(), self._root, server.sys.root).result(timeout=60)
+
+    def close(self) -> None:
+        self._process.shutdown()
+
+
+def _read(environment: dict[str, str], driver_root: Path, host_root: Path) -> Read:
+    os.environ |= environment
+    with binding.opened(driver_root=driver_root) as library:
+        found = reading.discover(library, root=host_root)
+    return found.machine, dict(found.faults), found.sound
+
 
 MACHINES = ("a100-x4-mesh", "gb200-nvl72-tray")  # links asked about one by one, and all at once
 GPUS = 4

@@ -3,9 +3,10 @@
 One seed is one story: nodes, pods, strangers and faults, all drawn from one random generator, so that a seed that
 fails is replayed exactly. The controller is a black box: a client goes in, requests come out.
 
-``loop`` has the clock, ``server`` the objects, ``client`` and ``watching`` what a controller sees of them, ``faults``
-what goes wrong between the two, ``replicas`` the processes; ``cast``, ``sharing``, ``machines`` and ``hostile`` make
-objects, ``world`` and ``story`` change them, ``campaigns`` go on with it, ``scheduler`` and ``housekeeping`` are the
-rest of Kubernetes; ``truth`` says what is really free, ``health`` what is excused, ``invariants`` and ``liveness``
-what must hold, and ``run`` runs it all.
+``loop`` has the clock, ``server`` the objects (a ``tests.fakes.apistore``), ``client`` and ``watching`` what a
+controller sees of them, ``faults`` what goes wrong between the two, ``replicas`` the processes; ``cast``, ``sharing``,
+``machines`` and ``hostile`` make objects, ``world`` and ``story`` change them, ``campaigns`` go on with it,
+``scheduler`` and ``housekeeping`` say when the rest of Kubernetes acts (``tests.fakes.control_plane``); ``truth`` says
+what is really free, ``health`` what is excused, ``invariants`` and ``liveness`` what must hold, and ``run`` runs it
+all.
 """

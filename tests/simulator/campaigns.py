@@ -14,8 +14,10 @@ import msgspec
 from dradriver.api import names, resolved
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.fakes.apistore import Object
+from tests.fakes.control_plane import fit
+from tests.fakes.control_plane.devices import results
 from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import cast, fit, machines, taking
+from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.world import Node, World
 
@@ -51,7 +53,7 @@ def surrogates(world: World, rng: random.Random, at: float) -> None:
 
     def told() -> None:
         for claim in world.server.all(RESOURCE_CLAIMS):
-            for result in taking.results(claim)[:1]:
+            for result in results(claim)[:1]:
                 entry = {key: result[key] for key in ("driver", "pool", "device")} | {"data": {"a": HALF}}
                 world.server.put(RESOURCE_CLAIMS, claim | {"status": claim["status"] | {"devices": [entry]}})
 

@@ -54,11 +54,9 @@ def claim_of(pod: str) -> str:
 
 
 def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
-    """Return the annotations of an admitted pod: its author's, and the webhook's notes of today and of yesterday."""
+    """Return the annotations of an admitted pod: its author's, and the webhook's note."""
     own = {names.PREFIX + key: value for key, value in wishes.items()}
-    noted = resolved.resolve(own, counts)
-    old = {names.PREFIX + "containers": msgspec.json.encode(counts).decode()}
-    return own | {names.REQUEST: resolved.write(noted)} | old
+    return own | {names.REQUEST: resolved.write(resolved.resolve(own, counts))}
 
 
 def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str], **spec: Any) -> Object:

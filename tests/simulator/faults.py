@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from dradriver.kube.client import ApiError
+from tests.fakes.storeclient import Call
 
 WEBHOOK: Final = 'Internal error occurred: failed calling webhook "check.tenant.example.com": Post "https://x": EOF'
 
@@ -41,40 +42,17 @@ OTHER_WAYS: Final = ("lost", "timeout", "hang", "kill-before", "kill-after")
 How = Literal["well", "refused", "lost", "timeout", "hang", "kill-before", "kill-after"]
 
 
-@dataclass(slots=True)
-class Call:
-    """One request of a controller's. ``seen`` is the version up to which its sender had seen claims."""
-
-    replica: int
-    verb: str
-    plural: str
-    namespace: str
-    name: str
-    seen: int = 0
-    body: Any = None
-
-    @property
-    def writes(self) -> bool:
-        return self.verb in ("create", "update", "patch", "delete")
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.namespace, self.name
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.plural} {self.namespace}/{self.name}"
-
-    def gist(self) -> str:
-        """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
-        if self.verb == "create" and "spec" in self.body:
-            requests = self.body["spec"].get("devices", {}).get("requests", ())
-            selectors = [selector for r in requests for selector in r.get("exactly", {}).get("selectors", ())]
-            texts = [selector["cel"]["expression"] for selector in selectors]
-            return " ".join(text[text.rindex("[") :] for text in texts) or "no device in particular"
-        if isinstance(self.body, list):
-            ops = [(op["op"], op["path"].rpartition("/")[2].replace("~1", "/"), op.get("value")) for op in self.body]
-            return ", ".join(f"{op} {last} {value!r:.60}" for op, last, value in ops)
-        return str(self.body.get("metadata", self.body) if self.body else "")
+def gist(call: Call) -> str:
+    """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
+    if call.verb == "create" and "spec" in call.body:
+        requests = call.body["spec"].get("devices", {}).get("requests", ())
+        selectors = [selector for r in requests for selector in r.get("exactly", {}).get("selectors", ())]
+        texts = [selector["cel"]["expression"] for selector in selectors]
+        return " ".join(text[text.rindex("[") :] for text in texts) or "no device in particular"
+    if isinstance(call.body, list):
+        ops = [(op["op"], op["path"].rpartition("/")[2].replace("~1", "/"), op.get("value")) for op in call.body]
+        return ", ".join(f"{op} {last} {value!r:.60}" for op, last, value in ops)
+    return str(call.body.get("metadata", call.body) if call.body else "")
 
 
 @dataclass(slots=True)

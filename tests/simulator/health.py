@@ -8,8 +8,9 @@ from typing import Final
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key
+from tests.fakes.storeclient import Call
 from tests.simulator.cast import claim_of
-from tests.simulator.faults import Call, server_trouble
+from tests.simulator.faults import server_trouble
 
 OWN_BACKOFF_S: Final = 40.0  # after a pod's own write failed, for that pod
 ALL_BACKOFF_S: Final = 12.0  # after the server as a whole was in trouble, for all

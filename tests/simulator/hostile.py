@@ -109,10 +109,10 @@ def forged_claim(world: World) -> None:
     node = world.rng.choice(sorted(world.nodes))
     uuid = sorted(world.truth.listed(node))[:1]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "decoy", "uid": "decoy", "controller": True}
-    choice = '{"gpus":[0],"containers":[[0]],"ring":[0],"busbw_gbps":0,"bandwidth_gbps":0,"level":"node","score":1'
+    choice = '{"kind":"whole","gpus":[0],"containers":[[0]],"ring":[0],"busbw_gbps":0,"bandwidth_gbps":0,"score":1'
     metadata: Object = {
         "labels": {names.LABEL: names.LABEL_PLACED},
-        "annotations": {names.CHOICE: world.rng.choice((DEEP, choice + f',"node":"{node}"}}'))},
+        "annotations": {names.CHOICE: world.rng.choice((DEEP, choice + f',"level":"node","node":"{node}"}}'))},
         "ownerReferences": [owner] if world.rng.random() < 0.5 else [],
     }
     config = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND, "order": {"main": uuid}}

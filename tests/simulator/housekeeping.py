@@ -6,10 +6,10 @@ import random
 from typing import Final
 
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from tests.fakes.apistore import Key, Object
-from tests.simulator import fit
+from tests.fakes.apistore import Event, Key
+from tests.fakes.control_plane import cleanup, fit
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import Happening, Server
+from tests.simulator.server import Server
 
 KUBELET: Final = "kubernetes.io/kubelet"  # stands for the grace period of a pod that runs
 
@@ -44,11 +44,11 @@ class Housekeeping:
         if pod is not None and pod["metadata"]["uid"] == uid:
             self._server.edit(PODS, key, lambda pod: pod["metadata"].pop("finalizers", None))
 
-    def _happened(self, happening: Happening) -> None:
-        if happening.plural == PODS.plural and happening.event.new is not None:
-            pod = happening.event.new
+    def _happened(self, event: Event) -> None:
+        if event.plural == PODS.plural and event.new is not None:
+            pod = event.new
             if pod["spec"].get("nodeName") and pod.get("status", {}).get("phase") == "Pending":
-                self._loop.call_later(self._rng.uniform(0.1, 1.5), self._run, happening.key, pod["metadata"]["uid"])
+                self._loop.call_later(self._rng.uniform(0.1, 1.5), self._run, event.key, pod["metadata"]["uid"])
         self._plan(self._rng.uniform(0.05, 0.5))
 
     def _plan(self, after_s: float) -> None:
@@ -66,27 +66,4 @@ class Housekeeping:
         if self._loop.now < self.paused_until:
             self._plan(self.paused_until - self._loop.now)
             return
-        pods = {pod["metadata"]["uid"]: pod for pod in self._server.all(PODS)}
-        living = {uid for uid, pod in pods.items() if not fit.finished(pod)}
-        for claim in self._server.all(RESOURCE_CLAIMS):
-            self._settle(claim, pods, living)
-
-    def _settle(self, claim: Object, pods: dict[str, Object], living: set[str]) -> None:
-        key = claim["metadata"]["namespace"], claim["metadata"]["name"]
-        users = claim.get("status", {}).get("reservedFor") or []
-        staying = [user for user in users if user["uid"] in living]
-        owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or ()]
-        going = "deletionTimestamp" in claim["metadata"]
-        if len(staying) < len(users) or (going and not staying and claim["metadata"].get("finalizers")):
-            status = claim.get("status", {}) | {"reservedFor": staying}
-            if not staying:
-                status.pop("allocation", None)
-            metadata = claim["metadata"] if staying else claim["metadata"] | {"finalizers": []}
-            self._server.put(RESOURCE_CLAIMS, claim | {"metadata": metadata, "status": status})
-        if not owners or going or self._server.find(RESOURCE_CLAIMS, key[1], key[0]) is None:
-            return
-        gone = not any(uid in pods for uid in owners)
-        controlled = any(owner.get("controller") for owner in claim["metadata"]["ownerReferences"])
-        ended = not gone and not staying and not any(uid in living for uid in owners)
-        if (gone and self.collects) or (ended and controlled):
-            self._server.remove(RESOURCE_CLAIMS, key)
+        cleanup.clean(self._server, self._server.all(RESOURCE_CLAIMS), collects=self.collects)

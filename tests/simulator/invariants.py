@@ -10,11 +10,12 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.simulator import cast, fit, sharing
-from tests.simulator.faults import Call
+from tests.fakes.control_plane import fit
+from tests.fakes.storeclient import Call
+from tests.simulator import cast, sharing
+from tests.simulator.faults import gist
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas
-from tests.simulator.server import Happening
 from tests.simulator.taking import asked, says_amounts, together
 from tests.simulator.truth import Made
 from tests.simulator.world import World
@@ -59,7 +60,7 @@ class Invariants:
         now = self._clock()
         self._under_way[id(call)] = now, call
         if call.verb != "watch":
-            self._world.trace("controller %d sends %s %s", call.replica, call, call.gist)
+            self._world.trace("controller %d sends %s %s", call.replica, call, gist(call))
         if not call.writes:
             self._count((call.replica, "reads"), *MOST_READS, call)
             return
@@ -70,7 +71,7 @@ class Invariants:
         if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
             self._answers.pop((call.replica, call.key), None)
             if not says_amounts(call.body):
-                self._broken("claims of parts say all that they take", f"{call}: {call.gist()}")
+                self._broken("claims of parts say all that they take", f"{call}: {gist(call)}")
             self._in_order(call)
             self._world.truth.asked(id(call), call.key, asked(call.body, self._world.truth.homes))
         if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
@@ -129,18 +130,18 @@ class Invariants:
 
     # Events.
 
-    def _happened(self, happening: Happening) -> None:
-        call, event = self._world.server.acting, happening.event
-        if happening.plural == RESOURCE_CLAIMS.plural:
+    def _happened(self, event: Event) -> None:
+        call = self._world.server.acting
+        if event.plural == RESOURCE_CLAIMS.plural:
             if call is not None and event.old is None and event.new is not None:
                 self._made(event.new, event.version, call)
             if call is not None and call.verb == "delete" and (event.old or {}).get("status", {}).get("reservedFor"):
-                self._broken("nobody loses what he uses", f"{call}: {happening.key} is in use")
+                self._broken("nobody loses what he uses", f"{call}: {event.key} is in use")
             truth = self._world.truth
             for gpu, loads in truth.allocated().items():
                 if not together(truth.homes, gpu, list(loads.values())):
                     self._broken("never allocated twice", f"{gpu} was given to {loads}")
-        elif happening.plural == PODS.plural and event.old is not None and event.new is not None:
+        elif event.plural == PODS.plural and event.old is not None and event.new is not None:
             message = fit.unschedulable(event.new)
             if message is not None and message != fit.unschedulable(event.old):
                 self.unschedulable_at[event.new["metadata"]["uid"]] = self._clock()

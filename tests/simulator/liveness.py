@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
-from tests.simulator import fit, sharing
+from tests.fakes.control_plane import fit
+from tests.fakes.control_plane.devices import results
+from tests.fakes.control_plane.scheduler import OURS
+from tests.simulator import sharing
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
-from tests.simulator.scheduler import OURS
-from tests.simulator.taking import results
 from tests.simulator.world import World
 
 SAMPLE_S: Final = 0.5

@@ -13,7 +13,8 @@ from dradriver.api import names, resolved
 from dradriver.api.errors import WordError
 from dradriver.kube.resources import PODS
 from tests.fakes.apistore import Key, Object
-from tests.simulator import cast, fit
+from tests.fakes.control_plane import fit
+from tests.simulator import cast
 from tests.simulator.server import Server
 
 SETS: Final = ("duo", "duo", "duo", "trio")

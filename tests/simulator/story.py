@@ -9,7 +9,8 @@ from typing import Final
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
-from tests.simulator import cast, fit, hostile, machines, sharing
+from tests.fakes.control_plane import fit
+from tests.simulator import cast, hostile, machines, sharing
 from tests.simulator.campaigns import CAMPAIGNS, DRAWN, ROUNDS
 from tests.simulator.faults import REFUSALS
 from tests.simulator.invariants import Invariants
@@ -178,7 +179,7 @@ class Story:
         how = rng.choice(("error", "end", "gone"))
         plural = rng.choice((None, *(kind.plural for kind in KINDS)))
         if rng.random() < 0.5:
-            world.server.store.oldest = world.server.version + 1
+            world.server.oldest = world.server.version + 1
         world.trace("watches of %s break: %s", plural, how)
         for replica in self._replicas.alive:
             replica.feed.cut(plural, how)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dradriver.api import names
 from tests.fakes.apistore import Object
+from tests.fakes.control_plane.devices import pins, results
 
 Gpu = tuple[str, str]
 """Pool and name of a GPU's own device."""
@@ -45,29 +44,17 @@ class Home(NamedTuple):
 Homes = Mapping[str, Home]
 """Devices by name."""
 
-_PLACEMENT: Final = re.compile(r'parentUUID\.orValue\(""\) == "(.+?)" .*profile\.orValue\(""\) == "(.+?)" .* == (\d+)$')
-_LINKED: Final = re.compile(r"\?nvlinkGroup\d+(Any)?GBps\.orValue")
 
-
-def selected(exactly: Object, devices: Homes) -> frozenset[str] | None:
-    """Return the names of the only devices that a request's selectors let through; None for any.
-
-    How devices are linked nobody knows here, so that links that are demanded keep no device away.
-    """
-    selectors = exactly.get("selectors") or []
-    if not selectors:
-        return None
-    text: str = selectors[0]["cel"]["expression"]
-    if _LINKED.search(text):
-        return None
-    if (match := _PLACEMENT.search(text)) is None:
-        return frozenset(uuid.lower() for uuid in json.loads(text[text.rindex("[") :]))
-    wanted = match[1], match[2], int(match[3])
-    return frozenset(
-        name
-        for name, home in devices.items()
-        if home.part and (home.uuid, home.part.profile, home.part.start) == wanted
-    )
+def selected(request: Object, homes: Homes) -> frozenset[str]:
+    """Return the names of the devices that a request is pinned to; none where any will do."""
+    found: set[str] = set()
+    for pin in pins(request) if "exactly" in request else ():
+        if not pin.profile:
+            found.update(uuid.lower() for uuid in pin.uuids)
+        for name, home in homes.items() if pin.profile else ():
+            if home.part and (home.uuid, home.part.profile, home.part.start) == (*pin.uuids, pin.profile, pin.start):
+                found.add(name)
+    return frozenset(found)
 
 
 def asked(claim: Object, homes: Homes) -> dict[Gpu, Takes]:
@@ -76,7 +63,7 @@ def asked(claim: Object, homes: Homes) -> dict[Gpu, Takes]:
     for request in claim["spec"].get("devices", {}).get("requests", ()):
         exactly = request.get("exactly", {})
         amounts = exactly.get("capacity", {}).get("requests", {})
-        for name in sorted(selected(exactly, homes) or ()):
+        for name in sorted(selected(request, homes)):
             if (home := homes.get(name)) is not None:
                 _put(found, home, _taken(claim, request["name"], home, amounts))
     return found
@@ -88,13 +75,6 @@ def given(claim: Object, homes: Homes) -> dict[Gpu, Takes]:
     for result in results(claim):
         if not result.get("adminAccess") and (home := homes.get(result["device"])) is not None:
             _put(found, home, _taken(claim, result["request"], home, result.get("consumedCapacity", {})))
-    return found
-
-
-def results(claim: Object) -> list[Object]:
-    """Return a claim's results as the scheduler wrote them."""
-    allocation = claim.get("status", {}).get("allocation") or {}
-    found: list[Object] = (allocation.get("devices") or {}).get("results") or []
     return found
 
 

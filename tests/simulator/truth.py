@@ -14,8 +14,9 @@ from dradriver.api import names, resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
-from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import fit, sharing
+from tests.fakes.control_plane import fit
+from tests.fakes.control_plane.devices import rules
+from tests.simulator import sharing
 from tests.simulator.server import Server
 from tests.simulator.taking import Gpu, Home, Part, Takes, given, together
 
@@ -83,8 +84,7 @@ class Truth:
 
     def ruled(self) -> frozenset[Gpu]:
         """Return the devices that an administrator's rules keep new claims off."""
-        selectors = [rule["spec"]["deviceSelector"] for rule in self._server.all(DEVICE_TAINT_RULES)]
-        return frozenset((one["pool"], one["device"]) for one in selectors)
+        return frozenset((pool, device) for _, pool, device in rules(self._server))
 
     def allocated(self) -> dict[Gpu, dict[Key, Takes]]:
         """Return what claims were given of every GPU: no more than there is, if the scheduler is right."""

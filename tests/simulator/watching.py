@@ -11,9 +11,10 @@ import msgspec
 
 from dradriver.kube.client import Unreachable
 from dradriver.kube.resources import Resource
-from tests.fakes.apistore import Event, Object, Selector, selector, status_object, told
+from tests.fakes.apirequests import Selector, selector, status_object
+from tests.fakes.apistore import Event, Object, told
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.server import KINDS, Happening, Server
+from tests.simulator.server import KINDS, Server
 
 BOOKMARK_S: Final = 60.0  # how often the real server sends one
 
@@ -88,10 +89,10 @@ class Feed:
             self.late_until = max(self.late_until, self.loop.now + delay_s)
         return delay_s
 
-    def _happened(self, happening: Happening) -> None:
+    def _happened(self, event: Event) -> None:
         for watch in self._open:
-            if watch.plural == happening.plural:
-                watch.happened(happening)
+            if watch.plural == event.plural:
+                watch.happened(event)
 
 
 class Watch:
@@ -121,18 +122,17 @@ class Watch:
 
     def resume(self, since: int) -> None:
         """Send what happened since a version; 410 where that is forgotten."""
-        if since < self._feed.server.store.oldest:
+        if since < self._feed.server.oldest:
             self.cut("gone")
             return
-        for event in self._feed.server.where(self._resource).log:
+        for event in self._feed.server.of(self._resource).log:
             if event.version > since:
-                self.happened(Happening(self.plural, event))
+                self.happened(event)
 
-    def happened(self, happening: Happening) -> None:
-        event: Event = happening.event
-        if self._within(happening.obj) and (news := told(event, self._namespace, self._chosen)) is not None:
+    def happened(self, event: Event) -> None:
+        if self._within(event.obj) and (news := told(event, self._namespace, self._chosen)) is not None:
             kind, obj = news
-            self._push(event.version, _line(kind, happening.json(obj)))
+            self._push(event.version, _line(kind, event.json(obj)))
 
     def cut(self, how: str) -> None:
         self._coming.clear()

@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from dradriver.api import names
+from dradriver.api.claims import uuid_selector
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
+from tests.fakes.control_plane import fit
 from tests.resources import DEVICE_TAINT_RULES
-from tests.simulator import fit, machines, sharing
+from tests.simulator import machines, sharing
 from tests.simulator.faults import Plan
 from tests.simulator.health import Health
 from tests.simulator.housekeeping import Housekeeping
 from tests.simulator.loop import VirtualLoop
-from tests.simulator.scheduler import Scheduler
+from tests.simulator.scheduler import LateScheduler
 from tests.simulator.server import Server
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -54,7 +56,7 @@ class World:
         self.truth = Truth(self.server)
         self.health = Health(lambda: loop.now)
         self.plan = Plan(rng)
-        self.scheduler = Scheduler(self.server, self.truth, loop, rng, trace)
+        self.scheduler = LateScheduler(self.server, loop, rng, trace)
         self.housekeeping = Housekeeping(self.server, loop, rng)
         self.nodes: dict[str, Node] = {}
         self.pods: list[Key] = []
@@ -191,7 +193,8 @@ class World:
         """Let somebody else's claim be given whole GPUs of a node, as many as there are of so many; return its name."""
         gpus = sorted(name for name in self.truth.listed(node.name) if self.truth.homes[name].part is None)
         self.rng.shuffle(gpus)
-        return self._allocate(node, [_request(names.DEVICE_CLASS, gpu) for gpu in gpus], most=count)
+        requests = [_request(names.DEVICE_CLASS, self.truth.homes[gpu].uuid) for gpu in gpus]
+        return self._allocate(node, requests, most=count)
 
     def take_part(self, node: Node) -> None:
         """Let somebody else's claim, without a word of ours, be given a share or a MIG slice of a node."""
@@ -204,9 +207,10 @@ class World:
         """Make a claim of somebody else's, with as many of these requests as are served; return its name, or none."""
         spec: Object = {"devices": {"requests": []}}
         results: list[Object] = []
+        own = {"uid": f"rival-at-{self.server.version}"}
         for number, exactly in enumerate(requests):
             tried = [*spec["devices"]["requests"], {"name": f"r{number}", "exactly": exactly}]
-            found = self.scheduler.allocate({"spec": {"devices": {"requests": tried}}}, node.name)
+            found = self.scheduler.allocate({"metadata": own, "spec": {"devices": {"requests": tried}}}, node.name)
             if found is not None and len(results) < most:
                 spec["devices"]["requests"], results = tried, found
         if results:
@@ -238,10 +242,10 @@ def _is_agents(piece: Object, node: Node) -> bool:
     return bool(piece["metadata"]["name"].endswith(f"-{names.DRIVER}-{node.name}"))
 
 
-def _request(device_class: str, device: str | None, amounts: dict[str, str] | None = None) -> Object:
+def _request(device_class: str, uuid: str | None, amounts: dict[str, str] | None = None) -> Object:
     exactly: Object = {"deviceClassName": device_class}
-    if device is not None:
-        exactly["selectors"] = [{"cel": {"expression": f'uuid in ["{device}"]'}}]
+    if uuid is not None:
+        exactly["selectors"] = [{"cel": {"expression": uuid_selector([uuid])}}]
     return exactly | ({"capacity": {"requests": amounts}} if amounts else {})
 
 

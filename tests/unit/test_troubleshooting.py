@@ -16,7 +16,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import neighbours
-from dradriver.cluster.nodes import classes, rules, table
+from dradriver.cluster.nodes import classes, table
 from dradriver.controller import decide
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -321,7 +321,7 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
 
 
 def test_all_causes_are_there() -> None:
-    known = {rules.NOT_READY, rules.CORDONED, rules.TAINTED, rules.UNSELECTED, table.GONE, classes.TOO_MANY}
+    known = {table.NOT_READY, classes.CORDONED, classes.TAINTED, classes.UNSELECTED, table.GONE, classes.TOO_MANY}
     known |= {decide.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

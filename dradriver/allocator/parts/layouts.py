@@ -239,11 +239,6 @@ def known(profiles: Profiles) -> bool:
     return profiles in _KEPT
 
 
-def forget() -> None:
-    """Drop them all; for measurements."""
-    _KEPT.clear()
-
-
 def _layout(profiles: Profiles) -> Layout | None:
     free = _reachable(profiles, counted=(), compute=0) if profiles else None
     if free is None:

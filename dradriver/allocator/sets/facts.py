@@ -125,11 +125,6 @@ def known(shape: Shape) -> bool:
     return shape in _KEPT
 
 
-def forget() -> None:
-    """Drop them all; for measurements."""
-    _KEPT.clear()
-
-
 def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
     """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and rate.
 

@@ -117,10 +117,6 @@ class Tables:
             self._answers[key] = found
         return found
 
-    def forget_answers(self) -> None:
-        """Drop what is remembered of single sets; for measurements."""
-        self._answers.clear()
-
     def allowed(self, criteria: Criteria) -> Bools:
         """Masks whose set meets the criteria: (2**g,), bool."""
         key = self._key(criteria)
@@ -244,12 +240,6 @@ def tables_of_shape(shape: Shape) -> Tables:
 def known(shape: Shape) -> bool:
     """Whether the tables of a shape are there, or what is costly of them."""
     return shape in _KEPT or facts.known(canonical(shape)[0])
-
-
-def forget() -> None:
-    """Drop all tables and facts; for measurements."""
-    _KEPT.clear()
-    facts.forget()
 
 
 def tables_of(machine: Machine) -> Tables:

@@ -1,19 +1,12 @@
 """Which nodes a pod fits on, by kube-scheduler's own rules: a pod that is lifted onto another is stuck.
 
-requests    what a pod takes from its node
-rules       whether one node takes one pod: the plain form of what the arrays answer
-ask         what one pod asks of a node, in a form that can be compared and hashed
-columns     texts and numbers of all nodes, one entry a row
-labels      rows by label: selectors and required affinity
-taints      rows by taint: tolerations
-classes     one mask of rows for each class of selectors and tolerations
-capacity    what every node has left, by resource
-table       NodeTable, which joins them and knows when trying again may help
+requests     what a pod takes from its node
+ask          what one pod asks of a node, in a form that can be compared and hashed
+expressions  what an expression says of one label
+columns      texts and numbers of all nodes, one entry a row
+labels       rows by label: selectors and required affinity
+taints       rows by taint: tolerations
+classes      one mask of rows for each class of selectors and tolerations
+capacity     what every node has left, by resource
+table        NodeTable, which joins them and knows when trying again may help
 """
-
-from dradriver.cluster.nodes.ask import Ask, Constraints, ask_of
-from dradriver.cluster.nodes.requests import Amounts, request_of
-from dradriver.cluster.nodes.rules import why_not
-from dradriver.cluster.nodes.table import NodeTable
-
-__all__ = ["Amounts", "Ask", "Constraints", "NodeTable", "ask_of", "request_of", "why_not"]

@@ -9,10 +9,14 @@ from dradriver.api.objects import Taint
 from dradriver.cluster.nodes.ask import OVERSIZE, Constraints
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.labels import Labels
-from dradriver.cluster.nodes.rules import CORDONED, TAINTED, UNSELECTED
 from dradriver.cluster.nodes.taints import Taints, tolerates_cordon
 
 _MOST_MASKS: Final = 512  # a byte a row each
+
+# Why a node was left out, as people read it in the reason on a pod.
+CORDONED: Final = "unschedulable"
+TAINTED: Final = "tainted"
+UNSELECTED: Final = "not selected by the pod"
 ELSEWHERE: Final = "out of reach of the pod's volumes"
 TOO_MANY: Final = "too many selectors and tolerations"
 
@@ -78,7 +82,7 @@ class Classes:
         return found
 
     def causes(self, constraints: Constraints, rows: Bools) -> list[str]:
-        """Return why some of the rows are not for a class: of each row the first cause, as ``rules.why_not`` says."""
+        """Return why some of the rows are not for a class: of each row the first cause."""
         if constraints == OVERSIZE:
             return [TOO_MANY]
         opened = [

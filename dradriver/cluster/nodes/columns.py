@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.cluster.nodes.rules import integer
+from dradriver.cluster.nodes.expressions import integer
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]

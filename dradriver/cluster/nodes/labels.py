@@ -10,7 +10,7 @@ import numpy as np
 
 from dradriver.cluster.nodes.ask import Constraints, Requirement, Terms, Where
 from dradriver.cluster.nodes.columns import Bools, Numbers, Texts
-from dradriver.cluster.nodes.rules import integer
+from dradriver.cluster.nodes.expressions import integer
 
 _NONE: Final[Mapping[str, str]] = {}
 _NAME: Final = "metadata.name"

@@ -16,9 +16,9 @@ from dradriver.cluster.nodes.capacity import Capacity
 from dradriver.cluster.nodes.classes import Classes
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
 from dradriver.cluster.nodes.requests import Amounts, amounts
-from dradriver.cluster.nodes.rules import NOT_READY, ready
 
 GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
+NOT_READY: Final = "not ready"
 _MIN_ROWS: Final = 64
 
 
@@ -273,4 +273,5 @@ class NodeTable:
 
 
 def _read(node: Node) -> _Known:
-    return _Known(node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready(node))
+    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    return _Known(node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready)

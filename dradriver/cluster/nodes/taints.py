@@ -13,7 +13,6 @@ import numpy as np
 
 from dradriver.api.objects import Taint
 from dradriver.cluster.nodes.columns import Bools, Codes, grown
-from dradriver.cluster.nodes.rules import UNSCHEDULABLE
 
 Pattern: TypeAlias = tuple[str, ...]  # key, effect and, unless all are covered, value; an empty key or effect is any
 
@@ -33,7 +32,7 @@ def patterns(taint: Taint) -> list[Pattern]:
     return [*pairs, *((key, effect, taint.value) for key, effect in pairs)]
 
 
-_CORDON: Final = frozenset(patterns(UNSCHEDULABLE))
+_CORDON: Final = frozenset(patterns(Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")))
 
 
 class Taints:

@@ -20,7 +20,6 @@ INSUFFICIENT_RESOURCES: Final = 23
 
 # Compute modes (nvml.h, nvmlComputeMode_t).
 DEFAULT: Final = 0
-PROHIBITED: Final = 2
 EXCLUSIVE_PROCESS: Final = 3
 
 

@@ -19,7 +19,6 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _ID = re.compile(r"0x[0-9a-f]{4}")
 _SPEED = re.compile(r"[ -~]{1,32}")
-_UNKNOWN_WIDTH = 255  # the kernel's
 _MOST_LANES = 64
 
 

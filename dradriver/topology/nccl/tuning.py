@@ -1,4 +1,4 @@
-"""NCCL variables for a kind of machine, and what values NCCL accepts.
+"""NCCL variables for a kind of machine.
 
 None is set unless somebody asks for it: NCCL's own choice is right nearly everywhere, and most of what articles
 recommend slows a job down or ends it (``NCCL_ALGO=NVLink,IB`` is an error since 2.24, ``NCCL_ALGO=Ring,Tree`` costs an
@@ -8,8 +8,6 @@ Sources: NVIDIA's NCCL user guide, env.rst (2.30); ``src/misc/param.cc`` for the
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -60,27 +58,6 @@ PROFILES: Final[Mapping[str, tuple[Line, ...]]] = {
     ),
 }
 
-_PATHS: Final = "LOC|PIX|PXB|P2C|PHB|SYS"
-_TOKENS: Final = "Ring|Tree|CollnetChain|CollnetDirect|NVLS|NVLSTree|PAT"
-_LIST: Final = r"\^?(?:{0})(?:,(?:{0}))*"
-_ACCEPTED: Final = {
-    "NCCL_P2P_LEVEL": (f"{_PATHS}|NVL", "LOC, NVL, PIX, PXB, P2C, PHB or SYS"),
-    "NCCL_NET_GDR_LEVEL": (_PATHS, "LOC, PIX, PXB, P2C, PHB or SYS"),
-    "NCCL_ALGO": (_LIST.format(_TOKENS), "names as Ring or NVLS with commas between them, ^ before them to exclude"),
-    "NCCL_PROTO": (_LIST.format("LL128|LL|Simple"), "LL, LL128 and Simple with commas between them, ^ to exclude"),
-    "NCCL_NVLS_ENABLE": ("[012]", "0, 1 or 2"),
-    "NCCL_MNNVL_ENABLE": ("[012]", "0, 1 or 2"),
-    "NCCL_CROSS_NIC": ("[012]", "0, 1 or 2"),
-    "NCCL_CUMEM_ENABLE": ("[01]", "0 or 1"),
-    "NCCL_CUMEM_HOST_ENABLE": ("[01]", "0 or 1"),
-    "NCCL_IGNORE_CPU_AFFINITY": ("[01]", "0 or 1"),
-    "NCCL_MIN_CTAS": ("[1-9]|[1-5][0-9]|6[0-4]", "a number from 1 to 64"),
-    "NCCL_MAX_CTAS": ("[1-9]|[1-5][0-9]|6[0-4]", "a number from 1 to 64"),
-    "NCCL_SOCKET_IFNAME": (r"[\^=]{0,2}[A-Za-z0-9_.-]{1,15}(,[A-Za-z0-9_.-]{1,15})*", "names of interfaces"),
-    "NCCL_IB_HCA": (r"[\^=]{0,2}[A-Za-z0-9_]{1,63}(:\d{1,2})?(,[A-Za-z0-9_]{1,63}(:\d{1,2})?)*", "names of NICs"),
-    "NCCL_DEBUG": ("VERSION|WARN|INFO|TRACE", "VERSION, WARN, INFO or TRACE"),
-}
-
 
 def profile_of(machine: Machine) -> str:
     """Return the profile that fits a machine's own GPUs: ``nvswitch``, ``nvlink`` or ``pcie``."""
@@ -111,20 +88,3 @@ def check_profile(name: str) -> str:
     if name not in PROFILES:
         raise TopologyError(f"{name!r} is no tuning profile; write one of {', '.join((AUTO, *PROFILES))}")
     return name
-
-
-def check_variable(name: str, value: str) -> None:
-    """Raise unless NCCL 2.18 to 2.30 know the variable and take the value.
-
-    Raises:
-        TopologyError: They do not.
-    """
-    accepted = _ACCEPTED.get(name)
-    if accepted is None:
-        near = difflib.get_close_matches(name[:64], _ACCEPTED, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise TopologyError(
-            f"{name[:64]!r} is no NCCL variable that can be set here{hint}; known are {', '.join(_ACCEPTED)}"
-        )
-    if not re.fullmatch(accepted[0], value, re.ASCII):
-        raise TopologyError(f"{name}: {value[:64]!r} is not what NCCL takes; write {accepted[1]}")

@@ -10,8 +10,8 @@ from typing import Any
 
 from dradriver.allocator import Whole, choose, tables_of
 from dradriver.topology.machine import Machine
-from tests.bench.allocator import caches, scale
-from tests.fakes import machines
+from tests.bench.allocator import scale
+from tests.fakes import computed, machines
 
 NODES = (100, 1_000, 10_000, 100_000)
 GPUS = (4, 6, 8, 10, 12, 14, 16)
@@ -79,7 +79,7 @@ def _chart(title: str, series: Series, *, left: int, log: bool) -> list[str]:
 def _tables_s(machine: Machine) -> float:
     took = []
     for _ in range(3):
-        caches.forget()
+        computed.forget()
         begun = time.perf_counter()
         tables_of(machine)
         took.append(time.perf_counter() - begun)
@@ -92,7 +92,7 @@ def _choice_s(machine: Machine, request: Whole, *, first: bool) -> float:
     took = []
     for _ in range(50):
         if first:
-            caches.forget_choices(machine)
+            computed.forget_choices(machine)
         begun = time.perf_counter()
         choose(machine, free, request)
         took.append(time.perf_counter() - begun)

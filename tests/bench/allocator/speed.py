@@ -20,8 +20,8 @@ from dradriver.allocator import Whole, choose, tables_of
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.topology import read_machine
 from dradriver.topology.machine import Machine
-from tests.bench.allocator import caches, peers
-from tests.fakes import machines
+from tests.bench.allocator import peers
+from tests.fakes import computed, machines
 
 MACHINES: Mapping[str, Callable[[], Machine]] = {
     "dgx1-v100, 8 GPUs": machines.dgx1,
@@ -76,14 +76,14 @@ def _choices(machine: Machine) -> dict[str, Any]:
 
 def _first(machine: Machine, work: Callable[[], object]) -> float:
     """Seconds of a choice that no cache of earlier choices helps; the tables are there."""
-    caches.forget_choices(machine)
+    computed.forget_choices(machine)
     return _timed(work)
 
 
 def _build(build: Callable[[], Machine]) -> float:
     machine, least = build(), math.inf
     for _ in range(9):
-        caches.forget()
+        computed.forget()
         begun = time.process_time()
         tables_of(machine)
         least = min(least, time.process_time() - begun)

@@ -116,16 +116,6 @@ def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
             resolved.read({names.REQUEST: changed})
 
 
-def test_a_note_of_version_1_is_read_as_one_of_whole_gpus() -> None:
-    text = (
-        '{"version":1,"containers":{"main":2,"side":1},"request":{"containers":[2,1],"strategy":"pack",'
-        '"required":["nvlink"],"min_memory_mib":40960}}'
-    )
-    assert resolved.read({names.REQUEST: text}) == GOOD
-    with pytest.raises(WordError, match="no number of GPUs"):
-        resolved.read({names.REQUEST: text.replace("[2,1]", "[1,2]")})
-
-
 @pytest.mark.parametrize(
     "request_",
     [

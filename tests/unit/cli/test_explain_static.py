@@ -9,10 +9,10 @@ import pytest
 
 from dradriver.api import ladder, names, resolved
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from tests.fakes import scheduling
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.admission import pod as manifest
 from tests.fakes.commands import CommandLine
+from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster
 
 Object = dict[str, Any]
@@ -59,7 +59,7 @@ def allocate(cluster: GpuCluster, indices: list[int], name: str = "next-gpus", *
     claim = cluster.find(RESOURCE_CLAIMS, name, "default")
     assert claim is not None
     uuids = [cluster.machines["n1"].gpus[index].uuid for index in indices]
-    results = [scheduling.result("n1", uuid) | more for uuid in uuids]
+    results = [result("n1", uuid) | more for uuid in uuids]
     cluster.put(RESOURCE_CLAIMS, claim | {"status": {"allocation": {"devices": {"results": results}}}})
 
 

@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
-from dradriver.allocator.parts import layouts
-from dradriver.allocator.sets import tables
 from dradriver.cluster.tabulating import AtOnce, Tabulator
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
+from tests.fakes.computed import forget_tables
 from tests.fakes.gpucluster import GpuCluster, Killed
 
 DIES = (sys.executable, "-c", "raise SystemExit('no memory')")
@@ -25,8 +24,7 @@ MISSING = ("/no/such/program",)
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
-    tables.forget()
-    layouts.forget()
+    forget_tables()
 
 
 class Clock:

@@ -279,7 +279,7 @@ async def test_rules_are_known_before_the_first_pod_is_placed(api: FakeApiServer
     cluster.store = api.store
     cluster.node("a")
     api.put(BETA, rule("drain", {"device": gpu(cluster, 1)}))
-    assert api.objects(NODES)
+    assert api.all(NODES)
     async with Client(api.config, user_agent="test") as client, asyncio.TaskGroup() as tasks:
         controller = Controller(client)
         watching = tasks.create_task(controller.watch())

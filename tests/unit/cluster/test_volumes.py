@@ -23,9 +23,10 @@ from dradriver.api.objects import (
     VolumeClaimName,
 )
 from dradriver.api.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
-from dradriver.cluster.nodes import NodeTable, ask_of
+from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.classes import ELSEWHERE
-from dradriver.cluster.nodes.rules import holds
+from dradriver.cluster.nodes.expressions import holds
+from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.volumes import MOST_CLAIMS, claims_of, where_of
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource

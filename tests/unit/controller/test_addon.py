@@ -8,7 +8,7 @@ from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster
-from tests.fakes.gpucluster import pins
+from tests.fakes.control_plane.devices import pinned
 
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
 
@@ -270,8 +270,8 @@ async def test_the_pins_of_two_pods_never_meet() -> None:
     cluster.schedule()
     await cluster.settle()
     claims = [cluster.claim(f"p{number}") for number in range(4)]
-    pinned = [each for claim in claims if claim is not None for each in pins(claim)]
-    assert len(pinned) == len(set(pinned)) == 8
+    every = [each for claim in claims if claim is not None for each in pinned(claim)]
+    assert len(every) == len(set(every)) == 8
     assert len({name for number in range(4) for name in cluster.given(f"p{number}")}) == 8
 
 

@@ -16,7 +16,7 @@ from dradriver.api.templates import Template
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.admission import admit, defaulted, stored
-from tests.fakes.gpucluster import pins
+from tests.fakes.control_plane.devices import pinned
 
 Object = dict[str, Any]
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -76,7 +76,7 @@ async def test_a_template_of_their_class_is_placed_and_bound_by_words_of_ours() 
     await cluster.settle()
     claim = claim_of(cluster)
     assert claim is not None
-    uuids = set(pins(claim))
+    uuids = set(pinned(claim))
     chosen = [gpu.index for gpu in cluster.machines["a"].gpus if gpu.uuid in uuids]
     assert chosen in QUADS
     (only,) = claim["spec"]["devices"]["requests"]

@@ -27,13 +27,7 @@ class Running:
         self.api = api
         self.cluster = cluster
         self._news = asyncio.Event()
-        wake_watches = api.store.on_event
-
-        def on_event() -> None:
-            wake_watches()
-            self._news.set()
-
-        api.store.on_event = on_event
+        api.store.listeners.append(lambda _: self._news.set())
 
     async def until(self, holds: Callable[[], Any]) -> None:
         """Wait until a condition on the server's objects holds."""

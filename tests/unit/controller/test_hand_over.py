@@ -9,7 +9,7 @@ import pytest
 from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from tests.fakes import scheduling
+from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 from tests.fakes.troubles import refuse, working
 
@@ -31,7 +31,7 @@ def give(cluster: GpuCluster, pod: str, node: str, gpus: range) -> None:
     claim = cluster.claim(pod)
     assert claim is not None
     uuids = [cluster.machines[node].gpus[number].uuid for number in gpus]
-    claim["status"] = {"allocation": {"devices": {"results": [scheduling.result(node, uuid) for uuid in uuids]}}}
+    claim["status"] = {"allocation": {"devices": {"results": [result(node, uuid) for uuid in uuids]}}}
     cluster.put(RESOURCE_CLAIMS, claim)
     made = cluster.get_pod(pod)
     cluster.put(PODS, made | {"spec": made["spec"] | {"nodeName": node}, "status": {"phase": "Running"}})

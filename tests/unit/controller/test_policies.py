@@ -94,7 +94,7 @@ async def test_a_bad_file_is_an_event_about_its_configmap(api: FakeApiServer) ->
         for replica in ("one", "two"):
             tell = policies.recorder(client, namespace="system", name="policies", instance=replica)
             await tell("policies.yaml:3: weights: unknown")
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["metadata"]["namespace"] == "system"
     about = {"apiVersion": "v1", "kind": "ConfigMap", "name": "policies", "namespace": "system", "uid": "u-map"}
     assert event["involvedObject"] == about
@@ -105,7 +105,7 @@ async def test_a_bad_file_is_an_event_about_its_configmap(api: FakeApiServer) ->
 async def test_an_event_is_written_also_where_the_configmap_cannot_be_read(api: FakeApiServer) -> None:
     async with Client(api.config, user_agent="test") as client:
         await policies.recorder(client, namespace="system", name="gone", instance="one")("bad")
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["involvedObject"]["name"] == "gone"
 
 
@@ -125,12 +125,12 @@ async def test_the_process_follows_its_file_and_tells_of_a_bad_one(api: FakeApiS
     process = asyncio.create_task(serve(options))
     try:
         async with asyncio.timeout(10):
-            while not api.objects(EVENTS):
+            while not api.all(EVENTS):
                 assert not process.done()
                 await asyncio.sleep(0)
     finally:
         process.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await process
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert "did you mean gpus?" in event["message"]

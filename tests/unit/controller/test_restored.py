@@ -16,8 +16,8 @@ from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.fakes.scheduling import result
 
 pytestmark = pytest.mark.looptime
 

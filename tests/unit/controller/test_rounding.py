@@ -7,8 +7,8 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api.devices import divisible
 from dradriver.api.policies.modes import Mode
+from tests.fakes.control_plane.devices import consumed
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.scheduling import consumed
 from tests.unit.controller.test_parts import bound, step
 
 

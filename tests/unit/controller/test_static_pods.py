@@ -8,9 +8,9 @@ from dradriver.api import names, slices
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.instances import in_mig_mode
-from tests.fakes.scheduling import result
 from tests.unit.controller.test_parts import bound, end, nodes_of, step
 
 STATIC = Mode(mig="static")

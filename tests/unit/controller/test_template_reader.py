@@ -17,7 +17,8 @@ from dradriver.api.templates import Template
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource
-from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, pins
+from tests.fakes.control_plane.devices import pinned
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.fakes.troubles import working
 
 Object = dict[str, Any]
@@ -64,7 +65,7 @@ async def test_a_count_is_placed_and_pinned() -> None:
     claim = cluster.claim("p")
     assert claim is not None
     (only,) = claim["spec"]["devices"]["requests"]
-    assert (only["name"], only["exactly"]["count"], len(pins(claim))) == ("g", 4, 4)
+    assert (only["name"], only["exactly"]["count"], len(pinned(claim))) == ("g", 4, 4)
     cluster.schedule()
     await cluster.settle()
     assert bound(cluster)
@@ -489,7 +490,7 @@ async def test_a_template_that_is_made_anew_while_it_is_asked_for_is_the_new_one
     await cluster.settle()
     claim = cluster.claim("p")
     assert claim is not None
-    assert len(pins(claim)) == 2
+    assert len(pinned(claim)) == 2
 
 
 async def test_a_template_that_is_too_long_is_said_to_be() -> None:

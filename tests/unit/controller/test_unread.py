@@ -78,7 +78,7 @@ async def test_the_controller_places_beside_odd_claims_and_says_which_it_cannot_
             await asyncio.sleep(5)
             assert controller.ready()
             assert not cluster.get_pod("p")["spec"]["schedulingGates"]
-            (event,) = api.objects(EVENTS)
+            (event,) = api.all(EVENTS)
             assert event["involvedObject"]["name"] == "none"
             assert event["reason"] == "NotRead"
             assert "status.allocation" in event["message"]

@@ -139,7 +139,7 @@ async def test_300_writes_that_are_held_do_not_keep_others_waiting(api: FakeApiS
         await client.list(NODES)
         assert not any(write.done() for write in writes)
         held.set()
-    assert len(api.objects(PODS)) == 300
+    assert len(api.all(PODS)) == 300
 
 
 async def test_items_null_is_an_empty_list(api: FakeApiServer, client: Client) -> None:
@@ -199,7 +199,7 @@ async def test_update_keeps_fields_that_we_do_not_know(api: FakeApiServer, clien
     slice_["spec"]["driver"] = "e"
     await client.update(RESOURCE_SLICES, slice_)
 
-    assert [x["spec"] for x in api.objects(RESOURCE_SLICES)] == [{"fromTheFuture": {"x": [1]}, "driver": "e"}]
+    assert [x["spec"] for x in api.all(RESOURCE_SLICES)] == [{"fromTheFuture": {"x": [1]}, "driver": "e"}]
 
 
 async def test_json_patch_changes_and_its_test_refuses(api: FakeApiServer, client: Client) -> None:
@@ -235,7 +235,7 @@ async def test_delete_says_whether_anything_was_there(api: FakeApiServer, client
     assert raised.value.conflict
     assert await client.delete(PODS, "p", namespace="a", uid=uid)
     assert not await client.delete(PODS, "p", namespace="a", uid=uid)
-    assert api.objects(PODS) == []
+    assert api.all(PODS) == []
 
 
 async def test_finalizers_hold_an_object_until_they_are_gone(api: FakeApiServer, client: Client) -> None:
@@ -247,7 +247,7 @@ async def test_finalizers_hold_an_object_until_they_are_gone(api: FakeApiServer,
     del held["metadata"]["finalizers"]
     await client.update(PODS, held)
 
-    assert api.objects(PODS) == []
+    assert api.all(PODS) == []
 
 
 async def test_connections_are_kept(api: FakeApiServer, client: Client) -> None:

@@ -43,7 +43,7 @@ async def tell(recorder: Recorder, message: str = "no node has 4 GPUs free", **c
 async def test_an_event_says_who_what_and_about_which_object(api: FakeApiServer, client: Client) -> None:
     await tell(recorder(client))
 
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["metadata"]["namespace"] == "a"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "namespace": "a", "name": "p", "uid": "u-1"}
     assert (event["type"], event["reason"], event["action"]) == ("Warning", "NoPlace", "Place")
@@ -60,7 +60,7 @@ async def test_the_same_again_is_counted_with_one_request(api: FakeApiServer, cl
     for _ in range(3):
         await tell(mine)
 
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["count"] == 3
     assert [request.method for request in api.requests] == ["POST", "PATCH", "PATCH"]
     assert set(api.requests[-1].body) == {"count", "lastTimestamp"}
@@ -72,7 +72,7 @@ async def test_a_successor_counts_on(api: FakeApiServer, client: Client) -> None
         await tell(mine)
         await tell(mine)
 
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["count"] == 4
     assert event["reportingInstance"] == "one"
 
@@ -98,25 +98,25 @@ async def test_anything_else_is_an_event_of_its_own(api: FakeApiServer, client: 
     await tell(mine)
     await tell(mine, **change)
 
-    assert [event["count"] for event in api.objects(EVENTS)] == [1, 1]
+    assert [event["count"] for event in api.all(EVENTS)] == [1, 1]
 
 
 async def test_an_event_that_expired_begins_anew(api: FakeApiServer, client: Client) -> None:
     mine = recorder(client)
     await tell(mine)
     await tell(mine)
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     api.remove(EVENTS, event["metadata"]["name"], "a")
 
     await tell(mine)
 
-    assert [event["count"] for event in api.objects(EVENTS)] == [1]
+    assert [event["count"] for event in api.all(EVENTS)] == [1]
 
 
 async def test_an_object_without_namespace_has_its_events_in_default(api: FakeApiServer, client: Client) -> None:
     await tell(recorder(client), about=Reference(kind="Node", namespace="", name="n1", uid="u"))
 
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["metadata"]["namespace"] == "default"
     assert "namespace" not in event["involvedObject"]
 
@@ -125,7 +125,7 @@ async def test_texts_are_bounded(api: FakeApiServer, client: Client) -> None:
     long = Reference(kind="Pod", namespace="a", name=".".join(["x" * 62] * 4), uid="u")
     await tell(recorder(client), "ü" * 5000, about=long)
 
-    (event,) = api.objects(EVENTS)
+    (event,) = api.all(EVENTS)
     assert event["message"] == "ü" * 1021 + "..."
     assert len(event["metadata"]["name"]) <= 253
     assert all(re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", part) for part in event["metadata"]["name"].split("."))
@@ -173,4 +173,4 @@ async def test_what_is_remembered_is_bounded(
         await tell(mine, message)
 
     assert len(mine._counts) == 2
-    assert sorted((event["message"], event["count"]) for event in api.objects(EVENTS)) == [("a", 2), ("b", 1), ("c", 1)]
+    assert sorted((event["message"], event["count"]) for event in api.all(EVENTS)) == [("a", 2), ("b", 1), ("c", 1)]

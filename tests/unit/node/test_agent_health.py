@@ -37,7 +37,7 @@ async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is
 
 async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_over() -> None:
     def events() -> list[tuple[str, str, str]]:
-        found = [obj for obj in node.api.objects(EVENTS) if obj["involvedObject"]["kind"] == "Pod"]
+        found = [obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod"]
         return sorted((obj["type"], obj["reason"], obj["involvedObject"]["uid"]) for obj in found)
 
     async with a_node() as node, node.agent():
@@ -46,7 +46,7 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await node.kubelet.prepare(node.put_claim(claim("others", [3])))
         await lose(node, "2")
         await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
-        (told,) = node.api.objects(EVENTS)
+        (told,) = node.api.all(EVENTS)
         assert told["message"].startswith(f"GPU {uuid(2)}: it is not on the node any more. Look at the kernel's log")
         assert told["metadata"]["namespace"] == "default"
         await lose(node)
@@ -74,7 +74,7 @@ async def test_who_else_is_named_by_a_claim_or_has_its_name_is_told_nothing() ->
 
 def told(node: NodeUnderTest, reason: str) -> set[tuple[str, str]]:
     """Whom events of a reason are about, and which GPU they name."""
-    found = (obj for obj in node.api.objects(EVENTS) if obj["reason"] == reason)
+    found = (obj for obj in node.api.all(EVENTS) if obj["reason"] == reason)
     return {(obj["involvedObject"]["uid"], obj["message"].split()[1].rstrip(":")) for obj in found}
 
 
@@ -141,7 +141,7 @@ async def test_an_event_that_cannot_be_written_holds_up_nothing() -> None:
         await lose(node, "2")
         await eventually(lambda: len(node.slices[0]["spec"]["devices"]) == 7)
         await lose(node)
-        await eventually(lambda: node.api.objects(EVENTS))
+        await eventually(lambda: node.api.all(EVENTS))
 
 
 def slice_writes(node: NodeUnderTest) -> int:

@@ -28,8 +28,6 @@ def test_a_list_is_a_mask_of_as_many_groups_as_the_server_has() -> None:
     assert cpulist.to_mask("0-3", count=96) == "00000000,00000000,0000000f"
     assert cpulist.to_mask("31-32") == "00000001,80000000"
     assert cpulist.to_mask("") == cpulist.to_mask("3-1") == cpulist.to_mask("0-999999") == ""
-    assert cpulist.highest("0-3,7") == 7
-    assert cpulist.highest("") == -1
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.allocator.request import Amount, Constraint, Mig, Share, Whole
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import names, resolved
-from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
 from tests import schema
 from tests.fakes.admission import (
@@ -26,10 +25,8 @@ from tests.fakes.admission import (
     running,
     sidecar,
     stored,
-    viewed,
 )
 from tests.paths import SHARED_DATA
-from webhook import containers
 
 GPU = names.GPU_RESOURCE
 
@@ -308,90 +305,6 @@ def test_the_articles_pod_is_admitted_as_it_stands() -> None:
 def test_manifests_without_our_words_pass_untouched(name: str) -> None:
     path = SHARED_DATA / "manifests" / f"{name}.yaml"
     assert admit(defaulted(yaml.safe_load(path.read_text()))).patch == []
-
-
-@pytest.mark.shared_data
-def test_the_limits_of_other_drivers_manifests_are_read() -> None:
-    def first(name: str) -> dict[str, Any]:
-        found = yaml.safe_load((SHARED_DATA / "manifests" / f"{name}.yaml").read_text())
-        template = found["spec"].get("template")
-        return found if template is None else {"kind": "Pod", **template, "metadata": {"name": "p"}}
-
-    assert containers.asks(viewed(first("mig-pod"))) == {"cuda-container": ("1g.5gb",)}
-    # 4096 GiB no GPU has: this cluster's device plugin counts in MiB.
-    assert containers.asks(viewed(first("gpushare-deployment"))) == {"model-server": Amount(cores=25, memory_mib=4096)}
-    with pytest.raises(WordError, match="vGPU is for virtual machines and needs NVIDIA's licence server"):
-        containers.asks(viewed(first("vgpu-pod")))
-
-
-@pytest.mark.parametrize(
-    ("limits", "words", "told"),
-    [
-        ({"nvidia.com/vgpu": "1"}, {}, "container 'c0': limits nvidia.com/vgpu: '1': vGPU"),
-        ({GPU: "4"}, {"gpu.topology/share": "0.5"}, "contradicts container 'c0', 4 GPUs"),
-    ],
-)
-def test_what_cannot_be_had_in_parts_is_refused(limits: dict[str, str], words: dict[str, str], told: str) -> None:
-    sent = pod(1, annotations={"gpu.topology/policy": "best-effort"} | words)
-    sent["spec"]["containers"][0]["resources"] = {"limits": limits}
-    assert told in (admit(sent).message or "")
-
-
-def test_only_the_limits_of_a_share_count() -> None:
-    sent = pod(1, annotations={"gpu.topology/policy": "best-effort"})
-    memory, cores = "aliyun.com/gpu-mem", "aliyun.com/gpu-core"
-    resources = {"limits": {memory: "8", cores: "25", "cpu": "1"}, "requests": {memory: "4", "cpu": "1"}}
-    sent["spec"]["containers"][0]["resources"] = resources
-    found = viewed(sent)
-    assert containers.asks(found) == {"c0": Amount(cores=25, memory_mib=8192)}
-    assert containers.amounts(found.containers[0]).gpus == (
-        ("limits", memory), ("limits", cores), ("requests", memory),
-    )  # fmt: skip
-
-
-def test_an_init_container_borrows_the_same_part() -> None:
-    asks: containers.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
-    assert containers.lender("i", ("1g.10gb",), asks) == "b"
-    with pytest.raises(WordError, match=r"so write 25 % of a GPU's compute or MIG 1g\.10gb, or no limit"):
-        containers.lender("i", 1, asks)
-
-
-def test_a_share_is_gated_like_a_whole_gpu_and_has_the_request_of_its_container() -> None:
-    sent = pod(1, annotations={"gpu.topology/memory": "10Gi"})
-    sent["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
-    made = admit(defaulted(sent)).admitted
-    schema.check(made)
-    assert made["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c0"}]
-    assert GPU not in made["spec"]["containers"][0]["resources"]["limits"]
-    assert made["spec"]["schedulingGates"] == [{"name": "gpu.topology/placement"}]
-    assert noted(made) == Resolved(containers=("c0",), request=Share(amounts=(Amount(memory_mib=10240),)))
-    assert admit(made).admitted["spec"]["containers"] == made["spec"]["containers"], "a copy, and a second pass"
-
-
-def test_each_of_several_slices_has_a_request_of_its_own_and_an_init_container_borrows_them() -> None:
-    sent = pod(2, 1, annotations={"gpu.topology/mig-profile": "1g.10gb"})
-    sent["spec"]["initContainers"] = [{"name": "i", "image": "x", "resources": {"limits": {GPU: "2"}}}]
-    made = admit(defaulted(sent)).admitted
-    schema.check(made)
-    several = [{"name": "gpu-topology", "request": f"c0-{number}"} for number in (1, 2)]
-    assert made["spec"]["containers"][0]["resources"]["claims"] == several
-    assert made["spec"]["containers"][1]["resources"]["claims"] == [{"name": "gpu-topology", "request": "c1"}]
-    assert made["spec"]["initContainers"][0]["resources"]["claims"] == several
-    assert noted(made).request == Mig(profiles=(("1g.10gb", "1g.10gb"), ("1g.10gb",)))
-    assert admit(made).admitted["spec"]["containers"] == made["spec"]["containers"]
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [{"nvidia.com/mig-1g.5gb": "1"}, {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}],
-)
-def test_limits_of_other_drivers_that_ask_for_parts_are_taken_away(limits: dict[str, str]) -> None:
-    sent = pod(1, annotations={"gpu.topology/strategy": "pack"})
-    sent["spec"]["containers"][0]["resources"] = {"limits": limits | {"cpu": "1"}}
-    made = admit(defaulted(sent)).admitted
-    schema.check(made)
-    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
-    assert not isinstance(noted(made).request, Whole)
 
 
 def test_a_near_miss_beside_a_word_of_ours_is_warned_of() -> None:

@@ -78,7 +78,7 @@ def published(api: FakeApiServer) -> str:
     found = {
         hook["clientConfig"].get("caBundle", "")
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
-        for configuration in api.objects(resource)
+        for configuration in api.all(resource)
         for hook in configuration["webhooks"]
     }
     (bundle,) = found

@@ -71,7 +71,7 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
         async with asyncio.TaskGroup() as group:
             process = group.create_task(program.serve(options))
             await heard(f"http://127.0.0.1:{health}/readyz")
-            (configuration,) = api.objects(MUTATING_WEBHOOKS)
+            (configuration,) = api.all(MUTATING_WEBHOOKS)
             bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"]
             context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
             sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))

@@ -25,7 +25,6 @@ UNKNOWN: Final = 999
 
 # What ends a link (nvmlIntNvLinkDeviceType_t).
 REMOTE_GPU: Final = 0
-REMOTE_NPU: Final = 1
 REMOTE_SWITCH: Final = 2
 REMOTE_UNKNOWN: Final = 255
 

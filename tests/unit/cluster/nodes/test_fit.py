@@ -1,7 +1,8 @@
-"""Whether the scheduler would take a node for a pod, by its own rules."""
+"""Whether the scheduler would take a node for a pod: our arrays say so, and the model that they are held against."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dradriver.api.objects import (
@@ -20,7 +21,11 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import rules
+from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.classes import CORDONED, TAINTED, UNSELECTED
+from dradriver.cluster.nodes.expressions import holds
+from dradriver.cluster.nodes.table import NOT_READY, NodeTable
+from tests.fakes.control_plane import fit
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
@@ -42,6 +47,17 @@ def pod(
     return Pod(metadata=Metadata(name="p"), spec=spec)
 
 
+def why_not(node: Node, pod: Pod) -> str | None:
+    """Return why a pod cannot run on a node, which the table says as the model does."""
+    table = NodeTable()
+    table.set_node("n", node)
+    table.offer("n", True)
+    told = fit.why_not(msgspec.to_builtins(pod), msgspec.to_builtins(node))
+    ask = msgspec.structs.replace(ask_of(pod), amounts=())
+    assert table.causes(ask) == (() if told is None else (told,))
+    return told
+
+
 @pytest.mark.parametrize(
     ("toleration", "covers"),
     [
@@ -58,42 +74,42 @@ def pod(
     ],
 )
 def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration: Toleration, covers: bool) -> None:
-    assert rules.tolerates([toleration], TAINT) is covers
+    assert (why_not(node(taints=[TAINT]), pod(toleration)) is None) is covers
 
 
 @pytest.mark.parametrize(
-    ("effect", "cause"), [("NoSchedule", rules.TAINTED), ("NoExecute", rules.TAINTED), ("PreferNoSchedule", None)]
+    ("effect", "cause"), [("NoSchedule", TAINTED), ("NoExecute", TAINTED), ("PreferNoSchedule", None)]
 )
 def test_only_hard_taints_keep_pods_off(effect: str, cause: str | None) -> None:
-    assert rules.why_not(node(taints=[Taint(key="k", effect=effect)]), pod()) == cause
+    assert why_not(node(taints=[Taint(key="k", effect=effect)]), pod()) == cause
 
 
 def test_every_taint_must_be_tolerated() -> None:
     taints = [TAINT, Taint(key="other", effect="NoExecute")]
-    assert rules.why_not(node(taints=taints), pod(Toleration(key="k", operator="Exists"))) == rules.TAINTED
+    assert why_not(node(taints=taints), pod(Toleration(key="k", operator="Exists"))) == TAINTED
 
 
 def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
-    assert rules.why_not(node(unschedulable=True), pod()) == rules.CORDONED
+    assert why_not(node(unschedulable=True), pod()) == CORDONED
     daemon = pod(Toleration(key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoSchedule"))
-    assert rules.why_not(node(unschedulable=True), daemon) is None
+    assert why_not(node(unschedulable=True), daemon) is None
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_left_out(status: str) -> None:
     broken = NodeStatus(conditions=[Condition(type="Ready", status=status)])
-    assert rules.why_not(node(status=broken), pod()) == rules.NOT_READY
-    assert rules.why_not(node(status=NodeStatus()), pod()) == rules.NOT_READY
+    assert why_not(node(status=broken), pod()) == NOT_READY
+    assert why_not(node(status=NodeStatus()), pod()) == NOT_READY
 
 
 def test_a_node_selector_holds_when_all_its_labels_do() -> None:
-    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "8"})) is None
-    assert rules.why_not(node(), pod(selector={"zone": "a", "slots": "9"})) == rules.UNSELECTED
-    assert rules.why_not(node(), pod(selector={"disk": ""})) == rules.UNSELECTED
+    assert why_not(node(), pod(selector={"zone": "a", "slots": "8"})) is None
+    assert why_not(node(), pod(selector={"zone": "a", "slots": "9"})) == UNSELECTED
+    assert why_not(node(), pod(selector={"disk": ""})) == UNSELECTED
 
 
 @pytest.mark.parametrize(
-    ("key", "operator", "values", "holds"),
+    ("key", "operator", "values", "held"),
     [
         ("zone", "In", ["b", "a"], True),
         ("zone", "In", ["b"], False),
@@ -126,9 +142,10 @@ def test_a_node_selector_holds_when_all_its_labels_do() -> None:
         ("zone", "Like", ["a"], False),
     ],
 )
-def test_an_expression_holds_as_the_api_defines_it(key: str, operator: str, values: list[str], holds: bool) -> None:
+def test_an_expression_holds_as_the_api_defines_it(key: str, operator: str, values: list[str], held: bool) -> None:
     expression = NodeRequirement(key=key, operator=operator, values=values)
-    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[expression])]), node()) is holds
+    assert holds(node().metadata.labels.get(key), operator, values) is held
+    assert (why_not(node(), pod(terms=[NodeSelectorTerm(match_expressions=[expression])])) is None) is held
 
 
 def test_expressions_and_fields_are_anded_terms_are_ored_and_an_empty_term_matches_nothing() -> None:
@@ -136,10 +153,11 @@ def test_expressions_and_fields_are_anded_terms_are_ored_and_an_empty_term_match
     disk = NodeRequirement(key="disk", operator="Exists")
     name = NodeRequirement(key="metadata.name", operator="In", values=["n"])
     other = NodeRequirement(key="metadata.name", operator="NotIn", values=["n"])
-    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone, disk])]), node())
-    assert not rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[other])]), node())
-    assert rules.selects(pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[name])]), node())
-    assert rules.selects(
-        pod(terms=[NodeSelectorTerm(match_expressions=[disk]), NodeSelectorTerm(match_fields=[name])]), node()
+    assert why_not(node(), pod(terms=[NodeSelectorTerm(match_expressions=[zone, disk])])) == UNSELECTED
+    assert why_not(node(), pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[other])])) == UNSELECTED
+    assert why_not(node(), pod(terms=[NodeSelectorTerm(match_expressions=[zone], match_fields=[name])])) is None
+    assert (
+        why_not(node(), pod(terms=[NodeSelectorTerm(match_expressions=[disk]), NodeSelectorTerm(match_fields=[name])]))
+        is None
     )
-    assert not rules.selects(pod(terms=[NodeSelectorTerm()]), node())
+    assert why_not(node(), pod(terms=[NodeSelectorTerm()])) == UNSELECTED

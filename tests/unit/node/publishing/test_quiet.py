@@ -11,8 +11,7 @@ import pytest
 from dradriver.node.discovery.hardware import Hardware
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
-from tests.fakes.noise import READING_S, Noise
-from tests.fakes.publishing import Published
+from tests.fakes.publishing import READING_S, Noise, Published
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -134,7 +134,7 @@ async def test_at_the_end_the_slices_stay() -> None:
     async with stage() as on:
         await on.settled(devices=8)
         api = on.api
-    assert len(api.objects(RESOURCE_SLICES)) == 1
+    assert len(api.all(RESOURCE_SLICES)) == 1
 
 
 async def test_a_node_of_another_uid_gets_slices_of_its_own() -> None:

@@ -21,6 +21,7 @@ from dradriver.allocator.sets.shape import shape_of
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigProfile
 from tests.fakes import machines
+from tests.fakes.computed import forget_tables
 
 
 class Thing:
@@ -83,7 +84,7 @@ def test_tables_go_with_the_last_node_that_has_such_a_machine_and_all_that_was_a
     fleet.remove("first")
     assert fleet.rank(Whole(containers=(4,)))[0].node == "second"
     fleet.remove("second")
-    tables.forget()
+    forget_tables()
     assert seen() is None, "the collector looks at old objects once an hour"
 
 
@@ -99,7 +100,7 @@ def test_layouts_go_with_the_last_node_that_has_such_gpus() -> None:
     seen = weakref.ref(layout)
     del layout
     fleet.remove("n")
-    layouts.forget()
+    forget_tables()
     gc.collect(0)  # what an answer needed is young, and goes soon
     assert seen() is None
 
@@ -126,8 +127,7 @@ def test_what_another_process_computes_is_what_this_one_would(machine: Machine) 
     answers = io.BytesIO()
     kinds.serve(io.BytesIO(kinds.question(kind)), answers)
     here = facts.Facts(kind.shape)
-    tables.forget()
-    layouts.forget()
+    forget_tables()
     assert not kinds.known(machine)
     answers.seek(0)
     for part, message in enumerate(kinds.answer(answers)):

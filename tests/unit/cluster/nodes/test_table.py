@@ -18,11 +18,10 @@ from dradriver.api.objects import (
     Taint,
     Toleration,
 )
-from dradriver.cluster.nodes import Ask, Constraints, NodeTable, ask_of, rules
-from dradriver.cluster.nodes.ask import MOST, Term
-from dradriver.cluster.nodes.classes import TOO_MANY
+from dradriver.cluster.nodes.ask import MOST, Ask, Constraints, Term, ask_of
+from dradriver.cluster.nodes.classes import CORDONED, TAINTED, TOO_MANY, UNSELECTED
 from dradriver.cluster.nodes.columns import Codes
-from dradriver.cluster.nodes.table import GONE
+from dradriver.cluster.nodes.table import GONE, NOT_READY, NodeTable
 
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
 ANY = Ask((), Constraints())
@@ -74,7 +73,7 @@ def test_only_nodes_that_offer_gpus_are_eligible_or_a_cause() -> None:
     table.offer("b", False)
     assert fit(table, ANY) == {"a"}
     table.offer("cpu-only", True)
-    assert table.causes(ANY) == (rules.NOT_READY,)
+    assert table.causes(ANY) == (NOT_READY,)
 
 
 def test_causes_are_told_once_each_in_order_and_without_numbers() -> None:
@@ -92,10 +91,10 @@ def test_causes_are_told_once_each_in_order_and_without_numbers() -> None:
     assert list(table.causes(ask)) == sorted(
         [
             GONE,
-            rules.NOT_READY,
-            rules.CORDONED,
-            rules.TAINTED,
-            rules.UNSELECTED,
+            NOT_READY,
+            CORDONED,
+            TAINTED,
+            UNSELECTED,
             "too little cpu",
             "too little pods",
         ]

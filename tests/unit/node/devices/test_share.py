@@ -14,7 +14,7 @@ from dradriver.api.slice_features import SliceFeatures
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 from dradriver.node.devices import assemble
-from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
+from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.records import MpsServed
@@ -24,6 +24,8 @@ from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingErro
 from dradriver.node.mps.files import MpsFolder, Server
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
+
+PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
 
 FRIENDS, EQUAL, OWN = 1, 2, 3  # by time-slicing, by MPS in four equal shares, by MPS with limits of each share's own
 SHARING = {

@@ -18,8 +18,8 @@ from dradriver.api.objects import (
     ResourceRequirements,
     Toleration,
 )
-from dradriver.cluster.nodes import Ask, ask_of, request_of
-from dradriver.cluster.nodes.ask import MOST, OVERSIZE
+from dradriver.cluster.nodes.ask import MOST, OVERSIZE, Ask, ask_of
+from dradriver.cluster.nodes.requests import request_of
 
 
 def container(restart_policy: str | None = None, **requests: str) -> Container:

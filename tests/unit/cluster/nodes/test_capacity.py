@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.objects import Condition, Metadata, Node, NodeStatus
-from dradriver.cluster.nodes import Ask, Constraints, NodeTable
-from dradriver.cluster.nodes.ask import listed
+from dradriver.cluster.nodes.ask import Ask, Constraints, listed
+from dradriver.cluster.nodes.table import NodeTable
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "2", "rdma/hca": "1", "example.com/none": "0"}
 READY = [Condition(type="Ready", status="True")]

@@ -54,7 +54,7 @@ class Node:
 
     def told(self, reason: str = "GPUUnhealthy") -> list[str]:
         """Return the namespaces whose pods have an event."""
-        found = [obj["metadata"]["namespace"] for obj in self.api.objects(EVENTS) if obj["reason"] == reason]
+        found = [obj["metadata"]["namespace"] for obj in self.api.all(EVENTS) if obj["reason"] == reason]
         return sorted(set(found))
 
 
@@ -83,7 +83,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_pods_alone_waiting() -> Non
         node.api.fail(method="GET", path="/a/resourceclaims", status=500, times=3)
         node.record.tell("readings", {"a": (LOST,), "b": (LOST,)})
         await eventually(lambda: node.told() == ["a", "b"])
-        (event,) = (obj for obj in node.api.objects(EVENTS) if obj["metadata"]["namespace"] == "b")
+        (event,) = (obj for obj in node.api.all(EVENTS) if obj["metadata"]["namespace"] == "b")
         assert event["count"] == 1
 
 
@@ -93,7 +93,7 @@ async def test_a_namespace_whose_events_hang_holds_up_nobody_else() -> None:
         node.record.tell("readings", {"a": (LOST,), "b": (LOST,)})
         await eventually(lambda: node.told() == ["b"])
         node.record.tell("other", {"b": (Fault("xid", "79", "XID 79"),)})
-        await eventually(lambda: len(node.api.objects(EVENTS)) == 2)
+        await eventually(lambda: len(node.api.all(EVENTS)) == 2)
 
 
 async def test_what_was_over_before_anybody_could_be_told_is_not_told() -> None:
@@ -105,5 +105,5 @@ async def test_what_was_over_before_anybody_could_be_told_is_not_told() -> None:
         node.locked = 0
         node.record.tell("other", {"a": (Fault("xid", "79", "XID 79"),)})
         await eventually(lambda: node.told() == ["a"])
-        (event,) = node.api.objects(EVENTS)
+        (event,) = node.api.all(EVENTS)
         assert "XID 79" in event["message"]

@@ -1,0 +1,41 @@
+"""What an expression of a node or label selector says of one label, as the API server defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+_LARGEST: Final = 2**63
+_DIGITS: Final = 19
+
+
+def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
+    """Return whether an expression holds for a label's value, None for a label that is not there."""
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":  # a missing label counts as different
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            left = integer(value)
+            right = integer(values[0]) if len(values) == 1 else None
+            if left is None or right is None:
+                return False
+            return left > right if operator == "Gt" else left < right
+        case _:
+            return False
+
+
+def integer(text: str | None) -> int | None:
+    """Return a number as Go's ``ParseInt`` reads it: ASCII digits with an optional sign, 64 bits; else None."""
+    if text is None or not text.isascii():
+        return None
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isdigit() or len(digits.lstrip("0")) > _DIGITS:
+        return None
+    number = -int(digits.lstrip("0") or "0") if text[0] == "-" else int(digits.lstrip("0") or "0")
+    return number if -_LARGEST <= number < _LARGEST else None
