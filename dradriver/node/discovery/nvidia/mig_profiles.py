@@ -19,7 +19,7 @@ from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)
 
-_MOST_PROFILES: Final = 64  # of the enumeration
+_MOST_NUMBERS: Final = 64  # of the enumeration
 _MOST_PLACEMENTS: Final = 64
 _PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
 
@@ -80,7 +80,7 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
     """
     found: list[Any] = []
     gaps = 0
-    for number in range(_MOST_PROFILES):
+    for number in range(_MOST_NUMBERS):
         try:
             found.append(ask(query, of, number, *more))
         except NvmlError as error:
@@ -134,6 +134,6 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
     return profile
 
 
-@functools.lru_cache(maxsize=_MOST_PROFILES)  # once for all GPUs, and not at every question
+@functools.lru_cache(maxsize=_MOST_NUMBERS)  # once for all GPUs, and not at every question
 def _tell(profile: int, why: str) -> None:
     logger.warning("MIG profile %d is left out: %s", profile, why)
