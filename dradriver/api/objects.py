@@ -277,11 +277,18 @@ class NodeSpec(Part, frozen=True):
     taints: list[Taint] = []
 
 
+class NodeInfo(Part, frozen=True):
+    """What the kubelet says of its software: ``containerd://2.1.4``."""
+
+    container_runtime_version: str = ""
+
+
 class NodeStatus(Part, frozen=True):
-    """What a node has to give; quantities are text."""
+    """What a node has to give, and what runs there; quantities are text."""
 
     allocatable: dict[str, str] = {}
     conditions: list[Condition] = []
+    node_info: NodeInfo = NodeInfo()
 
 
 class Node(Part, frozen=True):

@@ -86,7 +86,9 @@ class Agent:
         if self._options.discovery == "nvml":
             host_root = self._options.host_root
             log = KernelLog(host_root / "dev/kmsg", words=lambda: self._policies.in_force.xids)
-            self._runtime = RuntimeWatch(self._record, host_root, self._machines.last_known)
+            self._runtime = RuntimeWatch(
+                self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
+            )
         self._health = HealthWatch(self._record, self._discovery, log)
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 

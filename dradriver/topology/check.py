@@ -22,7 +22,7 @@ _CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 _MIG = re.compile(r"MIG-[0-9a-z/-]{1,59}")
 _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]{1,8}(\.[a-z]{1,8})?){0,2}")
 _MAX_NUMBER = 1e12
-_MOST_PROFILES = 32
+MOST_PROFILES = 32  # of one GPU
 _MOST_SLICES = 16
 _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
@@ -146,10 +146,8 @@ def _check_gpus(machine: Machine) -> None:
 
 
 def _check_profiles(gpu: Gpu, at: str) -> None:
-    if len({profile.name for profile in gpu.profiles}) < len(gpu.profiles) or len(gpu.profiles) > _MOST_PROFILES:
-        raise TopologyError(
-            f"{at}.profiles: {len(gpu.profiles)}; at most {_MOST_PROFILES}, each with a name of its own"
-        )
+    if len({profile.name for profile in gpu.profiles}) < len(gpu.profiles) or len(gpu.profiles) > MOST_PROFILES:
+        raise TopologyError(f"{at}.profiles: {len(gpu.profiles)}; at most {MOST_PROFILES}, each with a name of its own")
     for n, profile in enumerate(gpu.profiles):
         check_profile(profile, f"{at}.profiles[{n}]")
 

@@ -58,6 +58,7 @@ class Hanging:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    read_s = 0.0
     reset: frozenset[str] = frozenset()
     slow = True
 

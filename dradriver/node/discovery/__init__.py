@@ -50,6 +50,10 @@ class Discovery(Protocol):
         """Uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
 
     @property
+    def read_s(self) -> float:
+        """When that reading began, in seconds of the monotonic clock; it stays so while others hang or fail."""
+
+    @property
     def reset(self) -> frozenset[str]:
         """Uuids of GPUs that the last reading shows to have been reset since the one before."""
 

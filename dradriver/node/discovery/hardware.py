@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +39,7 @@ class Hardware:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    read_s = 0.0
     reset: frozenset[str] = frozenset()
     slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
 
@@ -108,6 +110,7 @@ class Hardware:
 
     def _read(self, nvml: Nvml) -> Machine:
         self._worked = True
+        began_s = time.monotonic()
         proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
         read = reading.discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers)
         self._session.lost(read.lost)
@@ -117,7 +120,7 @@ class Hardware:
             self._tell(read.problems)
             raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
         self._answers.forget({gpu.uuid for gpu in found})
-        self.faults, self.sound = read.faults, read.sound
+        self.faults, self.sound, self.read_s = read.faults, read.sound, began_s
         self.reset = self._were_reset(read)
         self._answers.unsettle(self.reset)
         machine, unnamed = self._usable(read.machine)

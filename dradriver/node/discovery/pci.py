@@ -19,6 +19,8 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")
 _ID = re.compile(r"0x[0-9a-f]{4}")
 _SPEED = re.compile(r"[ -~]{1,32}")
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # with which the classes of all GPUs begin, also of those without a display
 _MOST_LANES = 64
 
 
@@ -58,6 +60,11 @@ class PciTree:
     def vendor(self, busid: str) -> str:
         """Return the vendor (``0x15b3``); empty where it is not known."""
         return sysfs.text(self._devices / busid / "vendor")
+
+    def gpus(self) -> set[str]:
+        """Return the bus ids of NVIDIA's GPUs, whoever drives them: a virtual machine's are bound to ``vfio-pci``."""
+        nvidias = (busid for busid in sysfs.entries(self._devices) if self.vendor(busid) == _NVIDIA)
+        return {busid for busid in nvidias if self.pci_class(busid).startswith(_DISPLAY)}
 
     def seat(self, busid: str) -> Seat | None:
         """Return where a device hangs, or None where /sys does not know it."""

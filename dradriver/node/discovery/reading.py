@@ -157,7 +157,7 @@ def _describe(
         for gpu, count in zip(gpus, switched, strict=True)
         if gpu.mig is None
     ]
-    whole = not (every.lost or every.silent or virtual)
+    whole = not (every.lost or every.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     short = health_links.lost(linked, whole=whole)
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     failing = Fault("unreadable", "", "NVML does not answer all questions about it")

@@ -33,6 +33,7 @@ class Simulated:
     """
 
     sound: frozenset[str] = frozenset()
+    read_s = 0.0
     reset: frozenset[str] = frozenset()
     slow = False
 

@@ -61,9 +61,11 @@ KINDS: Final[dict[str, FaultKind]] = {
         effect="NoSchedule",
         advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
     ),
+    # Those that were contained (XID 94) count too, after which the GPU takes new work (NVIDIA "GPU Memory Error
+    # Management"). For one that does not there is another taint: xid (48, 64, 95, 140), row-remap-failed, recovery.
     "ecc": FaultKind(
-        effect="NoSchedule",
-        advice="Reset the GPU once nobody uses it: the bad rows are remapped then.",
+        effect="None",
+        advice="Reset the GPU once nobody uses it: the bad rows are remapped then; new pods get it all the same.",
     ),
     "row-remap-failed": FaultKind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
     "row-remap-pending": FaultKind(effect="None", advice="Reset the GPU once nobody uses it."),

@@ -19,8 +19,9 @@ from typing import Final
 import msgspec
 
 from dradriver.api.policies.model import XidWord
+from dradriver.node.health import xids
 from dradriver.node.health.faults import Fault
-from dradriver.node.health.xids import RECOVERY_CHANGED, recovery, severity
+from dradriver.node.health.xids import RECOVERY_CHANGED, Xid
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,11 @@ _LOADED: Final = "NVRM: loading NVIDIA UNIX"
 _MOST_BYTES: Final = 8192  # of one record, kernel/printk
 _MOST_AT_ONCE: Final = 20_000
 _MOST_GPUS: Final = 1024
-_MOST_NUMBERS: Final = 32  # of one GPU
+_MOST_XIDS: Final = 32  # of one GPU
+_WORDS: Final[tuple[XidWord, ...]] = ("taint", "warn", "ignore")  # the worst first
 
 
-class Xid(msgspec.Struct, frozen=True):
+class _Noted(msgspec.Struct, frozen=True):
     """When an XID of a GPU came last, seconds of the monotonic clock, and what it asks for; empty: nobody knows."""
 
     last_s: float
@@ -67,7 +69,7 @@ class KernelLog:
         self._clock = clock
         self._file: int | None = None
         self._told = False
-        self._xids: dict[str, dict[int, Xid]] = {}  # by bus id and number, in the order in which they came first
+        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
 
     def read(self) -> None:
         """Take in what is new; where the log cannot be read that is said once."""
@@ -95,17 +97,17 @@ class KernelLog:
             os.close(self._file)
             self._file = None
 
-    def sound(self, busids: Collection[str]) -> None:
-        """Forget old XIDs of GPUs of which the driver says that nothing needs to be done."""
+    def sound(self, busids: Collection[str], said_s: float) -> None:
+        """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
         for busid in busids:
-            for number, xid in list(self._xids.get(busid, {}).items()):
-                if self._clock() - xid.last_s >= SOUND_S:
-                    del self._xids[busid][number]
+            for xid, noted in list(self._noted.get(busid, {}).items()):
+                if said_s - noted.last_s >= SOUND_S:
+                    del self._noted[busid][xid]
 
     def reset(self, busids: Iterable[str]) -> None:
         """Forget all that was read of GPUs that were reset since."""
         for busid in busids:
-            self._xids.pop(busid, None)
+            self._noted.pop(busid, None)
 
     def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
@@ -113,20 +115,25 @@ class KernelLog:
         Args:
             uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
         """
-        words, now = self._words(), self._clock()
         found: dict[str, tuple[Fault, ...]] = {}
-        for busid, xids in self._xids.items():
+        for busid, some in self._noted.items():
             first: dict[str, Fault] = {}
-            for number, xid in xids.items():
-                word = severity(number, words)
-                if word == "ignore" or (word == "warn" and now - xid.last_s >= WARNED_S):
+            for xid, word in self._in_force(some).items():
+                if word == "ignore":
                     continue
-                kind = "xid" if word == "taint" else "xid-warning"
-                said = f"XID {number} in the kernel's log{', which asks for ' if xid.asks else ''}{xid.asks}"
-                first.setdefault(kind, Fault(kind, str(number), said))
+                kind, asks = "xid" if word == "taint" else "xid-warning", some[xid].asks
+                said = f"XID {xid.number} in the kernel's log{', which asks for ' if asks else ''}{asks}"
+                first.setdefault(kind, Fault(kind, str(xid.number), said))
             if first and busid in uuids:
                 found[uuids[busid]] = tuple(first.values())
         return found
+
+    def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
+        """Return what becomes of a GPU for each of its XIDs now."""
+        words, now = self._words(), self._clock()
+        found = {xid: xids.severity(xid, words) for xid in some}
+        over = {xid for xid, word in found.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
+        return {xid: "ignore" if xid in over else word for xid, word in found.items()}
 
     def _take(self, record: bytes) -> None:
         found = _RECORD.match(record)
@@ -134,20 +141,23 @@ class KernelLog:
             return
         text = found[3].decode("utf-8", "replace")
         if text.startswith(_LOADED):
-            self._xids.clear()  # another driver, or the same one started anew
+            self._noted.clear()  # another driver, or the same one started anew
             return
-        xid = _XID.match(text)
-        if xid is None:
+        line = _XID.match(text)
+        if line is None:
             return
-        busid, number = f"{int(xid[1], 16):04x}:{xid[2].lower()}:{xid[3].lower()}.0", int(xid[4])
-        asks = recovery(number)
-        if number == RECOVERY_CHANGED and (action := _ACTION.search(xid[5])) is not None:
+        busid, number = f"{int(line[1], 16):04x}:{line[2].lower()}:{line[3].lower()}.0", int(line[4])
+        asks = xids.recovery(number)
+        if number == RECOVERY_CHANGED and (action := _ACTION.search(line[5])) is not None:
             if int(action[1], 16) == 0:
-                self._xids.pop(busid, None)  # nothing needs to be done any more, the driver says
+                self._noted.pop(busid, None)  # nothing needs to be done any more, the driver says
                 return
             asks = action[2]
-        if busid not in self._xids and len(self._xids) >= _MOST_GPUS:
+        if busid not in self._noted and len(self._noted) >= _MOST_GPUS:
             return
-        xids = self._xids.setdefault(busid, {})
-        if number in xids or len(xids) < _MOST_NUMBERS:
-            xids[number] = Xid(int(found[2]) / 1e6, asks)
+        some = self._noted.setdefault(busid, {})
+        some[xids.read(number, line[5])] = _Noted(int(found[2]) / 1e6, asks)
+        if len(some) > _MOST_XIDS:
+            word = self._in_force(some)
+            _, *later = some  # the first is what the taint says
+            del some[max(later, key=lambda xid: (_WORDS.index(word[xid]), -some[xid].last_s))]

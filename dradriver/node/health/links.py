@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -39,18 +40,25 @@ def of_machine(machine: Machine) -> list[Linked]:
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
     """Return the fault of each GPU that has fewer links than a sibling, by uuid.
 
-    A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU.
+    A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU. One that
+    is not there, be it lost, dead since the start or a virtual machine's, takes its neighbours' direct links with it,
+    and these are not ill for that. Nobody may know of it: as many direct links as one GPU has, missing in all, may be
+    those to it.
 
     Args:
         gpus: GPUs that are used whole: what is in MIG mode has no peers.
-        whole: Whether these are all of the server's. A lost GPU, or one that a virtual machine was not given, takes its
-            neighbours' direct links with it, which are not ill for that.
+        whole: Whether no GPU of the server is known to be missing.
     """
     gpus = [gpu for gpu in gpus if whole or gpu.switched]
     best = {gpu.product: max(other.links for other in gpus if other.product == gpu.product) for gpu in gpus}
     switched = {gpu.product for gpu in gpus if gpu.switched}
+    missing: Counter[str] = Counter()
+    for gpu in gpus:
+        if gpu.links and not gpu.switched:
+            missing[gpu.product] += best[gpu.product] - gpu.links
     return {
         gpu.uuid: (Fault("nvlink", "lost", f"{gpu.links} of {best[gpu.product]} NVLinks are up"),)
         for gpu in gpus
-        if gpu.links < best[gpu.product] and (gpu.links or gpu.product in switched)
+        if gpu.links < best[gpu.product]
+        and (gpu.product in switched or (gpu.links and missing[gpu.product] < best[gpu.product]))
     }

@@ -1,6 +1,8 @@
 """Whether the container runtime gives containers CDI devices: where it does not, they start without a GPU, in silence.
 
-containerd 1.7 does not unless it is told to, later ones do (``enable_cdi`` of its CRI plugin); CRI-O always does.
+containerd 1.7 does not unless it is told to, later ones do (``enable_cdi`` of its CRI plugin); CRI-O always does. A
+host may have more than one, of which the kubelet uses one: that of another kind is not asked, and where one of several
+containerds gives them, nobody knows that it is not the one.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S: Final = 60.0
 ANSWER_S: Final = 5.0
 _SOON_S: Final = 1.0
+_CONTAINERD: Final = "containerd://"
 SOCKETS: Final = (  # below the host's root: containerd's own, K3s and RKE2, k0s, MicroK8s
     "run/containerd/containerd.sock",
     "run/k3s/containerd/containerd.sock",
@@ -42,7 +45,13 @@ class RuntimeWatch:
     """Asks the node's containerd now and then, and tells the record."""
 
     def __init__(
-        self, record: Record, host_root: Path, machine: Callable[[], Machine | None], *, interval_s: float = INTERVAL_S
+        self,
+        record: Record,
+        host_root: Path,
+        machine: Callable[[], Machine | None],
+        kubelets: Callable[[], str],
+        *,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         """Ask nothing yet.
 
@@ -50,37 +59,39 @@ class RuntimeWatch:
             record: Is told.
             host_root: Where the host's files are.
             machine: Gives the node's machine, None while nobody knows it.
+            kubelets: Gives the runtime that the kubelet uses, as the Node names it; empty while nobody knows.
             interval_s: How often to ask.
         """
         self._record = record
         self._host_root = host_root
         self._machine = machine
+        self._kubelets = kubelets
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Ask until cancelled, as long as there is a machine that the answer is about."""
+        """Ask until cancelled, as long as there is a machine that the answer is about, and a containerd to ask."""
         while True:
-            machine = self._machine()
-            said = None if machine is None else await trouble(self._host_root)
+            machine, kubelets = self._machine(), self._kubelets()
+            known = machine is not None and kubelets
+            said = await trouble(self._host_root) if known and kubelets.startswith(_CONTAINERD) else None
             self._record.tell("runtime", of_all(machine, said, kind="runtime"))
-            await asyncio.sleep(min(_SOON_S, self._interval_s) if machine is None else self._interval_s)
+            await asyncio.sleep(self._interval_s if known else min(_SOON_S, self._interval_s))
 
 
 async def trouble(host_root: Path) -> str | None:
-    """Return why containers would get no GPU; None where they get theirs, or the runtime does not say.
+    """Return why containers would get no GPU; None where some containerd gives them theirs, or none says.
 
-    A runtime that is of another kind, or not up, says nothing: that is no reason to keep pods away.
+    One that is not up, or knows no such word, says nothing: that is no reason to keep pods away.
     """
-    for place in SOCKETS:
-        path = host_root / place
-        try:
-            if not path.is_socket():
-                continue
-        except OSError:
-            continue
-        if await _cdi(path) is False:
-            return OFF
-    return None
+    said = {await _cdi(path) for path in _sockets(host_root)}
+    return OFF if False in said and True not in said else None
+
+
+def _sockets(host_root: Path) -> list[Path]:
+    try:
+        return [path for place in SOCKETS if (path := host_root / place).is_socket()]
+    except OSError:
+        return []
 
 
 async def _cdi(path: Path) -> bool | None:

@@ -69,5 +69,6 @@ class HealthWatch:
         if self._log is None or not self._uuids:
             return
         self._log.read()
-        self._log.sound([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound])
+        sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
+        self._log.sound(sound, self._discovery.read_s)
         self._record.tell("kernel", self._log.faults(self._uuids))

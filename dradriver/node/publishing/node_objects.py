@@ -64,6 +64,11 @@ class NodeObjects:
         """The node's labels; none until the node was read."""
         return {} if self.node is None else self.node.metadata.labels
 
+    @property
+    def runtime(self) -> str:
+        """The container runtime that the kubelet uses: ``containerd://2.1.4``; empty until the node was read."""
+        return "" if self.node is None else self.node.status.node_info.container_runtime_version
+
     def released(self) -> str | None:
         """Return why nobody may hold the node's driver now, in words; None where all may."""
         return release.reason(self.labels)

@@ -2,7 +2,8 @@
 
 The library counts sessions (nvml.h, nvmlInit_v2), and whoever begins one while another is open gets what that one sees.
 So a handle is good for all of them until the last ends, whatever becomes of its GPU: that of a lost one says so. The
-handle of a MIG device is none of these: it ends with the device (nvmlDeviceGetMigDeviceHandleByIndex).
+handle of a MIG device is none of these: it ends with the device (nvmlDeviceGetMigDeviceHandleByIndex). Answers may be
+wrong at times, so they also end when readings ask for facts anew (``nvml_query.Answers``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def ended(session: object) -> bool:
     _sessions.remove(session)
     if not _sessions:
         _handles.clear()
-        _answers.clear()
+        forget()
     return True
 
 
@@ -49,6 +50,11 @@ def keep(uuid: str, gpu: Handle) -> None:
 def handle(uuid: str) -> Handle | None:
     """Return the handle of a GPU; None where it never said who it is."""
     return _handles.get(uuid)
+
+
+def forget() -> None:
+    """Forget all answers: whoever asks next is told anew. Handles stay."""
+    _answers.clear()
 
 
 def answer(what: str, gpu: Handle, state: object, ask: Callable[[], T]) -> T:

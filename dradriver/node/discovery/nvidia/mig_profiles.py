@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dradriver.node.discovery.nvidia.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
-from dradriver.topology.check import check_profile, is_mig_profile
+from dradriver.topology.check import MOST_PROFILES, check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)
 
-_MOST_PROFILES: Final = 64  # of the enumeration
+_MOST_NUMBERS: Final = 64  # of the enumeration
 _MOST_PLACEMENTS: Final = 64
 _PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
 
@@ -30,8 +30,9 @@ Ask = Callable[..., Any]
 def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
     """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
 
-    One whose name is of a form that is not known is left out, and said: a newer driver's, which asks for more than a
-    size. Numbers that cannot be make all of it nonsense.
+    Some are left out, and said: one whose name is of a form that is not known, a newer driver's, which asks for more
+    than a size; one whose name another has, for claims say a name; and what a GPU has too many of. Numbers that cannot
+    be make all of it nonsense.
 
     Args:
         ask: Asks the library.
@@ -42,8 +43,18 @@ def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfi
     Raises:
         NvmlError: A question failed, or was answered by nonsense.
     """
-    found = [_profile(ask, module, gpu, info) for info in infos]
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.compute, one.size, one.name)))
+    found: dict[str, MigProfile] = {}
+    for info in infos:
+        profile = _profile(ask, module, gpu, info)
+        if profile is None:
+            continue
+        if profile.name in found:
+            _tell(profile.id, f"profile {found[profile.name].id} is {profile.name!r}, too")
+        elif len(found) == MOST_PROFILES:
+            _tell(profile.id, f"the GPU has more than {MOST_PROFILES}")
+        else:
+            found[profile.name] = profile
+    return tuple(sorted(found.values(), key=lambda one: (one.compute, one.size, one.name)))
 
 
 def infos(ask: Ask, module: Any, gpu: object) -> list[Any]:
@@ -69,7 +80,7 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
     """
     found: list[Any] = []
     gaps = 0
-    for number in range(_MOST_PROFILES):
+    for number in range(_MOST_NUMBERS):
         try:
             found.append(ask(query, of, number, *more))
         except NvmlError as error:
@@ -105,7 +116,7 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
         raise NvmlError(_PLACEMENTS, UNKNOWN, f"profile {info.id} has placements of sizes {sorted(sizes)}")
     name = str(info.name).removeprefix("MIG ")
     if not is_mig_profile(name):
-        _tell(int(info.id), name)
+        _tell(int(info.id), f"its name, {name!r}, is of no form that this version knows")
         return None
     profile = MigProfile(
         id=int(info.id),
@@ -123,6 +134,6 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
     return profile
 
 
-@functools.lru_cache(maxsize=_MOST_PROFILES)  # once for all GPUs, and not at every question
-def _tell(profile: int, name: str) -> None:
-    logger.warning("MIG profile %d is left out: its name, %r, is of no form that this version knows", profile, name)
+@functools.lru_cache(maxsize=_MOST_NUMBERS)  # once for all GPUs, and not at every question
+def _tell(profile: int, why: str) -> None:
+    logger.warning("MIG profile %d is left out: %s", profile, why)

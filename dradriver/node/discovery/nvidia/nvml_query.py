@@ -7,6 +7,7 @@ from typing import Final, TypeVar, TypeVarTuple, cast
 
 import msgspec
 
+from dradriver.node.discovery.nvidia import kept
 from dradriver.node.discovery.nvidia.nvml import (
     DEPRECATED,
     FUNCTION_NOT_FOUND,
@@ -63,10 +64,14 @@ class Answers:
         self._readings = 0
 
     def begin(self, session: object) -> None:
-        """Begin a reading in a session: facts that another one was told do not hold, nor those that stood for long."""
+        """Begin a reading in a session: facts that another one was told do not hold, nor those that stood for long.
+
+        Nor does what is kept below, else the same would be told anew.
+        """
         self._readings += 1
         if session is not self._session or self._readings > STANDS:
             self._facts.clear()
+            kept.forget()
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:
@@ -107,9 +112,9 @@ class Answers:
 
     def forget(self, whose: Collection[str]) -> None:
         """Forget the GPUs, and pairs of GPUs, that are not among these."""
-        for kept in (self._known, self._facts):
-            for key in [key for key in kept if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
-                del kept[key]
+        for answers in (self._known, self._facts):
+            for key in [key for key in answers if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
+                del answers[key]
         self._while = {who: state for who, state in self._while.items() if who in whose}
 
 

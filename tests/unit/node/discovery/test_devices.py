@@ -6,7 +6,35 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from dradriver.node.discovery import devices
+
+
+def test_nodes_of_a_driver_that_was_loaded_anew_are_made_anew(tmp_path: Path) -> None:
+    driver, host, own = (tmp_path / name for name in ("driver", "host", "own"))
+    for folder in (driver, host, own):
+        (folder / "nvidia-caps").mkdir(parents=True)
+    paths = ("nvidia-uvm", "nvidia-caps/nvidia-cap1")
+
+    def load(folder: Path, major: int) -> None:
+        for path in paths:
+            (folder / path).unlink(missing_ok=True)
+            os.mknod(folder / path, stat.S_IFCHR | 0o666, os.makedev(major, 1))
+
+    try:
+        load(host, 236)
+    except PermissionError:
+        pytest.skip("device nodes cannot be made here")
+    for major in (236, 238):
+        load(host, major)
+        devices.add_nodes([driver, host], folder=own)
+        assert [(own / path).stat().st_rdev for path in paths] == [os.makedev(major, 1)] * 2
+    load(driver, 511)
+    before = [(own / path).stat().st_ino for path in paths]
+    for _ in range(2):
+        devices.add_nodes([host, driver], folder=own)
+        assert [(own / path).stat().st_ino for path in paths] == before  # the first source's, as they are
 
 
 def test_missing_device_nodes_are_made_as_the_host_or_the_drivers_container_has_them(tmp_path: Path) -> None:

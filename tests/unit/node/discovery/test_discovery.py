@@ -78,6 +78,7 @@ class Scripted:
 
     faults: Faults = MappingProxyType({})
     sound: frozenset[str] = frozenset()
+    read_s = 0.0
     reset: frozenset[str] = frozenset()
     slow = False
 

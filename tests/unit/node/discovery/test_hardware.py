@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,18 @@ def test_one_failed_question_changes_nothing(dgx1: Server, found: Hardware) -> N
         dgx1.table = whole
         dgx1.environment()
         assert found.read() == dgx1.machine, query
+
+
+def test_the_drivers_word_is_as_old_as_the_reading_that_was_answered(dgx1: Server, found: Hardware) -> None:
+    before_s = time.monotonic()
+    found.read()
+    said_s = found.read_s
+    assert before_s <= said_s <= time.monotonic()
+    dgx1.fail("nvmlDeviceGetCount_v2", 999)
+    dgx1.environment()
+    with pytest.raises(DriverError):
+        found.read()
+    assert found.read_s == said_s
 
 
 def test_a_gpu_that_goes_on_being_silent_is_left_out_at_last(dgx1: Server, found: Hardware) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dradriver.errors import DriverError
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.discovery.debounce import SAME
 from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.discovery.nvidia import binding, kept
 from dradriver.node.discovery.nvidia.nvml import GPU_IS_LOST, NOT_FOUND, NvmlError
@@ -176,6 +177,22 @@ def test_profiles_are_asked_for_anew_in_another_mig_mode(h100: Server, found: Ha
     h100.environment()
     assert control(h100).profiles(gpu.uuid) == ()
     assert found.read().gpus[0].profiles == ()
+
+
+@pytest.mark.parametrize("answer", ["!3", "!2", "1 1 1 1"])
+def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_for_anew(
+    answer: str, h100: Server, found: Hardware
+) -> None:
+    key = next(key for key in h100.table if key.startswith("nvmlDeviceGetGpuInstanceProfileInfoV 3 "))
+    good, h100.table[key] = h100.table[key], answer
+    h100.environment()
+    gpus = found.read().gpus
+    assert len(gpus[3].profiles) == len(gpus[4].profiles) - 1
+    h100.table[key] = good
+    h100.environment()
+    for _ in range(STANDS + 2 * SAME):
+        gpus = found.read().gpus
+    assert gpus[3].profiles == gpus[4].profiles == control(h100).profiles(gpus[3].uuid)
 
 
 def test_a_gpu_that_was_away_is_asked_anew(h100: Server, found: Hardware) -> None:

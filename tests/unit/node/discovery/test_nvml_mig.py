@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pynvml
 import pytest
 
 from dradriver.api import slices
 from dradriver.node.claims.allocation import plan
 from dradriver.node.discovery import reading
-from dradriver.node.discovery.nvidia import binding
+from dradriver.node.discovery.nvidia import binding, mig_profiles
 from dradriver.node.discovery.nvidia.nvml_query import Answers
 from dradriver.node.discovery.reading import Reading
 from dradriver.node.errors import DeviceMissingError
 from dradriver.topology import codec
+from dradriver.topology.check import MOST_PROFILES
 from dradriver.topology.machine import MigDevice
 from dradriver.topology.profiles import mig
 from tests.fakes import nvml
@@ -211,6 +214,29 @@ def test_a_profile_of_a_form_that_is_not_known_costs_no_other_and_is_said_once(
     left = tuple(one for one in mig.profiles("NVIDIA H100 80GB HBM3") if one.id != 9)
     assert [gpu.profiles for gpu in gpus] == [left] * 8
     assert caplog.text.count("MIG profile 9 is left out") == 1
+
+
+def test_two_profiles_of_one_name_are_the_first_of_them_and_it_is_said(
+    sliced: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    sliced.table |= {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} 9": "15 1 4 20000 MIG 1g.10gb" for gpu in range(8)}
+    assert sliced.table["nvmlDeviceGetGpuInstanceProfileInfoV 0 0"].endswith(" MIG 1g.10gb")
+    gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
+    left = tuple(one for one in mig.profiles("NVIDIA H100 80GB HBM3") if one.id != 15)
+    assert [gpu.profiles for gpu in gpus] == [left] * 8
+    assert caplog.text.count("MIG profile 15 is left out: profile 19 is '1g.10gb', too") == 1
+
+
+def test_of_more_profiles_than_a_machine_can_have_the_first_are_read() -> None:
+    def ask(_query: str, _gpu: object, _profile: int, places: Any, count: Any) -> None:
+        places[0].start, places[0].size, count._obj.value = 0, 1, 1
+
+    infos = [
+        SimpleNamespace(id=number, name=f"MIG 1g.{number + 1}gb", sliceCount=1, memorySizeMB=9984, instanceCount=7)
+        for number in range(64)
+    ]
+    found = mig_profiles.read(ask, pynvml, None, infos)
+    assert {one.id for one in found} == set(range(MOST_PROFILES))
 
 
 def test_a_gpu_instance_in_pieces_is_read_told_of_and_not_handed_out(sliced: Server) -> None:

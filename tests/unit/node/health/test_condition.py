@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.node.health import links
+from dradriver.node.discovery.simulated import without
+from dradriver.node.health import links, xids
 from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.health.xids import severity
 from dradriver.topology import profiles
+from tests.fakes import nvml
 from tests.fakes.hardware import Server
 from tests.fakes.server import complete
 
@@ -134,6 +137,34 @@ def test_the_neighbours_of_a_lost_gpu_are_not_ill(tmp_path: Path) -> None:
     assert not any(server.read().faults.values())
 
 
+@pytest.mark.parametrize("gone", range(8))
+def test_the_neighbours_of_a_gpu_that_is_dead_since_the_start_are_not_ill(gone: int, tmp_path: Path) -> None:
+    """Neither NVML nor /sys knows of it any more."""
+    left = msgspec.structs.replace(without(complete(profiles.load("dgx1-v100")), {str(gone)}), pci=())
+    server = Server(left, tmp_path)
+    assert len({one.links for one in links.of_machine(server.machine)}) > 1
+    assert not any(server.read().faults.values())
+
+
+def test_the_neighbours_of_gpus_that_virtual_machines_have_are_not_ill(tmp_path: Path) -> None:
+    server = Server("dgx1-v100", tmp_path)  # of which /sys shows all
+    server.table = nvml.table(without(server.machine, {"0", "1", "2", "3"}))
+    found = server.read()
+    assert len(found.machine.gpus) == 4
+    assert len({one.links for one in links.of_machine(found.machine)}) > 1
+    assert not any(found.faults.values())
+
+
+def test_a_link_that_is_down_on_both_sides_is_missed_from_the_start(tmp_path: Path) -> None:
+    server = Server("dgx1-v100", tmp_path)
+    for gpu, peer in ((0, 3), (3, 0)):
+        remote = server.table[f"nvmlDeviceGetPciInfo_v3 {peer}"]
+        link = next(n for n in range(6) if server.table[f"nvmlDeviceGetNvLinkRemotePciInfo_v2 {gpu} {n}"] == remote)
+        server.table[f"nvmlDeviceGetNvLinkState {gpu} {link}"] = "0"
+    found = server.read().faults
+    assert {uuid for uuid, some in found.items() if some} == {server.machine.gpus[gpu].uuid for gpu in (0, 3)}
+
+
 def test_part_of_a_server_in_a_virtual_machine_is_not_ill(tmp_path: Path) -> None:
     part = msgspec.structs.replace(complete(profiles.load("dgx1-v100")).subset([0, 1, 2]), virtual=True, pci=())
     assert len({one.links for one in links.of_machine(part)}) > 1
@@ -145,6 +176,22 @@ def test_part_of_a_server_in_a_virtual_machine_is_not_ill(tmp_path: Path) -> Non
 def test_another_products_links_are_no_measure() -> None:
     found = [links.Linked("a", "A100", 12, True), links.Linked("h", "H100", 18, True)]
     assert links.lost(found) == {}
+
+
+def test_a_gpu_whose_memory_error_was_contained_takes_new_work_until_something_says_that_it_cannot(
+    h100: Server,
+) -> None:
+    h100.table |= {
+        "nvmlDeviceGetTotalEccErrors 2": "1",
+        "nvmlDeviceGetRemappedRows 2": "0 1 1 0",
+        "nvmlDeviceGetFieldValues 2 230 0": "0",
+    }
+    assert {fault.kind: fault.effect for fault in faults(h100)} == {"ecc": "None", "row-remap-pending": "None"}
+    h100.table["nvmlDeviceGetFieldValues 2 230 0"] = "1"
+    assert {fault.kind: fault.effect for fault in faults(h100)}["recovery"] == "NoSchedule"
+    h100.table |= {"nvmlDeviceGetFieldValues 2 230 0": "0", "nvmlDeviceGetRemappedRows 2": "0 1 0 1"}
+    assert {fault.kind: fault.effect for fault in faults(h100)}["row-remap-failed"] == "NoSchedule"
+    assert {severity(xids.read(number, ""), {}) for number in (48, 64, 95, 140)} == {"taint"}
 
 
 def test_every_kind_says_what_to_do_and_is_a_taints_key() -> None:

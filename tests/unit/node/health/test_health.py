@@ -198,5 +198,24 @@ def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path)
         assert record.standing().keys() == {gpu.uuid}
     discovery.sound = frozenset({uuid(2)})
     for now[0] in (10_001.0, 10_100.0):
+        discovery.read_s = now[0]
+        watch.looked(machine(), None)
+    assert record.standing() == {}
+
+
+def test_an_xid_is_not_over_by_a_word_of_the_driver_from_before_it(tmp_path: Path) -> None:
+    gpu = machine().gpus[2]
+    (path := tmp_path / "kmsg").write_text("")
+    now, discovery = [1000.0], Hanging()
+    record = Record(clock=lambda: now[0])
+    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    discovery.sound, discovery.read_s = frozenset({gpu.uuid}), 1000.0
+    watch.looked(machine(), None)
+    path.write_text(f"4,1,{1005 * 10**6},-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 119, Timeout waiting for RPC from GSP!")
+    for now[0], said in ((1005.0, None), (1065.0, None), (1100.0, "the driver hangs"), (1200.0, "the driver hangs")):
+        watch.looked(machine(), said)
+        assert "xid" in [one.fault.kind for one in record.standing()[gpu.uuid]]
+    for now[0] in (1210.0, 1300.0):
+        discovery.read_s = now[0]
         watch.looked(machine(), None)
     assert record.standing() == {}

@@ -170,7 +170,55 @@ def test_a_gpu_with_more_xids_than_there_are_is_kept_in_bounds(kmsg: Kmsg) -> No
         kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x")
         kmsg.log.read()
     assert kmsg.faults() == {"GPU-a": ["500"]}
-    assert sum(map(len, kmsg.log._xids.values())) <= 32
+    assert sum(map(len, kmsg.log._noted.values())) <= 32
+
+
+@pytest.mark.parametrize("word", ["ignore", "warn"])
+def test_one_that_taints_is_not_crowded_out_by_those_that_do_not(word: XidWord, kmsg: Kmsg) -> None:
+    kmsg.words = {str(number): word for number in range(500, 540)}
+    for number in (*range(500, 540), 79, *range(500, 540), 95):
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x", at_s=0.0 if number >= 500 else 1000.0)
+        kmsg.faults()
+    kmsg.now = WARNED_S
+    assert kmsg.faults() == {"GPU-a": ["79"]}
+    assert sum(map(len, kmsg.log._noted.values())) <= 32
+
+
+def test_the_latest_that_taints_is_noted_however_many_did(kmsg: Kmsg) -> None:
+    for number in range(500, 540):
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x", at_s=900)
+        kmsg.faults()
+    kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x", at_s=1000)
+    kmsg.faults()
+    kmsg.log.sound([BUSID], 1000)  # a word from before it
+    assert kmsg.faults() == {"GPU-a": ["79"]}
+
+
+NONFATAL = "145, RLW_REMAP Nonfatal XC0 i0 Link 09 (0x00000004 0x00000001 0x00000000 0x00000000 0x00000000 0x00000000)"
+FATAL = "145, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002 0x00000000 0x00000000 0x00000000 0x00000000)"
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ([NONFATAL], [("xid-warning", "145")]),
+        (["144, SAW_MVB Nonfatal XC0 i0 Link -1 (0x00000021 0x00000004)"], [("xid-warning", "144")]),
+        (["150, pid=4, name=a Fatal program, MSE Nonfatal XC0 i0 Link 00 (0x1)"], [("xid", "150")]),
+        (["149, pid=4, name=Nonfatal, NETIR_LINK_DOWN Fatal XC0 i0 Link 17 (0x1)"], [("xid", "149")]),
+        (["147, TREX"], [("xid", "147")]),  # a driver that does not say
+        (["155, pid=4, name=x, SW Nonfatal XC0"], [("xid", "155")]),
+        ([NONFATAL, FATAL], [("xid-warning", "145"), ("xid", "145")]),
+        ([FATAL, NONFATAL], [("xid", "145"), ("xid-warning", "145")]),
+    ],
+)
+def test_an_error_of_a_blackwells_nvlinks_that_the_driver_calls_nonfatal_only_warns(
+    texts: list[str], found: list[tuple[str, str]], kmsg: Kmsg
+) -> None:
+    for text in texts:
+        kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {text}")
+    assert kinds(kmsg) == found
+    kmsg.words = {str(number): "ignore" for number in (*range(144, 151), 155)}
+    assert kinds(kmsg) == []
 
 
 def test_a_driver_that_is_loaded_anew_starts_afresh(kmsg: Kmsg) -> None:
@@ -184,12 +232,12 @@ def test_the_drivers_word_that_all_is_well_ends_it_once_it_is_about_the_time_aft
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 95, x", at_s=1000)
     kmsg.now = 1000 + SOUND_S - 1
     kmsg.faults()
-    kmsg.log.sound([BUSID])
+    kmsg.log.sound([BUSID], kmsg.now)
     assert kmsg.faults() == {"GPU-a": ["95"]}
     kmsg.now += 1
-    kmsg.log.sound(["0000:af:00.0"])
+    kmsg.log.sound(["0000:af:00.0"], kmsg.now)
     assert kmsg.faults() == {"GPU-a": ["95"]}
-    kmsg.log.sound([BUSID])
+    kmsg.log.sound([BUSID], kmsg.now)
     assert kmsg.faults() == {}
 
 

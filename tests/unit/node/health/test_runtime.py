@@ -96,12 +96,40 @@ async def test_a_host_without_a_runtime_or_with_a_dead_one_is_no_trouble(short_p
     assert await trouble(short_path) is None
 
 
+@pytest.mark.parametrize(("other", "said"), [(True, None), (False, OFF), (None, OFF)])
+async def test_one_that_has_it_on_beside_it_may_be_the_kubelets(
+    short_path: Path, other: bool | None, said: str | None
+) -> None:
+    async with (
+        serving(short_path / SOCKETS[0], config(enableCDI=False)),
+        serving(short_path / SOCKETS[1], None if other is None else config(enableCDI=other)),
+    ):
+        assert await trouble(short_path) == said
+
+
+async def test_a_containerd_that_is_not_the_kubelets_is_not_asked(short_path: Path) -> None:
+    record, machine, named = Record(), profiles.load("dgx1-v100"), iter(["", "cri-o://1.34.1", "docker://28.0"])
+    changed = asyncio.Event()
+    record.changed.add(changed.set)
+
+    def kubelets() -> str:
+        assert runtime.asked == 0
+        return next(named, "containerd://1.7.27")
+
+    watch = RuntimeWatch(record, short_path, lambda: machine, kubelets, interval_s=0.01)
+    async with serving(short_path / SOCKETS[0], config(enableCDI=False)) as runtime, asyncio.timeout(20):
+        running = asyncio.create_task(watch.run())
+        await changed.wait()
+        assert (runtime.asked, next(named, None)) == (1, None)
+        running.cancel()
+
+
 async def test_all_gpus_have_the_fault_until_it_is_mended(short_path: Path) -> None:
     machine = profiles.load("dgx1-v100")
     changed = asyncio.Event()
     record = Record()
     record.changed.add(changed.set)
-    watch = RuntimeWatch(record, short_path, lambda: machine, interval_s=0.01)
+    watch = RuntimeWatch(record, short_path, lambda: machine, lambda: "containerd://1.7.27", interval_s=0.01)
     async with serving(short_path / SOCKETS[0], config(enableCDI=False)) as runtime, asyncio.timeout(20):
         running = asyncio.create_task(watch.run())
         await changed.wait()
