@@ -58,26 +58,23 @@ class Journal(Generic[T]):
     def __init__(
         self,
         folder: Path,
-        form: type[T],
+        readers: Mapping[int, Callable[[bytes], T]],
         *,
         version: int,
         key: Callable[[T], str],
-        older: Mapping[int, Callable[[bytes], T]] | None = None,
     ) -> None:
         """Open a folder's entries; no file is touched.
 
         Args:
             folder: Where the files are; made when the first is written.
-            form: What an entry is.
+            readers: For each version, what reads the text of its entries; it may raise ``msgspec.DecodeError``.
             version: Of the form that is written; a change that an older agent would misread needs another.
             key: The entry's own name, which is its file's; it can be one, see ``checked_key``.
-            older: For each older version, what reads the text of its entries.
         """
         self._folder = folder
-        self._form = form
+        self._readers = dict(readers)
         self._version = version
         self._key = key
-        self._older = dict(older or {})
         self._opened_ns = time.time_ns()
         self._foreign: set[str] = set()  # entries of a newer agent that runs beside this one
         self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
@@ -234,12 +231,9 @@ class Journal(Generic[T]):
         body = file.entry or file.claim
         if hashlib.sha256(body).hexdigest() != file.checksum:
             raise msgspec.DecodeError("its checksum is wrong")
-        if file.version == self._version:
-            value = msgspec.json.decode(body, type=self._form)
-        elif file.version in self._older:
-            value = self._older[file.version](bytes(body))
-        else:
+        if file.version not in self._readers:
             raise msgspec.DecodeError(f"no agent wrote a version {file.version}")
+        value = self._readers[file.version](bytes(body))
         if self._key(value) != key:
             raise msgspec.DecodeError(f"it is the entry of {self._key(value)[:64]!r}")
         return value

@@ -283,7 +283,7 @@ class Node:
             instances = {(uuid(gpu), *placed) for gpu in MIG for placed in self.gpus.gpu_instances(uuid(gpu)).values()}
             in_mig_mode = {uuid(gpu) for gpu in MIG if self.gpus.mig_mode(uuid(gpu))}
         noted = {
-            key: (one.uuid, one.wanted["profile"], one.wanted["start"])
+            key: (one.uuid, *one.wanted.placed)
             for key, one in made.items()
             if one.kind == "mig" and one.uuid != uuid(STATIC) and self._in_load(one)
         }

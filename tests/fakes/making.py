@@ -91,7 +91,7 @@ def patient(world: Sliced) -> Preparer:
 async def left_by_a_kill(world: Sliced, *, boot: str, done: bool) -> None:
     """A part that was intended, made, and not answered."""
     halves = Halves()
-    intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0))
+    intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0), wanted={})
     made = halves.make(world.gpus, intent)
     HardwareJournal(world.folder / "state" / "made").write(
         msgspec.structs.replace(intent, done=made) if done else intent

@@ -15,10 +15,12 @@ import pynvml
 
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import Kind
+from dradriver.node.devices.kinds import MadeKind
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.mig import Mig
+from dradriver.node.devices.nvidia.mig_packing import MigRequest
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.devices.nvidia.records import MpsShare
 from dradriver.node.devices.nvidia.share import Mps, Sharing
 from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.mps.files import MpsFolder
@@ -112,7 +114,7 @@ def _share(server: Server, folder: Path) -> Calls:
         hardware.read()
         with counted() as calls:
             hardware.processes([uuid])
-            _prepared(kind, server, mps, {"memory_mib": 1024, "thread_percentage": 10})
+            _prepared(kind, server, mps, MpsShare(memory_mib=1024, thread_percentage=10))
     return calls
 
 
@@ -123,13 +125,13 @@ def _made(server: Server, folder: Path) -> Calls:
         f"nvmlDeviceCreateGpuInstanceWithPlacement 0 {profile.id} 4:2": "5",
         "nvmlGpuInstanceCreateComputeInstance 0/gi5 1": "0",
     }
-    return _mig(server, folder, {"profile": profile.id, "start": 4})
+    return _mig(server, folder, MigRequest(profile=profile.id, start=4))
 
 
 def _there(server: Server, folder: Path) -> Calls:
     profile = _instance(server, listed="5")
     server.table |= {"nvmlDeviceGetMigMode 0": "1 1", "nvmlDeviceGetComputeRunningProcesses_v3 0/0": ""}
-    return _mig(server, folder, {"profile": profile.id, "start": 4})
+    return _mig(server, folder, MigRequest(profile=profile.id, start=4))
 
 
 def _instance(server: Server, *, listed: str) -> MigProfile:
@@ -141,7 +143,7 @@ def _instance(server: Server, *, listed: str) -> MigProfile:
     return profile
 
 
-def _mig(server: Server, folder: Path, wanted: dict[str, Any]) -> Calls:
+def _mig(server: Server, folder: Path, wanted: MigRequest) -> Calls:
     kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
     with running(server) as hardware:
         hardware.read()
@@ -150,7 +152,7 @@ def _mig(server: Server, folder: Path, wanted: dict[str, Any]) -> Calls:
     return calls
 
 
-def _prepared(kind: Kind, server: Server, mps: MpsFolder, wanted: dict[str, Any]) -> None:
+def _prepared(kind: MadeKind[Any, Any, Any], server: Server, mps: MpsFolder, wanted: Any) -> None:
     """Settle and make a device as the device manager does."""
     control = NvmlControl(driver_root=nvml.compiled(), mps=mps, mps_s=0.0)
     uuid = server.machine.gpus[0].uuid

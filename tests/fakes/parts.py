@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,10 +25,9 @@ class Halves:
     """Two devices of each GPU, ``<gpu>-half-0`` and ``-half-4``, beside the whole one."""
 
     name = "half"
-    makes = True
     part = True
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[Any] | None:
         known = {half(gpu.uuid, start): gpu for gpu in machine.gpus for start in STARTS}
         return Found(known[wish.device], {}) if wish.device in known else None
 
@@ -53,11 +52,11 @@ class Halves:
     def rest(self, control: Control, gpu: str) -> None:
         """Leave nothing."""
 
-    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
-        return {"type": "half"} | ({} if done is None else {"uuid": done["mig"]})
+    def told(self, made: Made) -> dict[str, Any]:
+        assert made.done is not None
+        return {"type": "half", "uuid": made.done["mig"]}
 
-    def edits(self, gpu: Gpu, made: Made | None) -> Edits:
-        assert made is not None
+    def edits(self, gpu: Gpu, made: Made) -> Edits:
         assert made.done is not None
         return Edits(env=(f"MIG={made.done['mig']}",))
 

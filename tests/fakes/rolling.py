@@ -288,9 +288,7 @@ class Node:
         while True:
             await asyncio.sleep(0.5)
             assert not self.crossed, "two agents have changed hardware at the same time"
-            noted = {
-                (one.uuid, one.wanted["profile"], one.wanted["start"]) for one in self._made() if one.kind == "mig"
-            }
+            noted = {(one.uuid, *one.wanted.placed) for one in self._made() if one.kind == "mig"}
             assert {
                 (uuid(gpu), *placed) for gpu in MIG for placed in self.gpus.gpu_instances(uuid(gpu)).values()
             } <= noted
@@ -308,7 +306,7 @@ class Node:
         for one in made:
             if one.kind == "mig":
                 there = self.gpus.gpu_instances(one.uuid).values()
-                assert (one.wanted["profile"], one.wanted["start"]) in there, f"claim {name} has lost its instance"
+                assert one.wanted.placed in there, f"claim {name} has lost its instance"
             with self.gpus.state(one.uuid) as state:
                 assert one.kind != "mps" or state.server is not None, f"claim {name} has lost its server"
 

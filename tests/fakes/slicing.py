@@ -13,6 +13,7 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices import assemble
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
+from dradriver.node.devices.nvidia.records import MigInstance
 from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.mps.files import MpsFolder
@@ -95,6 +96,12 @@ class Sliced(World):
     @property
     def made(self) -> dict[str, Made]:
         return {k: entry.value for k, entry in HardwareJournal(self.folder / "state" / "made").read().items()}
+
+    def instance(self, key: str) -> MigInstance:
+        """What was made, by the key of its entry."""
+        done = self.made[key].done
+        assert isinstance(done, MigInstance)
+        return done
 
 
 def at(gpu: int, profile: str, start: int, request: str = "gpu") -> Any:

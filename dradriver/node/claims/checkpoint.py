@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.hardware_journal import typed
 from dradriver.node.errors import ClaimError
 from dradriver.node.journal import Journal
 
@@ -30,12 +31,13 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         uuid: The GPU's own identity.
         edits: What it brings to a container. What a request brings as a whole is with its first device.
         made: Key of the other ledger's entry of what was made on the hardware for it; empty where nothing was.
-        wanted: As in that entry, which is written anew from here should it be damaged.
-        done: The same.
-        driver: The same.
+        wanted: As in that entry, which is written anew from here should it be damaged; None where nothing was made.
+        done: As in that entry, when the claim was prepared.
+        driver: As in that entry.
         part: The kind of device, where it is a part of a GPU that leaves room for others; empty for a whole one.
-        told: What is said of a part beside its GPU: ``type``, of a MIG instance ``profile``, ``placement`` and its own
-            ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a whole one.
+        told: What is said of a part beside its GPU, in the words of slices' attributes: ``type``, of a MIG instance
+            ``profile``, ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``; empty for a
+            whole one.
         share_id: Tells claims of one device apart; None where nobody else can have it.
         admin: True for access beside the owner: such a device has no owner in this claim.
     """
@@ -46,8 +48,8 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     uuid: str
     edits: Edits = Edits()
     made: str = ""
-    wanted: dict[str, Any] = {}
-    done: dict[str, Any] | None = None
+    wanted: Any = None
+    done: Any = None
     driver: str = ""
     part: str = ""
     told: dict[str, Any] = {}
@@ -92,13 +94,21 @@ class Checkpoint(Journal[PreparedClaim]):
     """The folder of prepared claims. The caller holds the node's lock around every method."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            PreparedClaim,
-            version=VERSION,
-            key=lambda claim: checked_uid(claim.uid),
-            older={1: _older, 2: _older},
-        )
+        readers = {1: _read_older, 2: _read_older, VERSION: _read}
+        super().__init__(folder, readers, version=VERSION, key=lambda claim: checked_uid(claim.uid))
+
+
+def _read(text: bytes) -> PreparedClaim:
+    claim = msgspec.json.decode(text, type=PreparedClaim)
+    return msgspec.structs.replace(claim, devices=tuple(map(_typed, claim.devices)))
+
+
+def _typed(device: PreparedDevice) -> PreparedDevice:
+    """Return the device with what was made for it as the records of its kind; the first agents kept no copy of that."""
+    if device.wanted is None:
+        return device
+    wanted, done = typed(device.part, device.wanted, device.done)
+    return msgspec.structs.replace(device, wanted=wanted, done=done)
 
 
 class _OldDevice(msgspec.Struct):
@@ -121,7 +131,7 @@ class _OldClaim(msgspec.Struct):
     env: dict[str, tuple[str, ...]] = {}
 
 
-def _older(text: bytes) -> PreparedClaim:
+def _read_older(text: bytes) -> PreparedClaim:
     """Return a claim of version 1 or 2: its spec stays as it is, since running pods are known to the runtime by it."""
     old = msgspec.json.decode(text, type=_OldClaim)
     env = dict(old.env)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -19,18 +18,19 @@ from typing import Final
 
 from dradriver.api import mig_devices
 from dradriver.api.objects import ResourceClaim
-from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node import metrics
-from dradriver.node.claims import gpu_processes, rebuild
+from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
-from dradriver.node.claims.container_env import ContainerEnv
+from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
+from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.nvidia.records import MigInstance
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
@@ -40,13 +40,9 @@ logger = logging.getLogger(__name__)
 
 BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and an error costs the pod more than a minute
 RETRY_S: Final = 1.0
-GET_S: Final = 10.0
-_LEAST_GET_S: Final = 1.0
 _LEAST_MAKE_S: Final = 3.0
 _DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
-GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
 
-GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
 Below = Callable[[], Awaitable[Machine | None]]
 
 
@@ -104,7 +100,10 @@ class Preparer:
         self.made_ready: Event[[ResourceClaim, PreparedClaim]] = Event()
         self.given_back: Event[[str]] = Event()
         self._making = Making(state_dir, self._lock, self._ledgers, device_manager)
-        self._get_claim = get_claim
+        self._reader = ClaimReader(get_claim)
+        self._rebuilder = Rebuilder(
+            self._ledgers, self._lock, self._reader, device_manager, machine, node=node, boot=boot
+        )
         self._machine = machine
         self._budget_s = budget_s
         self._changed = asyncio.Event()
@@ -136,7 +135,7 @@ class Preparer:
         self._sure.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
-        """Make the claim's devices ready and return them; a claim that is ready already gives the same again.
+        """Make the claim's devices ready and return them; a claim that is ready already is answered from its entry.
 
         What can come right by itself is tried until the budget is spent: an API server that does not answer, a device
         that another claim still holds or that processes are on, a GPU that is lost.
@@ -193,9 +192,9 @@ class Preparer:
         machine = self._machine()
         there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
         return any(
-            device.uuid in there and device.done is not None and device.told["uuid"] not in there[device.uuid]
+            device.uuid in there and device.done.mig not in there[device.uuid]
             for device in prepared.devices
-            if device.told.get("type") == "mig" and "uuid" in device.told and not device.wanted.get("found")
+            if isinstance(device.done, MigInstance) and not device.wanted.found
         )
 
     async def unprepare(self, uid: str) -> None:
@@ -261,66 +260,25 @@ class Preparer:
         return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
-        """Write anew the entries that a newer agent wrote, from the API and the CDI specs; what cannot be is left.
-
-        Returns the uids of those whose claims do not exist any more.
+        """Write anew the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
             OSError: A file cannot be read or written.
         """
-        async with locked(self._lock):
-            self._ledgers.claims.read()  # sets aside
-            aside = {uid: rebuild.identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
-        vanished = set()
-        for uid, known in aside.items():
-            machine = self._machine()
-            if known is None or machine is None:
-                continue
-            try:
-                claim = await self._read(known.namespace, known.name, until=math.inf, at_most_s=GET_S)
-            except _GoneError:
-                vanished.add(uid)
-                continue
-            except NotYetError as error:
-                logger.warning(
-                    "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
-                )
-                continue
-            if claim.metadata.uid != uid:
-                vanished.add(uid)
-                continue
-            async with locked(self._lock):
-                self._rebuild(claim, machine)
-        return vanished
-
-    def _rebuild(self, claim: ResourceClaim, machine: Machine) -> None:
-        uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
-        edits = self._ledgers.cdi.read(uid)
-        found = (
-            None
-            if edits is None
-            else rebuild.rebuilt(claim, edits, machine, self._device_manager, node=self._node, boot=self._boot)
-        )
-        if found is None:
-            logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
-        elif uid in self._ledgers.claims.kept():
-            self._ledgers.put(found)
-            metrics.CHECKPOINT_REBUILT.inc()
-            logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
+        return await self._rebuilder.rebuild()
 
     async def _attempt(self, namespace: str, name: str, uid: str, held: int, *, until: float) -> PreparedClaim:
         entry, sure = await self._known(uid)
         if entry is not None and sure:
             return entry.value
         try:
-            claim = await self._read(namespace, name, until=until, at_most_s=GET_S if entry is None else _DOUBT_S)
+            at_most_s = GET_S if entry is None else _DOUBT_S
+            claim = await self._reader.read(namespace, name, uid, until=until, at_most_s=at_most_s)
         except NotYetError:
             if entry is None:
                 raise
             return entry.value  # nobody says otherwise
-        if claim.metadata.uid != uid:
-            raise ClaimError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
         if entry is not None and self._same(entry.value, claim):
             self._sure[uid] = entry.stamp
             return entry.value
@@ -378,23 +336,11 @@ class Preparer:
     def _same(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
         """Return whether the claim is still allocated to what was prepared for it."""
         devices = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
-        return devices == {(r.request.split("/", 1)[0], r.pool, r.device, r.share_id) for r in claim.results}
-
-    async def _read(self, namespace: str, name: str, *, until: float, at_most_s: float) -> ResourceClaim:
-        left = until - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(max(min(at_most_s, left), _LEAST_GET_S)):
-                return await self._get_claim(namespace, name)
-        except ApiError as error:
-            if error.not_found:
-                raise _GoneError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
-            raise NotYetError(f"claim {namespace}/{name} cannot be read: {error}") from error
-        except (Unreachable, TimeoutError) as error:
-            raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
+        return devices == {(request_of(r), r.pool, r.device, r.share_id) for r in claim.results}
 
     @contextlib.asynccontextmanager
     async def _alone(self, uid: str, *, until: float) -> AsyncIterator[int]:
-        """Give the descriptor that holds the claim's lock.
+        """Hold the claim's lock during the block, and give the descriptor that holds it.
 
         Raises:
             NotYetError: Another call for the claim does not end.
@@ -431,10 +377,6 @@ class Preparer:
         self.given_back(uid)
         self.poke()
         return True
-
-
-class _GoneError(NotYetError):
-    """The API server does not know the claim."""
 
 
 class _CallError(NotYetError):

@@ -10,19 +10,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
+from dradriver.node import metrics
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.container_env import config_for
+from dradriver.node.claims.container_env import config_for, request_of
+from dradriver.node.claims.ledgers import Ledgers
+from dradriver.node.claims.lock import locked
+from dradriver.node.claims.reader import AnotherError, ClaimReader, GoneError
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.kinds import AllocatedDevice
+from dradriver.node.devices.kinds import AllocatedDevice, MadeKind
+from dradriver.node.errors import NotYetError
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -30,7 +36,123 @@ logger = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # of objects, by the API's rule
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Rebuilder:
+    """Writes the entries anew of which a newer agent's files were set aside."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        lock: Path,
+        reader: ClaimReader,
+        device_manager: DeviceManager,
+        machine: Callable[[], Machine | None],
+        *,
+        node: str,
+        boot: str,
+    ) -> None:
+        """Rebuild nothing yet.
+
+        Args:
+            ledgers: Where the files are, and the entries go.
+            lock: The lock of the ledgers.
+            reader: Reads claims from the API server.
+            device_manager: Knows what devices are, and what others' specifications bring.
+            machine: Gives the machine as it is now; None until it was read.
+            node: This node's pool.
+            boot: Id of this boot.
+        """
+        self._ledgers = ledgers
+        self._lock = lock
+        self._reader = reader
+        self._device_manager = device_manager
+        self._machine = machine
+        self._node = node
+        self._boot = boot
+
+    async def rebuild(self) -> set[str]:
+        """Rebuild what can be; return the uids of those whose claims do not exist any more.
+
+        Raises:
+            DriverError: Another instance does not let go of the lock.
+            OSError: A file cannot be read or written.
+        """
+        async with locked(self._lock):
+            self._ledgers.claims.read()  # sets aside
+            aside = {uid: _identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
+        vanished = set()
+        for uid, known in aside.items():
+            machine = self._machine()
+            if known is None or machine is None:
+                continue
+            try:
+                claim = await self._reader.read(known.namespace, known.name, uid)
+            except (GoneError, AnotherError):
+                vanished.add(uid)
+                continue
+            except NotYetError as error:
+                logger.warning(
+                    "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
+                )
+                continue
+            async with locked(self._lock):
+                self._put(claim, machine)
+        return vanished
+
+    def _put(self, claim: ResourceClaim, machine: Machine) -> None:
+        uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
+        edits = self._ledgers.cdi.read(uid)
+        found = None if edits is None else self._rebuilt(claim, edits, machine)
+        if found is None:
+            logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
+        elif uid in self._ledgers.claims.kept():
+            self._ledgers.put(found)
+            metrics.CHECKPOINT_REBUILT.inc()
+            logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
+
+    def _rebuilt(self, claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine) -> PreparedClaim | None:
+        """Return what was prepared for the claim; None where its spec says what this agent would lose.
+
+        Args:
+            claim: The claim as the API server has it.
+            edits: What its CDI spec brings to containers, by the names of the spec's devices.
+            machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
+        """
+        left = dict(edits)
+        meta = claim.metadata
+        bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=self._boot, devices=())
+        devices = []
+        for result in claim.results:
+            request = request_of(result)
+            config = None
+            with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
+                config = config_for(claim, result)
+            wish = AllocatedDevice(result.device, request, result.consumed_capacity, config)
+            try:
+                found = self._device_manager.find(machine, wish)
+            except DriverError as error:
+                logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
+                return None
+            kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
+            if result.pool != self._node or isinstance(kind, MadeKind):
+                return None
+            device = PreparedDevice(
+                request=request,
+                pool=result.pool,
+                device=result.device,
+                uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
+                part=kind.name if kind is not None and kind.part else "",
+                share_id=result.share_id,
+                admin=bool(result.admin_access),
+            )
+            others = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
+            own = left.pop(cdi.device_name(bare, device), Edits())
+            devices.append(msgspec.structs.replace(device, edits=own + Edits(cdi=others)))
+        if left or not devices:
+            return None
+        return msgspec.structs.replace(bare, devices=tuple(devices))
+
+
+class _Identity(msgspec.Struct, frozen=True):
     """Which claim an entry is of: these fields stand where they stand in every version."""
 
     uid: str
@@ -39,10 +161,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class _AnyFile(msgspec.Struct):
-    entry: Identity
+    entry: _Identity
 
 
-def identity(text: bytes, uid: str) -> Identity | None:
+def _identity(text: bytes, uid: str) -> _Identity | None:
     """Return which claim a newer agent's file is of; None where it does not say, or says another."""
     try:
         found = msgspec.json.decode(text, type=_AnyFile).entry
@@ -50,58 +172,3 @@ def identity(text: bytes, uid: str) -> Identity | None:
         return None
     named = all(_NAME.fullmatch(part) for part in (found.namespace, found.name))
     return found if found.uid == uid and named else None
-
-
-def rebuilt(
-    claim: ResourceClaim,
-    edits: Mapping[str, Edits],
-    machine: Machine,
-    device_manager: DeviceManager,
-    *,
-    node: str,
-    boot: str,
-) -> PreparedClaim | None:
-    """Return what was prepared for the claim; None where its spec says what this agent would lose.
-
-    Args:
-        claim: The claim as the API server has it.
-        edits: What its CDI spec brings to containers, by the names of the spec's devices.
-        machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
-        device_manager: Knows what others' specifications bring.
-        node: This node's pool.
-        boot: Id of this boot.
-    """
-    left = dict(edits)
-    meta = claim.metadata
-    bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=())
-    devices = []
-    for result in claim.results:
-        request = result.request.split("/", 1)[0]
-        config = None
-        with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
-            config = config_for(claim, result)
-        try:
-            found = device_manager.find(
-                machine, AllocatedDevice(result.device, request, result.consumed_capacity, config)
-            )
-        except DriverError as error:
-            logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
-            return None
-        kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
-        if result.pool != node or (kind is not None and kind.makes):
-            return None
-        device = PreparedDevice(
-            request=request,
-            pool=result.pool,
-            device=result.device,
-            uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
-            part=kind.name if kind is not None and kind.part else "",
-            share_id=result.share_id,
-            admin=bool(result.admin_access),
-        )
-        others = kind.edits(gpu, None).cdi if kind is not None and gpu is not None else ()
-        own = left.pop(cdi.device_name(bare, device), Edits())
-        devices.append(msgspec.structs.replace(device, edits=own + Edits(cdi=others)))
-    if left or not devices:
-        return None
-    return msgspec.structs.replace(bare, devices=tuple(devices))

@@ -9,12 +9,12 @@ from typing import Final
 
 from dradriver.api.objects import ResourceClaim
 from dradriver.errors import DriverError
-from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
 from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.gpu_processes import Processes
-from dradriver.node.claims.prepare import GET_S, GetClaim, Preparer
+from dradriver.node.claims.prepare import Preparer
+from dradriver.node.claims.reader import AnotherError, ClaimReader, GetClaim, GoneError
 from dradriver.node.errors import ClaimError
 from dradriver.node.event import Event
 from dradriver.node.journal import Stamp
@@ -63,7 +63,7 @@ class Reconciler:
             interval_s: Time between two passes.
         """
         self._preparer = preparer
-        self._get_claim = get_claim
+        self._reader = ClaimReader(get_claim)
         self._node = node
         self._processes = processes
         self._gpus = gpus
@@ -95,14 +95,14 @@ class Reconciler:
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
-        """Make one pass.
+        """Compare all that is prepared, give back what was unused twice, and make anew what is gone of what is in use.
 
         It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
         that somebody removed.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
-            OSError: The same, or a file cannot be read, written or removed.
+            OSError: A file cannot be read, written or removed.
         """
         await self._preparer.recover()
         await self._give_back_vanished(await self._preparer.rebuild())
@@ -199,14 +199,14 @@ class Reconciler:
     async def _unused(self, prepared: PreparedClaim) -> str | None:
         """Return why nobody can be using the claim; None where somebody can, or where nobody knows."""
         try:
-            async with self._asking, asyncio.timeout(GET_S):
-                claim = await self._get_claim(prepared.namespace, prepared.name)
-        except ApiError as error:
-            return "it does not exist" if error.not_found else None
-        except (DriverError, TimeoutError):
-            return None
-        if claim.metadata.uid != prepared.uid:
+            async with self._asking:
+                claim = await self._reader.read(prepared.namespace, prepared.name, prepared.uid)
+        except GoneError:
+            return "it does not exist"
+        except AnotherError:
             return "another claim has its name"
+        except DriverError:
+            return None
         if not claim.status.reserved_for:
             return "no pod uses it"
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}

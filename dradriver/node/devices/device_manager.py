@@ -12,7 +12,7 @@ import msgspec
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import AllocatedDevice, Kind
+from dradriver.node.devices.kinds import AllocatedDevice, AnyKind, MadeKind
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
@@ -27,11 +27,12 @@ _AGAIN_S: Final = 0.2
 
 
 class Device(NamedTuple):
-    """A device that a claim has: its kind, its GPU, and what the kind wants to know of it."""
+    """A device that a claim has: its kind, and what the kind found of it (``kinds.Found``)."""
 
-    kind: Kind
+    kind: AnyKind
     gpu: Gpu
-    wanted: Mapping[str, object]
+    asked: Any
+    told: Mapping[str, Any]
 
 
 class DeviceManager:
@@ -39,7 +40,7 @@ class DeviceManager:
 
     def __init__(
         self,
-        kinds: Sequence[Kind],
+        kinds: Sequence[AnyKind],
         control: Control | None = None,
         *,
         thread: Thread | None = None,
@@ -53,7 +54,8 @@ class DeviceManager:
             thread: Where hardware is changed; one of its own by default.
             in_use_s: How long to wait for a device that is in use while it is undone.
         """
-        self._kinds = {kind.name: kind for kind in kinds}
+        self._kinds = tuple(kinds)
+        self._made = {kind.name: kind for kind in kinds if isinstance(kind, MadeKind)}
         self._control = control
         self._thread = thread or Thread("hardware")
         self._in_use_s = in_use_s
@@ -64,28 +66,28 @@ class DeviceManager:
         Raises:
             DriverError: What the claim says of it cannot be understood, or not now.
         """
-        for kind in self._kinds.values():
+        for kind in self._kinds:
             if (found := kind.find(machine, wish)) is not None:
-                return Device(kind, found.gpu, found.wanted)
+                return Device(kind, *found)
         return None
 
-    def edits(self, kind: str, gpu: Gpu, made: Made | None) -> Edits:
-        """Return what a device of a kind brings to a container.
+    def edits(self, gpu: Gpu, made: Made) -> Edits:
+        """Return what a device that was made brings to a container.
 
         Raises:
             DriverError: It cannot be known now.
         """
-        return self._kinds[kind].edits(gpu, made)
+        return self._made[made.kind].edits(gpu, made)
 
     def told(self, made: Made) -> dict[str, Any]:
         """Return what is said of a device that was made, beside its GPU."""
-        return self._kinds[made.kind].told(made.wanted, made.done)
+        return self._made[made.kind].told(made)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
-        """Return the intents of one claim with all decided that was left open, in the same order.
+        """Return the intents of one claim with all decided that was left open, in their order.
 
         Args:
-            intents: What is to be made.
+            intents: What is to be made, as it was asked for.
             ledger: All that was made, or may have been.
 
         Raises:
@@ -116,7 +118,7 @@ class DeviceManager:
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Make what was made be gone; nothing there is fine, nor is the GPU. One in use is waited for a little.
+        """Undo what was made; nothing there is fine, and so is a GPU that is gone. One in use is waited for a little.
 
         Args:
             made: What was made, or may have been.
@@ -159,15 +161,15 @@ class DeviceManager:
             NotYetError: The hardware refused or did not answer.
         """
         control = self._control
-        for kind in self._kinds.values() if control is not None else ():
+        for kind in self._made.values() if control is not None else ():
             await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
 
     def afterwards(self, work: Callable[[], None]) -> None:
-        """Have the work done once no hardware is changed any more, by calls that were given up neither."""
+        """Have the work done once all calls to the hardware have ended, also those that nobody waits for any more."""
         self._thread.put(work)
 
-    def _of(self, made: Made) -> tuple[Kind, Control]:
-        kind = self._kinds.get(made.kind)
+    def _of(self, made: Made) -> tuple[MadeKind[Any, Any, Any], Control]:
+        kind = self._made.get(made.kind)
         if kind is None or self._control is None:
             raise NotYetError(f"device {made.device}: this agent knows no devices of kind {made.kind[:64]!r}")
         return kind, self._control

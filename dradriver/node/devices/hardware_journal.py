@@ -11,18 +11,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from dradriver.node.devices.nvidia.records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.journal import Entry, Journal
 
 logger = logging.getLogger(__name__)
 
+W = TypeVar("W")
+D = TypeVar("D")
+
 VERSION: Final = 1
+_RECORDS: Final[dict[str, tuple[Any, Any]]] = {"mig": (MigPlace, MigInstance), "mps": (MpsShare, MpsServed)}
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defaults=True):
     """One change of hardware.
 
     Attributes:
@@ -37,7 +42,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         share_id: What tells it from others of the same device; None where nobody else can have that.
         wanted: What the kind has to know to make it, and to find what it made.
         done: What the kind noted of the change; None as long as it is an intent, and from when it is to be undone.
-        was: What ``done`` was before that; empty where nobody knows. Agents that do not read it undo what they find
+        was: What ``done`` was before that; None where nobody knows. Agents that do not read it undo what they find
             by ``wanted``.
     """
 
@@ -49,9 +54,9 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: str
     uuid: str
     share_id: str | None = None
-    wanted: dict[str, Any] = {}
-    done: dict[str, Any] | None = None
-    was: dict[str, Any] = {}
+    wanted: W
+    done: D | None = None
+    was: D | None = None
 
     @property
     def key(self) -> str:
@@ -59,28 +64,57 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.owner}.{self.number}"
 
     @property
-    def noted(self) -> dict[str, Any]:
-        """What the kind noted of the change, be it to be undone or not; empty where nobody knows."""
+    def noted(self) -> D | None:
+        """What the kind noted of the change, be it to be undone or not; None where nobody knows."""
         return self.done or self.was
 
     def in_load(self, driver: str) -> bool:
         """Return whether it is in this load of the driver's module, as far as is known."""
         return self.driver in ("", driver)
 
-    def to_undo(self) -> Made:
+    def to_undo(self) -> Change[W, D]:
         """Return the entry that says that it is to be undone."""
         return msgspec.structs.replace(self, done=None, was=self.noted)
+
+
+Made = Change[Any, Any]  # of any kind: only the kind looks into what it noted
+
+
+def typed(kind: str, wanted: Any, *noted: Any) -> tuple[Any, ...]:
+    """Return what a ledger has of a change as the kind's own records; of a kind that is not known, as it stands.
+
+    Args:
+        kind: The kind's name.
+        wanted: What it had to know.
+        noted: What it noted, None where nothing is.
+
+    Raises:
+        msgspec.ValidationError: It is nothing that the kind writes.
+    """
+    if kind not in _RECORDS:
+        return wanted, *noted
+    form, done = _RECORDS[kind]
+    return msgspec.convert(wanted, form), *(msgspec.convert(one, done | None) for one in noted)
+
+
+def _read(text: bytes) -> Made:
+    entry = msgspec.json.decode(text, type=Made)
+    wanted, done, was = typed(entry.kind, entry.wanted, entry.done, entry.was)
+    return msgspec.structs.replace(entry, wanted=wanted, done=done, was=was)
 
 
 class HardwareJournal(Journal[Made]):
     """The folder of changes. The caller holds the node's lock around every method."""
 
     def __init__(self, folder: Path, again: Callable[[str], Made | None] = lambda _: None) -> None:
-        """Keep the folder, and what gives an entry, by its key, that cannot be read any more; None where nothing can.
+        """Open the folder's entries; no file is touched.
 
-        Without it nobody would know of what is on the hardware, and it would stay there.
+        Args:
+            folder: Where the entries are.
+            again: Gives an entry, by its key, that cannot be read any more; None where nothing can. Else nobody would
+                know of what is on the hardware, and it would stay there.
         """
-        super().__init__(folder, Made, version=VERSION, key=lambda made: made.key)
+        super().__init__(folder, {VERSION: _read}, version=VERSION, key=lambda made: made.key)
         self._again = again
 
     def read(self) -> dict[str, Entry[Made]]:

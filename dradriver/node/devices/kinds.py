@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from dradriver.api.config import ClaimConfig
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.topology.machine import Gpu, Machine
+
+A = TypeVar("A")  # what is asked for,
+W = TypeVar("W")  # wanted
+D = TypeVar("D")  # and done
 
 
 class AllocatedDevice(NamedTuple):
@@ -28,49 +32,73 @@ class AllocatedDevice(NamedTuple):
     config: ClaimConfig | None = None
 
 
-class Found(NamedTuple):
-    """The GPU that a device is, or is a part of, and what the kind has to know to make it: JSON."""
+class Found(NamedTuple, Generic[A]):
+    """What a device is on a machine.
+
+    Attributes:
+        gpu: The GPU that it is, or is a part of.
+        asked: What the claim says of what has to be made; None where nothing has.
+        told: What is said of a part beside its GPU, as far as it is known before it is made.
+    """
 
     gpu: Gpu
-    wanted: dict[str, Any]
+    asked: A
+    told: Mapping[str, Any] = {}
 
 
 class Kind(Protocol):
     """One kind of device.
 
     Attributes:
-        name: Stands in the ledger: an agent that starts later finds the kind by it.
-        makes: Whether a device has to be made before it can be used.
+        name: Stands in the ledgers: an agent that starts later finds the kind by it.
         part: Whether a device leaves room on its GPU for others of its kind.
     """
 
     name: str
-    makes: bool
     part: bool
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[Any] | None:
         """Return what the device is on this machine; None where it is not of this kind, or not there.
 
         Raises:
             DriverError: What the claim says of it cannot be understood, or not now.
         """
 
-    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
-        """Return each intent's ``wanted`` with all that is left open decided; nothing is changed.
+
+class ReadyKind(Kind, Protocol):
+    """A kind of which nothing has to be made."""
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return what the device brings to a container.
+
+        Raises:
+            DriverError: It cannot be known now.
+        """
+
+
+@runtime_checkable
+class MadeKind(Kind, Protocol[A, W, D]):
+    """A kind whose devices have to be made: from what is asked follows what is wanted, and then what is done.
+
+    Both of these stand in the ledgers, in records of the kind's own (``hardware_journal.typed``).
+    """
+
+    def settle(self, control: Control, intents: Sequence[Change[A, D]], beside: Sequence[Made]) -> list[W]:
+        """Return what is wanted for each intent, with all that the claim leaves open decided; nothing is changed.
 
         It is called before the intents are written, so that ``undo`` knows what to look for whatever happens then.
 
         Args:
             control: The hardware.
-            intents: What is to be made for one claim on one GPU.
-            beside: The ledger's other entries of the same GPU.
+            intents: What is to be made for one claim on one GPU, as it was asked for.
+            beside: The ledger's other entries of the same GPU, of any kind.
 
         Raises:
             DriverError: It cannot be made, or not now.
         """
 
-    def make(self, control: Control, made: Made) -> dict[str, Any]:
-        """Make the device and return what ``edits`` needs to know of it: JSON.
+    def make(self, control: Control, made: Change[W, D]) -> D:
+        """Make the device and return what ``edits`` and ``undo`` need to know of it.
 
         What half is there at a failure is undone by ``undo``.
 
@@ -78,19 +106,19 @@ class Kind(Protocol):
             HardwareError: The hardware refused.
         """
 
-    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
+    def undo(self, control: Control, made: Change[W, D], beside: Sequence[Made]) -> None:
         """Make what was made, wholly or in part, be gone. Nothing there is fine: it is called until it succeeds.
 
         Args:
             control: The hardware.
             made: What was made.
-            beside: The ledger's other entries of the same GPU.
+            beside: The ledger's other entries of the same GPU, of any kind.
 
         Raises:
             HardwareError: The hardware refused; something may be gone already.
         """
 
-    def there(self, control: Control, made: Made) -> bool:
+    def there(self, control: Control, made: Change[W, D]) -> bool:
         """Return whether what was made is there still: others may have ended it, or a reset of the GPU.
 
         Raises:
@@ -108,17 +136,15 @@ class Kind(Protocol):
             HardwareError: The hardware refused.
         """
 
-    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what is said of a part beside its GPU, in the words of slices' attributes; nothing of a whole one.
+    def told(self, made: Change[W, D]) -> dict[str, Any]:
+        """Return what is said of a part that was made beside its GPU, in the words of slices' attributes."""
 
-        Args:
-            wanted: As ``find`` or ``settle`` gave it.
-            done: What ``make`` returned; None for a kind that makes nothing, or before.
-        """
-
-    def edits(self, gpu: Gpu, made: Made | None) -> Edits:
-        """Return what the device brings to a container; ``made`` is None for a kind that makes nothing.
+    def edits(self, gpu: Gpu, made: Change[W, D]) -> Edits:
+        """Return what the device that was made brings to a container.
 
         Raises:
             DriverError: It cannot be known now.
         """
+
+
+AnyKind = ReadyKind | MadeKind[Any, Any, Any]

@@ -153,9 +153,9 @@ async def test_who_has_all_of_a_gpu_that_may_be_shared_has_nobody_beside_him(wor
 class Instances(Whole):
     """MIG instances that exist: one for each GPU, of its name."""
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
         found = named(machine, wish.device)
-        return None if found is None else Found(found, {})
+        return None if found is None else Found(found, None)
 
 
 async def test_a_gpu_in_mig_mode_has_processes_of_its_other_instances(world: World) -> None:

@@ -13,6 +13,7 @@ import pytest
 from dradriver.node.claims.lock import take
 from dradriver.node.devices.control import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
+from dradriver.node.devices.nvidia.records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import DeviceBusyError, HardwareError, InUseError, NotYetError
 from dradriver.node.mps.files import Server
@@ -124,7 +125,7 @@ async def test_a_process_on_one_part_keeps_the_claim_and_no_other_part_of_it(wor
     await world.prepare("c", HALF, at(1, "3g.40gb", 4), at(2, "3g.40gb", 4))
     world.device_manager._in_use_s = 0.0
     with world.gpus.state(uuid(1)) as state:
-        state.users = {4711: (world.made["uid-c.1"].done or {})["mig"]}
+        state.users = {4711: world.instance("uid-c.1").mig}
     with pytest.raises(InUseError, match=r"cannot be undone: .*In use by another client"):
         await world.preparer().unprepare("uid-c")
     assert (world.checkpoint, list(world.made)) == (["uid-c.json"], ["uid-c.1"])
@@ -158,8 +159,8 @@ def _mps(world: Failing, gpu: int) -> Made:
         kind="mps",
         device="d",
         uuid=uuid(gpu),
-        wanted={"mode": DEFAULT},
-        done={},
+        wanted=MpsShare(mode=DEFAULT),
+        done=MpsServed(),
     )
 
 
@@ -335,11 +336,13 @@ def test_entries_are_read_by_agents_that_know_less_and_more() -> None:
 
     made = _made()
     assert msgspec.json.decode(msgspec.json.encode(made.to_undo()), type=Older).done is None
-    old = msgspec.json.encode({"owner": "u", "number": 0, "boot": "b", "kind": "mig", "device": "d", "uuid": "g"})
-    read = msgspec.json.decode(old, type=Made)
-    assert (read.noted, read.in_load("x"), read.to_undo()) == ({}, True, read)
+    old = {"owner": "u", "number": 0, "boot": "b", "kind": "mig", "device": "d", "uuid": "g", "wanted": {}}
+    read = msgspec.convert(old, Made)
+    assert (read.noted, read.in_load("x"), read.to_undo()) == (None, True, read)
     assert (made.to_undo().noted, made.to_undo().to_undo()) == (made.done, made.to_undo())
 
 
 def _made() -> Made:
-    return Made(owner="u", number=0, boot="b", driver="7", kind="mig", device="d", uuid="g", done={"instance": 1})
+    done = MigInstance(instance=1, compute=0, mig="MIG-1", minor=0)
+    wanted = MigPlace(profile=9, name="3g.40gb", start=4)
+    return Made(owner="u", number=0, boot="b", driver="7", kind="mig", device="d", uuid="g", wanted=wanted, done=done)

@@ -19,7 +19,9 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.mig import Mig
+from dradriver.node.devices.nvidia.mig_packing import MigRequest
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.devices.nvidia.records import MigInstance
 from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.files import MpsFolder
@@ -91,13 +93,13 @@ def test_the_instance_of_a_mig_backed_guest_is_given_to_a_claim_and_left_as_it_w
     (gpu,) = server.machine.gpus
     kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
     control = NvmlControl(driver_root=nvml.compiled(), mps=MpsFolder(tmp_path / "mps", boot="b"))
-    asked = {"profile": guests.MIG_BACKED.id, "start": 0}
+    asked = MigRequest(profile=guests.MIG_BACKED.id, start=0)
     intent = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=gpu.uuid, wanted=asked)
     with patch.dict(os.environ, server.environment()):
         (wanted,) = kind.settle(control, [intent], [])
         made = msgspec.structs.replace(intent, wanted=wanted)
         assert gpu.mig is not None
-        assert kind.make(control, made) == {"instance": 0, "compute": 0, "mig": gpu.mig[0].uuid, "minor": gpu.minor}
+        assert kind.make(control, made) == MigInstance(instance=0, compute=0, mig=gpu.mig[0].uuid, minor=gpu.minor)
         kind.undo(control, made, [])
     assert not server.file.with_name(f"{server.file.name}.calls").exists()
 

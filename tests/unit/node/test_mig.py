@@ -35,15 +35,14 @@ async def test_a_placement_is_made_where_its_name_says_and_mig_mode_comes_and_go
     done = await world.prepare("c", at(0, "3g.40gb", 4), at(0, "1g.10gb", 0))
     assert world.placed(0) == [("1g.10gb", 0), ("3g.40gb", 4)]
     assert world.gpus.mig_mode(uuid(0))
-    entry = world.made["uid-c.0"].done
-    assert entry is not None
-    assert entry["mig"].startswith("MIG-")
+    entry = world.instance("uid-c.0")
+    assert entry.mig.startswith("MIG-")
     (first, _) = done.devices
     assert (first.uuid, first.part, first.edits.cdi) == (uuid(0), "mig", COMMON.cdi)
     assert [node.path for node in first.edits.nodes] == [
         "/dev/nvidia0",
-        f"/dev/nvidia-caps/nvidia-cap{3 + 9 * entry['instance']}",
-        f"/dev/nvidia-caps/nvidia-cap{4 + 9 * entry['instance']}",
+        f"/dev/nvidia-caps/nvidia-cap{3 + 9 * entry.instance}",
+        f"/dev/nvidia-caps/nvidia-cap{4 + 9 * entry.instance}",
     ]
     assert not [word for one in done.devices for word in one.edits.env if word.startswith("CUDA_VISIBLE_DEVICES")]
     await world.preparer().unprepare("uid-c")
@@ -67,7 +66,7 @@ async def test_what_was_made_is_in_the_status_and_in_the_containers_metadata(wor
     asked = [some(0, 4, 3, "s1", "a"), at(1, "2g.20gb", 4, "b"), result("c", device(2), shareID="s3", **QUARTER)]
     done = await world.prepare("c", *asked)
     entries = status.body(typed(claim("c", results=asked)), done, now=NOW)["status"]["devices"]
-    mig = [(world.made[f"uid-c.{n}"].done or {})["mig"] for n in (0, 1)]
+    mig = [world.instance(f"uid-c.{n}").mig for n in (0, 1)]
     every = [*mig, uuid(2)]
     assert [(one["device"], one.get("shareID"), one["data"]) for one in entries] == [
         (

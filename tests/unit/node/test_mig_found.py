@@ -36,7 +36,7 @@ def stranger(world: Sliced, gpu: int, profile: MigProfile, start: int) -> str:
 async def test_an_instance_that_is_there_already_is_used_as_it_is_and_stays(world: Sliced) -> None:
     found = stranger(world, 0, PROFILES["3g.40gb"], 4)
     await world.prepare("c", at(0, "3g.40gb", 4))
-    assert (world.made["uid-c.0"].done or {})["mig"] == found
+    assert world.instance("uid-c.0").mig == found
     with pytest.raises(DeviceBusyError, match="still held by claim default/c"):
         await world.prepare("d", at(0, "3g.40gb", 4))
     await world.preparer().unprepare("uid-c")
@@ -124,7 +124,7 @@ async def test_a_static_instance_that_is_gone_is_waited_for_and_never_made(world
     found = stranger(world, 0, PROFILES["3g.40gb"], 4)
     preparer.poke()
     await waiting
-    assert (world.made["uid-d.0"].done or {})["mig"] == found
+    assert world.instance("uid-d.0").mig == found
     await preparer.unprepare("uid-d")
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
 
@@ -142,7 +142,7 @@ async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_ma
     stranger(world, 0, PROFILES["1g.10gb"], 0)
     stranger(world, 0, PROFILES["3g.40gb"], 4)
     await world.prepare("c", at(0, "3g.40gb", 4))
-    assert (world.made["uid-c.0"].done or {})["instance"] == 2
+    assert world.instance("uid-c.0").instance == 2
     await world.preparer().unprepare("uid-c")
     assert world.placed(0) == [("1g.10gb", 0), ("3g.40gb", 4)]
 

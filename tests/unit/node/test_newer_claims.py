@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dradriver.kube.errors import Unreachable
-from dradriver.node.claims.prepare import GET_S
+from dradriver.node.claims.reader import GET_S
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole

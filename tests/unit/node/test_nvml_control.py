@@ -25,6 +25,7 @@ from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.mig import Mig
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
+from dradriver.node.devices.nvidia.records import MigPlace
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.profiles import mig
@@ -155,7 +156,7 @@ def test_a_mig_device_is_undone_from_the_inside_out_and_others_are_left_alone(dr
     driver.instance(6, "1g.10gb", 0, {0: 1})
     driver.table |= nvml.compute_table("0/gi6/ci0", 0, "0/1", MIG.replace("1", "2"))
     kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
-    wanted = {"profile": H100["2g.20gb"].id, "name": "2g.20gb", "start": 4}
+    wanted = MigPlace(profile=H100["2g.20gb"].id, name="2g.20gb", start=4)
     made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted)
     kind.undo(driver.control, made, [])
     assert driver.calls == ["nvmlComputeInstanceDestroy 0/gi5/ci0", "nvmlGpuInstanceDestroy 0/gi5"]

@@ -17,6 +17,7 @@ from dradriver.node.devices import assemble
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
+from dradriver.node.devices.nvidia.records import MpsServed
 from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.devices.simulated import SimulatedGpu, State
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, OccupiedError
@@ -113,7 +114,7 @@ async def test_mps_starts_with_the_first_share_and_ends_after_the_last(world: Sh
 
 async def test_a_share_that_is_prepared_is_not_made_again(world: Shared) -> None:
     done = await world.prepare("a", share(OWN, "25", "4Gi", "s1"))
-    assert world.made["uid-a.0"].done == {}
+    assert world.made["uid-a.0"].done == MpsServed()
     with world.gpus.state(uuid(OWN)) as state:
         state.server = Server(thread_percentage=1)  # another would be refused
     assert await world.prepare("a", share(OWN, "25", "4Gi", "s1")) == done
@@ -248,7 +249,7 @@ async def test_shares_of_an_agent_that_did_not_note_the_mode_had_the_default(wor
         await world.prepare(name, share(OWN, "25", "4Gi", name))
         ledger = HardwareJournal(world.folder / "state" / "made")
         one = world.made["uid-a.0"]
-        ledger.write(msgspec.structs.replace(one, wanted={k: v for k, v in one.wanted.items() if k != "mode"}))
+        ledger.write(msgspec.structs.replace(one, wanted=msgspec.structs.replace(one.wanted, mode=None)))
     for name in ("a", "b"):
         await world.preparer().unprepare(f"uid-{name}")
     assert world.state(OWN) == State()

@@ -1,13 +1,35 @@
-"""Where on a GPU MIG instances go, so that the largest ones stay possible: exact, a GPU has few placements."""
+"""Which MIG instance a claim asks for, and where on a GPU it goes, so that the largest ones stay possible.
+
+The choice is exact: a GPU has few placements.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dradriver.node.devices.control import Placed
+from dradriver.node.errors import ClaimError
 from dradriver.topology.machine import MigProfile
+
+
+class MigRequest(NamedTuple):
+    """Which MIG instance a claim asks for; None is what it leaves open.
+
+    Attributes:
+        profile: Id of the profile of a published placement.
+        name: Name of the profile that the claim's configuration has.
+        start: First memory slice.
+        memory: Memory slices that the claim was allocated of a GPU whose instances are made on demand.
+        compute: Compute slices of such a GPU.
+    """
+
+    profile: int | None = None
+    name: str | None = None
+    start: int | None = None
+    memory: int | None = None
+    compute: int | None = None
 
 
 class Room(NamedTuple):
@@ -54,6 +76,36 @@ def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
     return room
 
 
+def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> MigProfile:
+    """Return the profile that is asked for by id, by name, or by the slices that a claim has of a GPU.
+
+    Args:
+        every: The GPU's profiles.
+        device: The device's name, for messages.
+        asked: What the claim asks for.
+
+    Raises:
+        ClaimError: The GPU has none such, or it is more than the claim was allocated.
+    """
+    if asked.profile is not None:
+        said, found = str(asked.profile), [one for one in every if one.id == asked.profile]
+    elif asked.name is not None:
+        said, found = asked.name, [one for one in every if one.name == asked.name]
+    else:
+        said, sizes = f"of {asked.memory} memory and {asked.compute} compute slices", (asked.memory, asked.compute)
+        found = [one for one in every if is_plain(one) and (one.size, one.compute) == sizes]
+    if not found:
+        known = ", ".join(sorted({one.name for one in every})) or "none"
+        raise ClaimError(f"device {device}: its GPU has no MIG profile {said}; it has {known}")
+    memory, compute = asked.memory, asked.compute
+    if memory is not None and compute is not None and (found[0].size > memory or found[0].compute > compute):
+        raise ClaimError(
+            f"device {device}: {found[0].name} takes {found[0].size} memory and {found[0].compute} compute "
+            f"slices; the claim was allocated {memory} and {compute}"
+        )
+    return found[0]
+
+
 def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
     """Return where instances of these profiles go, in this order; None where they do not fit.
 
@@ -71,6 +123,26 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
         return None
     found = dict(zip(order, best[1], strict=True))
     return [found[n] for n in range(len(wanted))]
+
+
+def in_the_way(
+    at: Placed | None, every: Sequence[MigProfile], there: Mapping[int, Placed], owned: Sequence[Placed]
+) -> str:
+    """Return what is in the way, those that nobody's entry explains above all."""
+    by_id = {profile.id: profile for profile in every}
+    unknown = [
+        f"instance {number} ({by_id[one.profile].name if one.profile in by_id else one.profile} at {one.start})"
+        for number, one in there.items()
+        if one not in owned
+        and (
+            at is None
+            or one.profile not in by_id
+            or span(by_id[one.profile], one.start) & span(by_id[at.profile], at.start)
+        )
+    ]
+    if unknown:
+        return f"no claim of this node made {', '.join(unknown)}; destroy it by nvidia-smi mig, or leave the GPU to it"
+    return "other claims' instances are in the way"
 
 
 def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:

@@ -22,8 +22,9 @@ from dradriver.api import devices, names, quantity, slices
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
-from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.node.devices.kinds import AllocatedDevice, Found
+from dradriver.node.devices.nvidia.records import MpsServed, MpsShare
 from dradriver.node.devices.whole import Whole, named
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import Server
@@ -32,6 +33,8 @@ from dradriver.topology.machine import Gpu, Machine
 PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
 SHM: Final = "/dev/shm"  # noqa: S108
 _ALL_CORES: Final = 100
+
+MpsChange = Change[MpsShare, MpsServed]
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,25 +56,23 @@ class TimeSliced(Whole):
     part = True
 
     def __init__(self, edits: Callable[[Gpu], Edits], sharing: Callable[[Gpu], Sharing]) -> None:
-        """Keep what says how a container is given a GPU, and how a GPU is shared."""
+        """Look for no share yet; the arguments are those of ``Mps``."""
         super().__init__(edits)
         self._sharing = sharing
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
         """Return the GPU that the claim has a share of, where it is shared so."""
         found = _share(machine, wish, self._sharing)
-        return found if found is not None and self._sharing(found.gpu).by == "time-slicing" else None
-
-    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
-        """Return how much of the GPU it is."""
-        return _amounts(wanted)
+        if found is None or self._sharing(found[0]).by != "time-slicing":
+            return None
+        gpu, share = found
+        return Found(gpu, None, _told(share))
 
 
 class Mps:
     """Shares by MPS."""
 
     name = "mps"
-    makes = True
     part = True
 
     def __init__(
@@ -88,16 +89,20 @@ class Mps:
         self._sharing = sharing
         self._folder = folder
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found | None:
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MpsShare] | None:
         """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
         found = _share(machine, wish, self._sharing)
-        if found is None or (sharing := self._sharing(found.gpu)).by != "mps":
+        if found is None or (sharing := self._sharing(found[0])).by != "mps":
             return None
-        if devices.gpu_of_share(wish.device) is not None:
-            return Found(found.gpu, {"equal": found.wanted})
-        return Found(found.gpu, {"equal": _part(found.gpu, sharing.equal)}) if sharing.equal else found
+        gpu, share = found
+        if sharing.equal:
+            share = _part(gpu, sharing.equal)
+        if sharing.equal or devices.gpu_of_share(wish.device) is not None:
+            return Found(gpu, MpsShare(equal=share), _told(share))
+        own = MpsShare(memory_mib=share.memory_mib, thread_percentage=share.thread_percentage)
+        return Found(gpu, own, _told(share))
 
-    def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
+    def settle(self, control: Control, intents: Sequence[MpsChange], beside: Sequence[Made]) -> list[MpsShare]:
         """Note the mode that the GPU had before its first share, and see that nobody closed the GPU.
 
         Raises:
@@ -109,51 +114,50 @@ class Mps:
         if mode not in (modes.DEFAULT, modes.EXCLUSIVE_PROCESS):
             said = f"GPU {intents[0].uuid} is in mode {mode}; set it back by nvidia-smi -c DEFAULT"
             raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
-        return [intent.wanted | {"mode": mode} for intent in intents]
+        return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
-    def make(self, control: Control, made: Made) -> dict[str, Any]:
+    def make(self, control: Control, made: MpsChange) -> MpsServed:
         """Have the GPU's daemon run; a later share finds it running."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
-        control.start_mps(made.uuid, msgspec.convert(made.wanted.get("equal", {}), Server))
-        return {}
+        control.start_mps(made.uuid, made.wanted.equal or Server())
+        return MpsServed()
 
-    def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
+    def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
         """After the last share end the daemon and set the GPU's mode back to what it was."""
         if any(one.kind == self.name for one in beside):
             return
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
-    def there(self, control: Control, made: Made) -> bool:  # noqa: ARG002
+    def there(self, control: Control, made: MpsChange) -> bool:  # noqa: ARG002  # the kinds' signature
         """Return that it is, or comes back by itself: whoever runs daemons starts one that ended."""
         return True
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Leave nothing."""
+        """Change nothing: the last share's end leaves nothing of MPS."""
 
-    def told(self, wanted: Mapping[str, Any], done: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002
+    def told(self, made: MpsChange) -> dict[str, Any]:
         """Return how much of the GPU it is."""
-        return _amounts(wanted)
+        return _told(made.wanted.equal or made.wanted)
 
-    def edits(self, gpu: Gpu, made: Made | None) -> Edits:
+    def edits(self, gpu: Gpu, made: MpsChange) -> Edits:
         """Return what the whole GPU brings, and the way to its daemon; limits of a share's own are variables."""
-        assert made is not None
         folder = self._folder(gpu.uuid)
         mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))
         env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE}"]
-        if "memory_mib" in made.wanted:
-            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={made.wanted['memory_mib']}M")
-        if "thread_percentage" in made.wanted:
-            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={made.wanted['thread_percentage']}")
+        if made.wanted.memory_mib is not None:
+            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={made.wanted.memory_mib}M")
+        if made.wanted.thread_percentage is not None:
+            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={made.wanted.thread_percentage}")
         return self._edits(gpu) + Edits(mounts=mounts, env=tuple(env))
 
 
-def _mode(made: Made) -> int:
+def _mode(made: MpsChange) -> int:
     """Return the mode that the GPU had before its first share; agents of before did not note it."""
-    return int(made.wanted.get("mode", modes.DEFAULT))
+    return modes.DEFAULT if made.wanted.mode is None else made.wanted.mode
 
 
-def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sharing]) -> Found | None:
+def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
     """Return the GPU that the claim has less than all of, and how much; None where that is not so.
 
     Raises:
@@ -168,29 +172,29 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
     memory_mib = _amount(wish.consumed, names.CAPACITY_MEMORY, gpu.memory_mib << 20) >> 20
     if cores >= _ALL_CORES and memory_mib >= gpu.memory_mib:
         return None
-    return Found(gpu, {"memory_mib": max(1, memory_mib), "thread_percentage": max(1, cores)})
+    return gpu, Server(memory_mib=max(1, memory_mib), thread_percentage=max(1, cores))
 
 
-def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> Found | None:
+def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
     """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
     whole = devices.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None
-    return Found(gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES))
+    return gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES)
 
 
-def _part(gpu: Gpu, equal: int) -> dict[str, Any]:
+def _part(gpu: Gpu, equal: int) -> Server:
     """Return what each of so many equal shares has."""
-    return {"memory_mib": max(1, gpu.memory_mib // equal), "thread_percentage": _ALL_CORES // equal}
+    return Server(memory_mib=max(1, gpu.memory_mib // equal), thread_percentage=_ALL_CORES // equal)
 
 
-def _amounts(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    share = wanted.get("equal", wanted)
+def _told(share: Server | MpsShare) -> dict[str, Any]:
+    """Return how much of a GPU a share is, in the words of slices' attributes."""
     return {
         "type": "share",
-        names.CAPACITY_CORES: share["thread_percentage"],
-        names.CAPACITY_MEMORY: f"{share['memory_mib']}Mi",
+        names.CAPACITY_CORES: share.thread_percentage,
+        names.CAPACITY_MEMORY: f"{share.memory_mib}Mi",
     }
 
 
