@@ -10,6 +10,7 @@ Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import logging
 import os
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from dradriver.node import files, selinux
 from dradriver.node.errors import SetupError
@@ -288,11 +289,12 @@ def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     return f"has not answered for {_CALL_S:.0f} s"
 
 
-class _Process(NamedTuple):
-    """A process of MPS: its number may be another's later, but not with the same start."""
+@dataclasses.dataclass(frozen=True)
+class _Process:
+    """A process of MPS: its number may be another's later, but not with the same start, and its parent may end."""
 
     pid: int
-    parent: int
+    parent: int = dataclasses.field(compare=False)
     started: int
 
     def goes_on(self) -> bool:
