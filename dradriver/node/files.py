@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import time
+import uuid
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +74,7 @@ def remove(path: Path, *, durable: bool = True) -> None:
         try:
             os.unlink(path)
         except IsADirectoryError:  # one would be in the way of all that is removed after it, for ever
-            shutil.rmtree(path)
+            _remove_folder(path)
         if durable:
             _sync(path.parent)
 
@@ -90,6 +90,28 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, however deep: what is in its folders comes up, and they go."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    top = os.open(path, flags)
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                try:
+                    os.unlink(name, dir_fd=top)
+                except IsADirectoryError:
+                    folder = os.open(name, flags, dir_fd=top)
+                    try:
+                        for inner in os.listdir(folder):
+                            os.rename(inner, uuid.uuid4().hex, src_dir_fd=folder, dst_dir_fd=top)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
 
 
 def _sync(folder: Path) -> None:

@@ -38,4 +38,9 @@ def label(path: Path) -> None:
     try:
         os.setxattr(path, _XATTR, CONTEXT.encode() + b"\0", follow_symlinks=False)
     except OSError as error:
-        logger.warning("%s cannot be labelled for containers, and SELinux may keep them from it: %s", path, error)
+        unlabelled(path, error)
+
+
+def unlabelled(path: Path, error: OSError) -> None:
+    """Say that containers may not read a file or folder, and why."""
+    logger.warning("%s cannot be labelled for containers, and SELinux may keep them from it: %s", path, error)

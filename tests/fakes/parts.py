@@ -46,6 +46,9 @@ class Halves:
                     control.destroy_compute_instance(made.uuid, number, compute)
                 control.destroy_gpu_instance(made.uuid, number)
 
+    def check(self, control: Control, made: Made) -> None:
+        """They can be used at once."""
+
     def there(self, control: Control, made: Made) -> bool:
         return True
 

@@ -101,6 +101,20 @@ class Making:
         self._said = set(refused.values())
         return refused
 
+    async def check(self, uid: str) -> None:
+        """Raise where something that was made for a claim cannot be used yet; nobody else waits for that.
+
+        Raises:
+            NotYetError: Why not.
+        """
+        try:
+            async with locked(self._lock):
+                made = self._ledgers.made.of(uid)
+        except OSError as error:
+            raise NotYetError(f"the node cannot read what was made: {error}") from error
+        for one in made:
+            self._device_manager.check(one)
+
     async def look(self, uid: str) -> bool:
         """Look whether what was made for a claim is there still; return whether something is not, and is noted as such.
 

@@ -30,7 +30,7 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
 from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.nvidia.records import MigInstance
+from dradriver.node.devices.nvidia.records import MigInstance, MpsServed
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
@@ -108,6 +108,7 @@ class Preparer:
         self._budget_s = budget_s
         self._changed = asyncio.Event()
         self._sure: dict[str, Stamp] = {}  # entries that were compared with the API by this process
+        self._unready: set[str] = set()  # claims that this process made, and that cannot be used yet
 
     async def recover(self) -> None:
         """Put right what a crash or a reboot left: every prepared claim has its CDI spec, and no other has one.
@@ -127,8 +128,8 @@ class Preparer:
         self._changed = asyncio.Event()
 
     def answered(self, uid: str) -> bool:
-        """Return whether this process has told the kubelet of the claim as it is prepared."""
-        return uid in self._sure
+        """Return whether this process has told the kubelet of the claim as it is prepared, or will."""
+        return uid in self._sure or uid in self._unready
 
     def doubt(self, uid: str) -> None:
         """Have the claim compared with the API again before it is answered from its entry."""
@@ -174,7 +175,7 @@ class Preparer:
         uid, loop = prepared.uid, asyncio.get_running_loop()
         try:
             async with self._alone(uid, until=loop.time()) as held:
-                if self._missed(prepared):  # by a reading, which may have been made before
+                if self._missed(prepared):
                     await self._making.look(uid)
                 async with locked(self._lock):
                     entry = self._ledgers.claims.get(uid)
@@ -188,7 +189,9 @@ class Preparer:
         return True
 
     def _missed(self, prepared: PreparedClaim) -> bool:
-        """Return whether the machine, as it was read last, lacks a MIG instance that was made for the claim."""
+        """Return whether a MIG instance of the claim is not in the last reading, or it has what no reading shows."""
+        if any(isinstance(device.done, MpsServed) for device in prepared.devices):
+            return True
         machine = self._machine()
         there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
         return any(
@@ -278,10 +281,10 @@ class Preparer:
         except NotYetError:
             if entry is None:
                 raise
+            await self._making.check(uid)
             return entry.value  # nobody says otherwise
         if entry is not None and self._same(entry.value, claim):
-            self._sure[uid] = entry.stamp
-            return entry.value
+            return await self._ready(claim, entry)
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
@@ -303,9 +306,22 @@ class Preparer:
                     done = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
-        self._sure[uid] = done.stamp
-        self.made_ready(claim, done.value)
-        return done.value
+        self._unready.add(uid)
+        return await self._ready(claim, done)
+
+    async def _ready(self, claim: ResourceClaim, entry: Entry[PreparedClaim]) -> PreparedClaim:
+        """Return a claim that is prepared, once what was made for it can be used.
+
+        Raises:
+            NotYetError: It cannot be yet. The claim stays prepared, so that nobody has to make it anew.
+        """
+        uid = entry.value.uid
+        await self._making.check(uid)
+        self._sure[uid] = entry.stamp
+        if uid in self._unready:
+            self._unready.remove(uid)
+            self.made_ready(claim, entry.value)
+        return entry.value
 
     async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
         """Return the entry of a claim that is prepared, and whether it surely is what the claim is allocated to.
@@ -374,6 +390,7 @@ class Preparer:
         if made:
             await self._making.unprepare(uid, held)
         self._sure.pop(uid, None)
+        self._unready.discard(uid)
         self.given_back(uid)
         self.poke()
         return True

@@ -155,7 +155,8 @@ class Reconciler:
             if await self._preparer.again(prepared):
                 logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
         except DriverError as error:
-            logger.error("claim %s/%s lost what was made for it: %s", prepared.namespace, prepared.name, error)
+            what = f"claim {prepared.namespace}/{prepared.name}"
+            logger.error("%s: what was made for it is gone, or cannot be looked at: %s", what, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
         """Give back what a newer agent prepared for claims that were gone in two passes in a row."""

@@ -82,7 +82,13 @@ class Control(Protocol):
         """Set who may use the GPU; it stays so until the next boot."""
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Return when shares of the GPU are served with these limits; ``IN_USE`` where they are with others."""
+        """Have shares of the GPU served with these limits; ``IN_USE`` where they are with others."""
+
+    def check_mps(self, gpu: str, server: Server) -> None:
+        """Raise ``TIMEOUT``, and why, unless shares of the GPU are served with these limits now.
+
+        It asks no driver, and may be called in any thread.
+        """
 
     def stop_mps(self, gpu: str) -> None:
         """Return when no shares of the GPU are served any more; its clients end. None served is fine."""

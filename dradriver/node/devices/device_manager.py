@@ -145,6 +145,18 @@ class DeviceManager:
                     raise InUseError(f"device {made.device} cannot be undone: {error}") from error
             await asyncio.sleep(_AGAIN_S)
 
+    def check(self, made: Made) -> None:
+        """Raise where what was made cannot be used yet.
+
+        Raises:
+            NotYetError: Why not.
+        """
+        kind, control = self._of(made)
+        try:
+            kind.check(control, made)
+        except OSError as error:
+            raise NotYetError(f"device {made.device}: {error}") from error
+
     async def there(self, made: Made) -> bool:
         """Return whether what was made is there still.
 

@@ -118,8 +118,17 @@ class MadeKind(Kind, Protocol[A, W, D]):
             HardwareError: The hardware refused; something may be gone already.
         """
 
+    def check(self, control: Control, made: Change[W, D]) -> None:
+        """Raise where what was made cannot be used yet. It asks no driver, and is called outside the one thread.
+
+        Raises:
+            HardwareError: Why not.
+        """
+
     def there(self, control: Control, made: Change[W, D]) -> bool:
         """Return whether what was made is there still: others may have ended it, or a reset of the GPU.
+
+        What can be put right beside those who use it is.
 
         Raises:
             HardwareError: The hardware does not say.

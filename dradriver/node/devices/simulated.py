@@ -257,6 +257,9 @@ class SimulatedGpu:
             for name in ("pipe", "shm"):
                 (self._mps.of(gpu) / name).mkdir(parents=True, exist_ok=True)
 
+    def check_mps(self, gpu: str, server: Server) -> None:
+        """Raise nothing: they are served from the start on."""
+
     def stop_mps(self, gpu: str) -> None:
         """Serve no shares of the GPU any more."""
         with self.state(gpu) as state:

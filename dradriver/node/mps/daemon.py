@@ -10,6 +10,8 @@ Source: NVIDIA's MPS documentation, "nvidia-cuda-mps-control", and its man page.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import logging
 import os
 import signal
@@ -20,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from dradriver.node import files, selinux
 from dradriver.node.errors import SetupError
@@ -89,14 +91,14 @@ class Daemon:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
             if self._root is not None:
                 for name, options in _MOUNTS.items():
-                    enter.mount(self.folder / name, options + selinux.mount_option())
+                    _mount(self.folder / name, options)
+            self._control = None
             self._run(["-d", "-M"])  # -M: else users wait for each other's servers to end
             self._until(self.alive, _START_S, "has not started")
-            self._until(lambda: not self.alive() or self._answers("get_server_list"), _START_S, "does not answer")
+            self._until(lambda: not self.alive() or self._answers(), _START_S, "does not answer")
             if not self.alive():
                 raise SetupError(f"MPS of GPU {self._gpu} started and died at once: {self.folder / 'log'}")
-        self._control = self._socket()
-        limits.hold(self.ask, self._gpu, server)
+        self.restore(server)
 
     def alive(self) -> bool:
         """Return whether it runs."""
@@ -131,8 +133,7 @@ class Daemon:
             SetupError: It does not answer or does not take them, or somebody else would answer in its place.
         """
         self._trim()
-        if self._socket() != self._control:
-            raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
+        self._refuse_another()
         return limits.hold(self.ask, self._gpu, server)
 
     def ask(self, line: str) -> str:
@@ -143,12 +144,24 @@ class Daemon:
         """
         return self._run([], f"{line}\n").strip()
 
-    def _answers(self, line: str) -> bool:
+    def _answers(self) -> bool:
         try:
-            self.ask(line)
+            self._refuse_another()
+            self.ask("get_server_list")
         except SetupError:
             return False
         return True
+
+    def _refuse_another(self) -> None:
+        """Raise where another socket is in the place of the first that was seen there of this daemon.
+
+        Raises:
+            SetupError: One is, or none.
+        """
+        found = self._socket()
+        self._control = self._control or found
+        if found != self._control:
+            raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
 
     def _socket(self) -> tuple[int, int] | None:
         """Return which socket clients find; None for none. It is looked at alone: a client may have put it there."""
@@ -168,12 +181,14 @@ class Daemon:
 
     def _own(self) -> list[_Process]:
         """Return the processes of MPS that serve this GPU from this folder: daemons and servers."""
+        every = {one.pid: one for one in _processes()}
         # What was asked and cannot be killed is a child of ours; a daemon has left us.
-        return [one for one in _processes() if one.parent != os.getpid() and self._owns(one)]
+        return [one for one in every.values() if one.parent != os.getpid() and self._owns(one, every.get(one.parent))]
 
-    def _owns(self, process: _Process) -> bool:
-        if process in _OWNERS:
-            return _OWNERS[process] == self.folder
+    def _owns(self, process: _Process, parent: _Process | None) -> bool:
+        for known in (process, parent):  # a server is its daemon's
+            if known in _OWNERS:
+                return _OWNERS[known] == self.folder
         env = process.environ()
         if not all(f"{name}={value}".lower().encode() in env for name, value in self._env.items()):
             return False
@@ -248,6 +263,17 @@ class Daemon:
             time.sleep(_LOOK_S)
 
 
+def _mount(folder: Path, options: str) -> None:
+    """Mount a daemon's folder, with containers' label where SELinux knows it."""
+    try:
+        enter.mount(folder, options + selinux.mount_option())
+    except OSError as error:
+        if error.errno != errno.EINVAL or not selinux.enabled():
+            raise
+        selinux.unlabelled(folder, error)
+        enter.mount(folder, options)
+
+
 def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     """Wait for a process and return why nobody waits any longer; empty where it has ended.
 
@@ -263,11 +289,12 @@ def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     return f"has not answered for {_CALL_S:.0f} s"
 
 
-class _Process(NamedTuple):
-    """A process of MPS: its number may be another's later, but not with the same start."""
+@dataclasses.dataclass(frozen=True)
+class _Process:
+    """A process of MPS: its number may be another's later, but not with the same start, and its parent may end."""
 
     pid: int
-    parent: int
+    parent: int = dataclasses.field(compare=False)
     started: int
 
     def goes_on(self) -> bool:

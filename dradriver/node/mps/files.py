@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 
 from dradriver.node import files
+from dradriver.node.errors import SetupError
 
 _WANTED: Final = "wanted.json"
 _READY: Final = "ready.json"
-STALE_S: Final = 60.0  # an answer so old is nobody's: the process that gave it is gone, and its daemons with it
+STALE_S: Final = 60.0  # by an answer so old nothing serves: the process that gave it is gone
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,20 +79,29 @@ class MpsFolder:
         files.remove(self.of(gpu) / _WANTED)
 
     def wanted(self, gpu: str) -> Wanted | None:
-        """Return what is wanted of a GPU in this boot.
+        """Return what is wanted of a GPU in this boot; None also where another release wrote what this one cannot read.
 
         Raises:
             OSError: It cannot be read.
         """
-        return self._read(self.of(gpu) / _WANTED)
+        with contextlib.suppress(SetupError):
+            return self._read(self.of(gpu) / _WANTED)
+        return None
 
-    def every(self) -> dict[str, Wanted | None]:
-        """Return what is wanted of each GPU that has a folder, by the folder's name.
+    def every(self) -> dict[str, Wanted | Exception | None]:
+        """Return what is wanted of each GPU that has a folder, by the folder's name, or why that cannot be read.
 
         Raises:
             OSError: The folder cannot be read.
         """
-        return {path.name: self._read(path / _WANTED) for path in sorted(self.path.glob("gpu-*")) if path.is_dir()}
+        found: dict[str, Wanted | Exception | None] = {}
+        for path in sorted(self.path.glob("gpu-*")):
+            if path.is_dir():
+                try:
+                    found[path.name] = self._read(path / _WANTED)
+                except (SetupError, OSError) as error:
+                    found[path.name] = error
+        return found
 
     def answer(self, wanted: Wanted) -> None:
         """Say that a daemon serves as wanted, or what keeps it from that.
@@ -100,6 +110,14 @@ class MpsFolder:
             OSError: The file cannot be written.
         """
         _write(self.of(wanted.gpu) / _READY, wanted)
+
+    def answer_later(self, gpu: str) -> None:
+        """Say that a daemon may run from now on, and that it is not known yet whether it serves.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        files.write(self.of(gpu) / _READY, b"{}")
 
     def answer_none(self, gpu: str) -> None:
         """Say that there is none.
@@ -120,13 +138,16 @@ class MpsFolder:
                 (self.of(gpu) / name).rmdir()
         self.answer_none(gpu)
 
-    def keep_answer(self, gpu: str) -> None:
-        """Say that the answer still holds.
+    def keep_answer(self, gpu: str) -> bool:
+        """Say that the answer still holds; return whether there is one.
 
         Raises:
-            OSError: There is none, or it cannot be changed.
+            OSError: It cannot be changed.
         """
-        files.touch(self.of(gpu) / _READY)
+        with contextlib.suppress(FileNotFoundError):
+            files.touch(self.of(gpu) / _READY)
+            return True
+        return False
 
     def ready(self, gpu: str) -> Wanted | None:
         """Return the answer; None where there is no daemon in this boot, or nobody who would know.
@@ -135,18 +156,34 @@ class MpsFolder:
             OSError: It cannot be read.
         """
         path = self.of(gpu) / _READY
-        found = self._read(path)
-        try:
-            fresh = abs(time.time() - path.stat().st_mtime) < STALE_S
-        except FileNotFoundError:
-            return None
-        return found if fresh else None
+        with contextlib.suppress(SetupError, FileNotFoundError):
+            found = self._read(path)
+            return found if abs(time.time() - path.stat().st_mtime) < STALE_S else None
+        return None
+
+    def ended(self, gpu: str) -> bool:
+        """Return whether no daemon of this boot is left. An answer, however old, is taken back by who saw the end.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with contextlib.suppress(SetupError):
+            return self._read(self.of(gpu) / _READY) is None
+        return False
 
     def _read(self, path: Path) -> Wanted | None:
+        """Return what a file of this boot says; None where there is none.
+
+        Raises:
+            OSError: It cannot be read.
+            SetupError: It is nothing that this release writes.
+        """
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Wanted)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeError):
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise SetupError(f"{path} is nothing that this release reads: {error}") from error
         return found if found.boot == self.boot else None
 
 

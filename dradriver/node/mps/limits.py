@@ -1,8 +1,8 @@
-"""What an MPS daemon, and each of its servers, gives clients at most: set, and read back.
+"""What an MPS daemon, and each of its servers, gives clients at most: read, set whatever that says, and read back.
 
 The daemon's own limits are those of servers that start later; a server took them when it started, and gives them to
 clients that come later. Root of a container can change both, and can answer in the daemon's place: no text is trusted.
-From 1 GiB on some drivers show whole GiB alone.
+From 1 GiB on some drivers show whole GiB alone, so what is shown as it should be is not known to be so.
 Source: NVIDIA's MPS documentation, "Legacy MPS v2 Interface".
 """
 
@@ -40,7 +40,7 @@ class _Limit(NamedTuple):
 
 
 def hold(ask: Callable[[str], str], gpu: str, server: Server) -> list[str]:
-    """Make every limit what it should be; return what was said of those that were not.
+    """Set every limit to what it should be; return what was said of those that were seen to be another.
 
     A server that says no amount has ended, or its driver does not know the question: what it started with stands.
 
@@ -64,9 +64,11 @@ def hold(ask: Callable[[str], str], gpu: str, server: Server) -> list[str]:
 
 def _hold(ask: Callable[[str], str], limit: _Limit, server: str) -> list[str]:
     before = ask(limit.get(server))
-    if _amount(before) in limit.shown or (server and _amount(before) is None):
+    if server and _amount(before) is None:
         return []
     ask(limit.set(server))
+    if _amount(before) in limit.shown:
+        return []
     said = ask(limit.get(server))
     if _amount(said) in limit.shown or (server and _amount(said) is None):
         return [f"{limit.get(server)}: {before[:200]!r}"]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import logging
 import time
 from pathlib import Path
 from typing import Final
 
 from dradriver.process import options
-
-logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin:/opt/bin"
@@ -90,11 +87,7 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     async with serve_health(health_port, ready=alive, alive=alive), asyncio.TaskGroup() as looking:
         try:
             while True:
-                try:
-                    found = await reading.run(supervisor.wanted)
-                except OSError as error:
-                    found = {}
-                    logger.error("what is wanted cannot be read: %s", error)
+                found = await reading.run(supervisor.wanted)
                 looked_s = time.monotonic()
                 for name, wanted in found.items():
                     task, since_s = looks.get(name, (None, 0.0))

@@ -1,6 +1,7 @@
 """Keeps the control daemons that are wanted, and no others.
 
-Each GPU is looked at in a thread of its own: its driver may hang, and no other GPU's clients are to pay for that.
+Each GPU is looked at in a thread of its own: its driver may hang, and no other GPU's clients are to pay for that. As
+long as a daemon may be left, its GPU has an answer that is not old: only who saw the end takes it back.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from prometheus_client import Counter
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
-from dradriver.node.mps.files import MpsFolder, Wanted
+from dradriver.node.mps.files import MpsFolder, Server, Wanted
 
 logger = logging.getLogger(__name__)
 
 KEEP_S: Final = 10.0  # between two words that an answer still holds
-_LATEST_S: Final = 30.0  # between two tries to start a daemon
+_FIRST_S: Final = 1.0  # between two tries of what failed
+_LATEST_S: Final = 30.0  # and at most
 CHECK_S: Final = 60.0  # between two looks at a daemon's limits
 _RESTORED: Final = Counter(
     "gpu_topology_mps_limits_restored_total",
@@ -34,16 +36,21 @@ DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's f
 
 
 class _Kept(msgspec.Struct):
-    """A daemon that is kept: what it serves, or what keeps it; when that was last said, and when it is tried again."""
+    """A daemon that is kept: what it is for, whether it serves that, and what keeps it from more shares."""
 
     wanted: Wanted
     daemon: Daemon
     serves: bool = False
-    trouble: bool = False
-    said_s: float = 0.0
+    trouble: str = ""
     checked_s: float = 0.0
-    again_s: float = 0.0
-    wait_s: float = 1.0
+
+
+class _Pause(msgspec.Struct):
+    """Until when what failed is left alone while the same is wanted, and how long after the next failure."""
+
+    wanted: Wanted | None
+    until_s: float
+    next_s: float
 
 
 class Supervisor:
@@ -60,19 +67,34 @@ class Supervisor:
         self._folder = folder
         self._daemon = daemon
         self._clock = clock
+        self._wanted: dict[str, Wanted | None] = {}
         self._kept: dict[str, _Kept] = {}
+        self._pauses: dict[str, _Pause] = {}
+        self._answers: dict[str, tuple[Wanted, float]] = {}  # and when they were given, or said to hold still
         self._said: dict[str, str] = {}
-        self._hang: dict[str, Wanted] = {}  # of whom the agent was told so, and what it wanted then
         self._left = False
         self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
-        """Return what is wanted of each GPU that has a folder, by the folder's name.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
-        return self._folder.every()
+        """Return what is wanted of each GPU that has a folder, by the folder's name; as it was where none can tell."""
+        try:
+            every = self._folder.every()
+        except OSError as error:
+            self._say("all GPUs", f"what is wanted cannot be read: {error}")
+            return self._wanted
+        self._said.pop("all GPUs", None)
+        found = {}
+        for name, wanted in every.items():
+            what = f"{name}, what is wanted"
+            if not isinstance(wanted, Exception):
+                self._said.pop(what, None)
+                found[name] = wanted
+                continue
+            self._say(what, f"{wanted}; all stays as it is")
+            if name in self._wanted:
+                found[name] = self._wanted[name]
+        self._wanted = found
+        return found
 
     def look(self, name: str, wanted: Wanted | None) -> None:
         """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted.
@@ -80,104 +102,126 @@ class Supervisor:
         Nothing is raised: the end of this process would be that of all GPUs' daemons.
         """
         try:
-            if wanted is None or wanted.gpu.lower() != name:
+            if self._pauses_for(name, wanted):
+                self._keep_answer(name)
+            elif wanted is None or wanted.gpu.lower() != name:
                 self._end(name)
             else:
                 self._keep(name, wanted)
         except (SetupError, OSError) as error:
+            self._pause(name, wanted)
             self._say(name, str(error))
-        except Exception:  # clients have a part in what is read here: a surprise must not end all GPUs' daemons
-            logger.exception("MPS of %s: look again", name)
+            self._tell(name, wanted, str(error))
+        except Exception as error:  # clients have a part in what is read here: it must not end all GPUs' daemons
+            self._pause(name, wanted)
+            if self._said.get(name) != repr(error):
+                self._said[name] = repr(error)
+                logger.exception("MPS of %s: look again", name)
 
     def hangs(self, name: str, wanted: Wanted | None) -> None:
         """Say that a look at a GPU does not come back, in the log and to the agent."""
         said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
         self._say(name, said)
-        if wanted is not None and self._hang.get(name) != wanted:
-            with contextlib.suppress(OSError):
-                self._answer(msgspec.structs.replace(wanted, trouble=said))
-                self._hang[name] = wanted  # a look that comes back after all takes it back
+        self._tell(name, wanted, said)  # a look that comes back after all takes it back
 
-    def _answer(self, wanted: Wanted) -> None:
+    def leave(self) -> None:
+        """Say that no daemon serves any more: they end with this process."""
+        with self._answering:
+            self._left = True
+        for name in {*self._kept, *self._answers}:
+            self._folder.answer_none(name)
+
+    def _keep(self, name: str, wanted: Wanted) -> None:
+        kept = self._kept.get(name)
+        if kept is None or kept.wanted.gpu != wanted.gpu:
+            self._folder.answer_later(name)  # in the place of an answer of a process before this one
+            kept = self._kept[name] = _Kept(wanted, self._daemon(wanted.gpu, self._folder.of(wanted.gpu)))
+        elif kept.wanted != wanted:
+            kept.wanted, kept.serves = wanted, False
+        if kept.serves and not kept.daemon.alive():
+            kept.serves = False
+            died = "died, and its clients with it; it is started again"
+            logger.error("MPS of GPU %s %s", wanted.gpu, died)
+            self._pause(name, wanted, first_s=0.0)
+            self._tell(name, wanted, f"the daemon {died}")
+            if self._pauses_for(name, wanted):
+                return
+        if not kept.serves:
+            kept.daemon.start(wanted.server)
+            kept.serves, kept.trouble, kept.checked_s = True, "", self._clock()
+            logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
+        elif self._clock() - kept.checked_s >= CHECK_S:
+            self._check(name, kept)
+        self._answer(name, msgspec.structs.replace(wanted, trouble=kept.trouble))
+        if not kept.trouble:
+            self._said.pop(name, None)
+
+    def _check(self, name: str, kept: _Kept) -> None:
+        """Give the daemon its limits back; while that fails no further share is served."""
+        kept.checked_s = self._clock()
+        try:
+            changed = kept.daemon.restore(kept.wanted.server)
+        except SetupError as error:
+            kept.trouble = str(error)
+            self._say(name, kept.trouble)
+            return
+        kept.trouble = ""
+        self._pauses.pop(name, None)
+        for one in changed:
+            _RESTORED.inc()
+            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, one)
+
+    def _end(self, name: str) -> None:
+        kept = self._kept.get(name)
+        if kept is None:
+            if self._folder.ended(name) and not self._folder.of(name).joinpath("pipe").exists():
+                return
+            left = Wanted(gpu=name, boot=self._folder.boot, server=Server())  # by a process before this one
+            kept = self._kept[name] = _Kept(left, self._daemon(name, self._folder.of(name)))
+        kept.serves = False
+        kept.daemon.stop()
+        self._folder.forget(name)
+        for known in (self._kept, self._answers, self._said):
+            known.pop(name, None)
+        logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)
+
+    def _tell(self, name: str, wanted: Wanted | None, trouble: str) -> None:
+        """Say to the agent what is in the way of what is wanted, or of the end of what was."""
+        kept = self._kept.get(name)
+        about = wanted or (kept.wanted if kept is not None else None)
+        if about is not None:
+            with contextlib.suppress(OSError):  # a full disk: it is said again
+                self._answer(name, msgspec.structs.replace(about, trouble=trouble))
+
+    def _keep_answer(self, name: str) -> None:
+        if name in self._answers:
+            with contextlib.suppress(OSError):
+                self._answer(name, self._answers[name][0])
+
+    def _answer(self, name: str, answer: Wanted) -> None:
+        """Have an answer stand that is not old."""
         with self._answering:  # a look that hung may come back while that is said of it, or when all is over
-            if not self._left:
-                self._folder.answer(wanted)
+            now = self._clock()
+            before, said_s = self._answers.get(name, (None, now))
+            if self._left or (answer == before and now - said_s < KEEP_S):
+                return
+            if answer != before or not self._folder.keep_answer(name):
+                self._folder.answer(answer)
+            self._answers[name] = answer, now
 
     def _say(self, name: str, error: str) -> None:
         if self._said.get(name) != error:
             self._said[name] = error
             logger.error("MPS of %s: %s", name, error)
 
-    def leave(self) -> None:
-        """Say that no daemon serves any more: they end with this process."""
-        with self._answering:
-            self._left = True
-        for name in list(self._kept):
-            self._folder.answer_none(name)
+    def _pauses_for(self, name: str, wanted: Wanted | None) -> bool:
+        """Return whether what failed is left alone now; something else that is wanted is tried at once."""
+        pause = self._pauses.get(name)
+        return pause is not None and pause.wanted == wanted and self._clock() < pause.until_s
 
-    def _keep(self, name: str, wanted: Wanted) -> None:
-        kept = self._kept.get(name)
-        if kept is None or kept.wanted != wanted:
-            if kept is None:
-                self._folder.answer_none(name)  # of a process before this one
-                daemon = self._daemon(wanted.gpu, self._folder.of(wanted.gpu))
-            else:
-                daemon = kept.daemon
-            kept = self._kept[name] = _Kept(wanted, daemon)
-        now = self._clock()
-        if kept.serves and kept.daemon.alive():
-            if name in self._hang:
-                self._answer(wanted)
-                self._hang.pop(name, None)
-            if now - kept.said_s >= KEEP_S:
-                self._folder.keep_answer(name)
-                kept.said_s = now
-            if now - kept.checked_s >= CHECK_S:
-                kept.checked_s = now
-                self._check(name, kept)
-            return
-        if kept.serves:
-            logger.error("MPS of GPU %s died, and its clients with it; it is started again", wanted.gpu)
-            kept.serves = False
-            self._folder.answer_none(name)
-        if now < kept.again_s:
-            return
-        try:
-            kept.daemon.start(wanted.server)
-        except (SetupError, OSError) as error:
-            kept.again_s, kept.wait_s = now + kept.wait_s, min(2 * kept.wait_s, _LATEST_S)
-            self._answer(msgspec.structs.replace(wanted, trouble=str(error)))
-            self._hang.pop(name, None)
-            raise
-        kept.serves, kept.said_s, kept.checked_s, kept.wait_s = True, now, now, 1.0
-        self._answer(wanted)
-        self._said.pop(name, None)
-        logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
-
-    def _check(self, name: str, kept: _Kept) -> None:
-        """Give the daemon its limits back; while that fails no further share is served."""
-        try:
-            changed = kept.daemon.restore(kept.wanted.server)
-        except SetupError as error:
-            self._answer(msgspec.structs.replace(kept.wanted, trouble=str(error)))
-            kept.trouble = True
-            raise
-        for one in changed:
-            _RESTORED.inc()
-            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, one)
-        if kept.trouble:
-            self._answer(kept.wanted)
-            kept.trouble = False
-            self._said.pop(name, None)
-
-    def _end(self, name: str) -> None:
-        kept = self._kept.get(name)
-        if kept is None and self._folder.ready(name) is None and not self._folder.of(name).joinpath("pipe").exists():
-            return
-        daemon = kept.daemon if kept is not None else self._daemon(name, self._folder.of(name))
-        daemon.stop()
-        self._folder.forget(name)
-        self._said.pop(name, None)
-        if kept is not None:
-            del self._kept[name]
-            logger.info("MPS of GPU %s has ended after its last share", kept.wanted.gpu)
+    def _pause(self, name: str, wanted: Wanted | None, first_s: float = _FIRST_S) -> None:
+        """Leave it alone for a while, longer each time that it fails; a minute of serving is the end of that."""
+        before = self._pauses.get(name)
+        length_s = first_s if before is None else max(first_s, before.next_s)
+        next_s = min(max(_FIRST_S, 2 * length_s), _LATEST_S)
+        self._pauses[name] = _Pause(wanted, self._clock() + length_s, next_s)

@@ -55,6 +55,21 @@ def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_goes_however_deep_it_is(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.touch()
+    (tmp_path / "x").mkdir()
+    below = os.open(tmp_path / "x", os.O_RDONLY)
+    for _ in range(1500):  # deeper than calls go, and than a path's name
+        os.symlink(outside, "link", dir_fd=below)
+        os.mkdir("deep", dir_fd=below)
+        above, below = below, os.open("deep", os.O_RDONLY, dir_fd=below)
+        os.close(above)
+    os.close(below)
+    files.remove(tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+
+
 def test_a_folder_in_a_files_place_goes_too(tmp_path: Path) -> None:
     (tmp_path / "x.json" / "more").mkdir(parents=True)
     files.remove(tmp_path / "x.json")

@@ -172,6 +172,9 @@ class Mig:
         except HardwareError as error:  # the device is gone; ``rest`` tries again
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
 
+    def check(self, control: Control, made: MigChange) -> None:
+        """Raise nothing: an instance can be used at once."""
+
     def there(self, control: Control, made: MigChange) -> bool:
         """Return whether the instance is at its place, by number and uuid."""
         there = _instances(control, made.uuid)

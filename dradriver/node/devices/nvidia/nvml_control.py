@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MODULE: Final = Path("/sys/module/nvidia")  # the host's, in every container
 _HOPPER: Final = 9  # compute capability
-_MPS_S: Final = 10.0  # a daemon starts within one
+_MPS_S: Final = 10.0  # a daemon ends within one, or not soon
 _MPS_LOOK_S: Final = 0.05
 
 
@@ -57,7 +57,7 @@ class NvmlControl:
             mps: Where the process that runs MPS daemons is told what is wanted.
             module: The module's folder in the kernel's file system, which comes and goes with it.
             released: Gives the reason why nobody may hold the driver now; None where there is none.
-            mps_s: How long to wait for its answer.
+            mps_s: How long to wait for a daemon's end.
         """
         self._driver_root = driver_root
         self._mps = mps
@@ -191,34 +191,32 @@ class NvmlControl:
             nvml.ask("nvmlDeviceSetComputeMode", nvml.device(gpu), mode)
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Have the process that runs MPS daemons serve shares with these limits, and wait until it says so."""
+        """Have the process that runs MPS daemons serve shares with these limits."""
         before = self._mps.wanted(gpu)
         if before is not None and before.server != server:
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
             raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"GPU {gpu}: {said}")
         self._mps.want(gpu, server)
 
-        def serves() -> bool:
-            ready = self._mps.ready(gpu)
-            return ready is not None and ready.server == server and not ready.trouble
-
-        self._wait(serves, gpu, "does not serve")
+    def check_mps(self, gpu: str, server: Server) -> None:
+        """Raise unless it says that shares are served so."""
+        ready = self._mps.ready(gpu)
+        if ready is None or ready.server != server or ready.trouble:
+            raise self._mps_error(gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:
         """Have it serve no shares any more, and wait until it says so."""
-        if self._mps.wanted(gpu) is None and self._mps.ready(gpu) is None:
-            return
         self._mps.want_none(gpu)
-        self._wait(lambda: self._mps.ready(gpu) is None, gpu, "does not end")
-
-    def _wait(self, holds: Callable[[], bool], gpu: str, said: str) -> None:
         until = time.monotonic() + self._mps_s
-        while not holds():
+        while not self._mps.ended(gpu):
             if time.monotonic() >= until:
-                ready = self._mps.ready(gpu)
-                why = ready.trouble if ready is not None and ready.trouble else "is the DaemonSet for MPS on this node?"
-                raise HardwareError("nvidia-cuda-mps-control", TIMEOUT, f"MPS {said} GPU {gpu}: {why}")
+                raise self._mps_error(gpu, "does not end")
             time.sleep(_MPS_LOOK_S)
+
+    def _mps_error(self, gpu: str, said: str) -> HardwareError:
+        ready = self._mps.ready(gpu)
+        why = ready.trouble if ready is not None and ready.trouble else "is the DaemonSet for MPS on this node?"
+        return HardwareError("nvidia-cuda-mps-control", TIMEOUT, f"MPS {said} GPU {gpu}: {why}")
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:

@@ -12,6 +12,7 @@ back); unequal ones are variables of the container, which a program can unset
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,6 +30,8 @@ from dradriver.node.devices.whole import Whole, named
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import Server
 from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
 
 PIPE: Final = "/tmp/nvidia-mps"  # noqa: S108  # where CUDA looks in a container
 SHM: Final = "/dev/shm"  # noqa: S108
@@ -117,7 +120,7 @@ class Mps:
         return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
     def make(self, control: Control, made: MpsChange) -> MpsServed:
-        """Have the GPU's daemon run; a later share finds it running."""
+        """Have the GPU's daemon wanted; a later share finds it running."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
         control.start_mps(made.uuid, made.wanted.equal or Server())
         return MpsServed()
@@ -129,8 +132,15 @@ class Mps:
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
-    def there(self, control: Control, made: MpsChange) -> bool:  # noqa: ARG002  # the kinds' signature
-        """Return that it is, or comes back by itself: whoever runs daemons starts one that ended."""
+    def check(self, control: Control, made: MpsChange) -> None:
+        """Raise until the GPU's daemon serves, which whoever runs it may take long for."""
+        control.check_mps(made.uuid, made.wanted.equal or Server())
+
+    def there(self, control: Control, made: MpsChange) -> bool:
+        """Return that it is: whoever runs daemons starts one that ended, and the mode, which resets undo, is set."""
+        if control.compute_mode(made.uuid) == modes.DEFAULT:
+            control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
+            logger.warning("GPU %s is in mode EXCLUSIVE_PROCESS again; it has shares by MPS", made.uuid)
         return True
 
     def rest(self, control: Control, gpu: str) -> None:

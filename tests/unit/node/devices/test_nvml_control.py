@@ -284,24 +284,29 @@ def test_without_a_driver_the_hardware_refuses(driver: Driver) -> None:
 
 def test_mps_is_wanted_by_a_file_and_serves_when_the_answer_says_so(driver: Driver) -> None:
     server = Server(memory_mib=1024, thread_percentage=25)
+    driver.control.start_mps(GPU, server)
     with refused(TIMEOUT, "is the DaemonSet for MPS on this node"):
-        driver.control.start_mps(GPU, server)
+        driver.control.check_mps(GPU, server)
     wanted = driver.mps.wanted(GPU)
     assert wanted is not None
     assert (wanted.gpu, wanted.server) == (GPU, server)
     driver.mps.answer(msgspec.structs.replace(wanted, trouble="no such program"))
     with refused(TIMEOUT, "does not serve GPU .*: no such program"):
-        driver.control.start_mps(GPU, server)
+        driver.control.check_mps(GPU, server)
     driver.mps.answer(msgspec.structs.replace(wanted, server=Server()))  # what was wanted before
     with refused(TIMEOUT, "does not serve"):
-        driver.control.start_mps(GPU, server)
+        driver.control.check_mps(GPU, server)
     driver.mps.answer(wanted)
     driver.control.start_mps(GPU, server)
+    driver.control.check_mps(GPU, server)
     with refused(IN_USE, "served with other limits"):
         driver.control.start_mps(GPU, Server())
     with refused(TIMEOUT, "does not end"):
         driver.control.stop_mps(GPU)
     assert driver.mps.wanted(GPU) is None
+    os.utime(driver.mps.of(GPU) / "ready.json", (0, 0))  # which is no end, only nobody's word
+    with refused(TIMEOUT, "does not end GPU .*: is the DaemonSet for MPS on this node"):
+        driver.control.stop_mps(GPU)
     driver.mps.answer_none(GPU)
     for _ in range(2):
         driver.control.stop_mps(GPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from dradriver.api import names, slices
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
+from dradriver.kube.errors import ApiError
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.lock import take
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 from dradriver.node.devices import assemble
-from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
+from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.records import MpsServed
@@ -24,6 +27,7 @@ from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingErro
 from dradriver.node.mps.files import MpsFolder, Server
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
+from tests.fakes.reconciling import passes, reconciler
 
 PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
 
@@ -35,10 +39,20 @@ SHARING = {
 }
 
 
+class Gpus(SimulatedGpu):
+    """Simulated GPUs whose daemons may have trouble."""
+
+    mps_trouble = ""
+
+    def check_mps(self, gpu: str, server: Server) -> None:
+        if self.mps_trouble:
+            raise HardwareError("nvidia-cuda-mps-control", TIMEOUT, f"MPS does not serve GPU {gpu}: {self.mps_trouble}")
+
+
 class Shared(World):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.gpus = SimulatedGpu(folder / "hardware.json")
+        self.gpus = Gpus(folder / "hardware.json")
         self.sharing = dict(SHARING)
         self.device_manager = assemble.of(
             edits,
@@ -112,6 +126,44 @@ async def test_mps_starts_with_the_first_share_and_ends_after_the_last(world: Sh
     assert (world.state(OWN).server, world.state(OWN).mode) == (Server(), EXCLUSIVE_PROCESS)
     await world.preparer().unprepare("uid-b")
     assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
+
+
+async def test_a_share_waits_for_its_daemon_and_nobody_waits_for_the_share(world: Shared) -> None:
+    """As long as it is not served no pod has it; it stays prepared, since it is the daemon's turn."""
+    preparer, told = world.preparer(), list[str]()
+    preparer._budget_s = 0.0
+    preparer.made_ready.add(lambda _, prepared: told.append(prepared.name))
+    world.gpus.mps_trouble = "no such program"
+    waiting = world.put(claim("a", results=[share(OWN, "25", "4Gi", "a")]))
+    for _ in range(2):
+        with pytest.raises(HardwareError, match="no such program"):
+            await preparer.prepare(*waiting)
+        assert (list(world.made), world.checkpoint, world.state(OWN).server) == (["uid-a.0"], ["uid-a.json"], Server())
+        os.close(await take(world.folder / "state" / "hardware.lock"))  # others may change hardware
+    assert (told, preparer.answered("uid-a")) == ([], True)
+    after = world.preparer()
+    after._budget_s = 0.0
+    world.trouble = [ApiError(503, "ServiceUnavailable", "later")]
+    with pytest.raises(HardwareError, match="no such program"):
+        await after.prepare(*waiting)
+    world.gpus.mps_trouble = ""
+    for _ in range(2):
+        await preparer.prepare(*waiting)
+    assert told == ["a"]
+    await preparer.unprepare("uid-a")
+    assert (world.state(OWN), world.made, world.checkpoint) == (State(), {}, [])
+
+
+async def test_a_mode_that_a_reset_undid_is_set_while_there_are_shares(world: Shared) -> None:
+    await world.prepare("a", share(OWN, "25", "4Gi", "a"))
+    world.gpus.set_compute_mode(uuid(OWN), DEFAULT)
+    await passes(reconciler(world), 1)
+    assert world.state(OWN) == State(mode=EXCLUSIVE_PROCESS, server=Server())
+    world.gpus.set_compute_mode(uuid(OWN), PROHIBITED)  # which no reset does
+    await passes(reconciler(world), 1)
+    assert world.state(OWN).mode == PROHIBITED
+    await world.preparer().unprepare("uid-a")
+    assert world.state(OWN) == State()
 
 
 async def test_a_share_that_is_prepared_is_not_made_again(world: Shared) -> None:

@@ -23,7 +23,7 @@ from dradriver.__main__ import main
 from dradriver.node import selinux
 from dradriver.node.boot import boot_id
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
-from dradriver.node.errors import SetupError
+from dradriver.node.errors import HardwareError, SetupError
 from dradriver.node.mps import daemon as daemons
 from dradriver.node.mps import enter, limits
 from dradriver.node.mps import main as mps
@@ -32,79 +32,13 @@ from dradriver.node.mps.files import STALE_S, MpsFolder, Server
 from dradriver.node.mps.supervisor import CHECK_S, KEEP_S, Supervisor
 from tests import needs
 from tests.fakes import mps_control
-from tests.fakes.node import short_folder
-
-A, B = (f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(2))
-HALF = Server(memory_mib=40_000, thread_percentage=50)
-
-
-def look(supervisor: Supervisor) -> None:
-    for name, wanted in supervisor.wanted().items():
-        supervisor.look(name, wanted)
-
-
-class Node:
-    """A node's folder for MPS, and supervisors that come and go."""
-
-    def __init__(self, root: Path) -> None:
-        self.files = MpsFolder(root / "mps", boot="b")
-        self.path = mps_control.write(root / "bin")
-        self.now = 0.0
-        self.supervisor = self.another()
-
-    def look(self) -> None:
-        look(self.supervisor)
-
-    def another(self) -> Supervisor:
-        return Supervisor(self.files, self.daemon, clock=lambda: self.now)
-
-    def daemon(self, gpu: str, folder: Path) -> Daemon:
-        return Daemon(gpu, folder, root=None, path=self.path, quit_s=1)
-
-    def of(self, gpu: str) -> Daemon:
-        return self.daemon(gpu, self.files.of(gpu))
-
-    def pid(self, gpu: str) -> int:
-        return int((self.files.of(gpu) / "pipe/nvidia-cuda-mps-control.pid").read_text())
-
-    def log(self, gpu: str) -> list[str]:
-        file = self.files.of(gpu) / "log/control.log"
-        return [line for line in file.read_text().splitlines() if "get_server_list" not in line]
-
-    def say(self, gpu: str, word: str) -> None:
-        self.files.of(gpu).mkdir(parents=True, exist_ok=True)
-        (self.files.of(gpu) / word).touch()
-
-    def trouble(self, gpu: str) -> str:
-        ready = self.files.ready(gpu)
-        assert ready is not None
-        return ready.trouble
-
-    def kill(self, gpu: str) -> None:
-        pid = self.pid(gpu)
-        os.kill(pid, signal.SIGKILL)
-        while alive(pid):
-            os.sched_yield()
+from tests.fakes.mps_node import HALF, A, B, Node, alive, look, standing
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with short_folder() as folder:
-        node = Node(folder)
-        try:
-            yield node
-        finally:
-            for gpu in (A, B):
-                (node.files.of(gpu) / "stubborn").unlink(missing_ok=True)
-                with contextlib.suppress(SetupError):
-                    node.of(gpu).stop()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return False
+    with standing() as node:
+        yield node
 
 
 def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: Node) -> None:
@@ -340,6 +274,25 @@ def test_a_tenants_process_that_is_called_so_is_nobodys_daemon(node: Node, monke
         os.kill(theirs, signal.SIGKILL)
 
 
+def test_nobody_asks_another_gpus_server_whose_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even that hangs where the driver holds its memory, and would hold up the other GPU."""
+    node.files.want(A, HALF)
+    node.look()
+    node.of(A).ask("start_server -uid 0")
+    server = int(node.of(A).ask("get_server_list"))
+    asked: list[int] = []
+    environ = daemons._Process.environ
+
+    def ask(self: daemons._Process) -> list[bytes]:
+        asked.append(self.pid)
+        return environ(self)
+
+    monkeypatch.setattr(daemons._Process, "environ", ask)
+    node.files.want(B, HALF)
+    node.look()
+    assert (node.trouble(B), server in asked, node.pid(B) in asked) == ("", False, True)
+
+
 def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Root of a container has the daemon's uid, and can ask it whatever its folder's owner can."""
     node.files.want(A, HALF)
@@ -357,6 +310,17 @@ def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.L
     node.now += CHECK_S
     node.look()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(("limit", "more"), [(1024, 2047), (40_000, 40_959)])
+def test_a_limit_that_is_shown_in_whole_gib_is_set_again_whatever_is_shown(limit: int, more: int, node: Node) -> None:
+    node.files.want(A, Server(memory_mib=limit))
+    node.look()
+    node.of(A).ask(f"set_default_device_pinned_mem_limit {A} {more}M")
+    assert node.of(A).ask(f"get_default_device_pinned_mem_limit {A}") == f"{limit // 1024}G"
+    node.now += CHECK_S
+    node.look()
+    assert node.log(A)[-1] == f"Cmd:set_default_device_pinned_mem_limit {A} {limit}M"
 
 
 def test_limits_of_servers_that_run_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -429,6 +393,18 @@ def test_a_gpu_whose_daemon_cannot_be_asked_takes_no_more_shares_until_it_can(no
     assert node.trouble(A) == ""
 
 
+def test_a_socket_that_came_after_the_daemons_is_not_believed_at_a_start_that_is_tried_again(node: Node) -> None:
+    node.say(A, "deaf")  # as one to which a client sets limits again and again
+    node.files.want(A, HALF)
+    node.look()
+    assert "does not keep to" in node.trouble(A)
+    with answering(node, A, b"50.0\n"):
+        for seconds in (2.0, CHECK_S):
+            node.now += seconds
+            node.look()
+            assert "a container has taken the daemon's socket" in node.trouble(A)
+
+
 def test_what_says_without_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -497,7 +473,7 @@ async def test_a_gpu_whose_driver_hangs_holds_up_no_other(node: Node) -> None:
     node.say(A, "hang")
     files.want(A, HALF)
     task = asyncio.create_task(mps.run(node.files.path.parent, None, health_port=0, path=node.path))
-    await asyncio.to_thread(control.start_mps, B, HALF)
+    await serve(control, B, HALF)
     assert (files.ready(A), node.of(B).alive()) == (None, True)
     await asyncio.to_thread(control.stop_mps, B)
     assert not node.of(B).alive()
@@ -524,6 +500,16 @@ async def test_that_a_driver_hangs_is_told_until_it_does_not(node: Node, monkeyp
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def serve(control: NvmlControl, gpu: str, server: Server) -> None:
+    """Do as the agent does: want it, and ask until it is so."""
+    control.start_mps(gpu, server)
+    while True:
+        try:
+            return control.check_mps(gpu, server)
+        except HardwareError:
+            await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -598,6 +584,27 @@ def test_a_daemons_mounts_are_labelled_where_selinux_is_on(tmp_path: Path, monke
     assert all(options.endswith(f',context="{selinux.CONTEXT}"') for options in asked.values())
 
 
+def test_a_daemon_starts_where_selinux_knows_no_label_for_containers(
+    outside: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (outside / "shm").mkdir()
+    try:
+        enter.mount(outside / "shm", "size=1m")
+        enter.unmount(outside / "shm")
+    except OSError:
+        needs.missing("no right to mount")
+    if selinux.enabled():
+        needs.missing("no kernel that refuses labels")
+    monkeypatch.setattr(selinux, "_ON", outside)
+    daemon = Daemon(A, outside / "mps" / A.lower(), root=Path("/"), path=mps_control.write(outside / "bin"), quit_s=1)
+    try:
+        daemon.start(HALF)
+        assert os.path.ismount(daemon.folder / "pipe")
+        assert "pipe cannot be labelled for containers" in caplog.text
+    finally:
+        daemon.stop()
+
+
 def test_an_answer_is_kept_fresh_and_one_that_nobody_keeps_is_none(node: Node) -> None:
     node.files.want(A, Server())
     node.look()
@@ -650,11 +657,11 @@ async def test_the_process_does_all_that(node: Node) -> None:
     control = NvmlControl(driver_root=None, mps=files)
     task = asyncio.create_task(mps.run(node.files.path.parent, None, health_port=0, path=node.path))
     for server in (HALF, Server()):
-        await asyncio.to_thread(control.start_mps, A, server)
+        await serve(control, A, server)
         assert node.of(A).alive()
         await asyncio.to_thread(control.stop_mps, A)
         assert not node.of(A).alive()
-    await asyncio.to_thread(control.start_mps, A, HALF)
+    await serve(control, A, HALF)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
