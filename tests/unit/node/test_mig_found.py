@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import msgspec
 import pytest
 
 from dradriver.node.devices.control import Placed
-from dradriver.node.devices.hardware_journal import HardwareJournal
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
+from dradriver.node.devices.nvidia.records import MigPlace
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, eventually, uuid
 from tests.fakes.parts import PROFILES
 from tests.fakes.slicing import Sliced, at, pin, some
+
+HALF = PROFILES["3g.40gb"]
 
 
 @pytest.fixture
@@ -102,6 +106,77 @@ async def test_the_controllers_pin_is_never_an_unknown_instance(world: Sliced) -
     stranger(world, 0, PROFILES["3g.40gb"], 4)
     with pytest.raises(DeviceBusyError, match="no claim of this node made instance 1"):
         await world.prepare("c", some(0, 4, 3, "s"), config=[pin("3g.40gb", {0: 4})])
+
+
+class Raced(SimulatedGpu):
+    """Hardware on which somebody makes the same instance a moment before the agent does."""
+
+    raced = False
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
+        if not self.raced:
+            self.raced = True
+            number = super().create_gpu_instance(gpu, PROFILES["3g.40gb"], start)
+            if self.whole:
+                self.create_compute_instance(gpu, number)
+        return super().create_gpu_instance(gpu, profile, start)
+
+    def __init__(self, path: Path, gpus: Any, *, whole: bool) -> None:
+        super().__init__(path, gpus)
+        self.whole = whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_instance_that_somebody_made_just_before_stays(world: Sliced, whole: bool) -> None:
+    world.device_manager = world.kinds(Raced(world.folder / "hardware.json", world.gpu, whole=whole))
+    with pytest.raises(HardwareError, match="Insufficient Resources"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
+
+
+class Silenced(SimulatedGpu):
+    """Hardware whose agent is killed in a call: what it does is done, and nobody is told."""
+
+    killed = ""
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
+        number = super().create_gpu_instance(gpu, profile, start)
+        return self._told("create_gpu_instance", number)
+
+    def create_compute_instance(self, gpu: str, instance: int) -> int:
+        compute = super().create_compute_instance(gpu, instance)
+        return self._told("create_compute_instance", compute)
+
+    def _told(self, call: str, number: int) -> int:
+        if call == self.killed:
+            raise KeyboardInterrupt
+        return number
+
+
+@pytest.mark.parametrize("killed", ["create_gpu_instance", "create_compute_instance"])
+async def test_what_an_agent_was_killed_at_is_undone_and_what_somebody_made_in_its_place_is_not(
+    world: Sliced, killed: str
+) -> None:
+    for strange in (False, True):
+        control = Silenced(world.folder / "hardware.json", world.gpu)
+        kind = world.kinds(control)._made["mig"]
+        control.killed = killed
+        intent = Made(
+            owner="uid-c", number=0, boot=world.boot, kind="mig", device="d", uuid=uuid(0), wanted=MigPlace.of(HALF, 4)
+        )
+        ledger = HardwareJournal(world.folder / "state" / "made")
+        ledger.write(intent)
+        with contextlib.suppress(KeyboardInterrupt):
+            for noted in kind.make(control, intent):
+                ledger.write(noted)
+        if strange:  # it went meanwhile, and somebody makes such a one
+            with world.gpus.state(uuid(0)) as state:
+                state.instances.clear()
+            stranger(world, 0, PROFILES["1g.10gb"], 0)
+            stranger(world, 0, HALF, 4)
+        await world.preparer().clean()
+        assert world.placed(0) == ([("1g.10gb", 0), ("3g.40gb", 4)] if strange else [])
+        assert world.made == {}
 
 
 async def test_an_instance_that_somebody_destroyed_is_unprepared_all_the_same(world: Sliced) -> None:
