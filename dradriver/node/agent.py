@@ -167,8 +167,7 @@ class Agent:
             gpus=self._publisher.whole,
             interval_s=reconcile_s,
         )
-        self._reconciler.used.add(self._in_use)
-        self._reconciler.adopted.add(self._statuses.check)
+        self._reconciler.used.add(self._in_use, self._statuses.check)
         self._reconciler.held.add(self._held)
         self._reconciler.stuck.add(self._stuck)
 

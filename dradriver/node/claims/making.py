@@ -216,6 +216,7 @@ class Making:
                 for one in gone:
                     if one in noted:  # not given back meanwhile
                         self._ledgers.made.write(one.to_undo())
+                        self._ledgers.cdi.remove(uid)  # no container starts with what has its number now
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:

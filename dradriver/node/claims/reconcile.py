@@ -39,7 +39,6 @@ class Reconciler:
         held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
         stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
         used: Told in every pass of each prepared claim that is in use, as the API server has it.
-        adopted: Told once of each of these that was prepared by another instance.
     """
 
     def __init__(
@@ -71,11 +70,9 @@ class Reconciler:
         self.held: Event[[Mapping[str, str]]] = Event()
         self.stuck: Event[[Mapping[str, str]]] = Event()
         self.used: Event[[ResourceClaim, PreparedClaim]] = Event()
-        self.adopted: Event[[ResourceClaim, PreparedClaim]] = Event()
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
-        self._adopted: set[str] = set()
         self._vanished: set[str] = set()
         self._strays: set[str] = set()
 
@@ -117,7 +114,6 @@ class Reconciler:
             if reason is None:
                 continue
             self._preparer.doubt(uid)
-            self._adopted.discard(uid)
             suspects[uid] = entry.stamp
             if self._suspects.get(uid) != entry.stamp:
                 continue
@@ -135,7 +131,6 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
-        self._adopted &= entries.keys()
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
@@ -212,9 +207,7 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
-        if self._preparer.has(prepared.uid):  # it may have been given back while this waited for an answer
-            self.used(claim, prepared)
-        if prepared.uid not in self._adopted and not self._preparer.answered(prepared.uid):
-            self._adopted.add(prepared.uid)
-            self.adopted(claim, prepared)
+        now = self._preparer.get(prepared.uid)  # it may have been given back, or made anew, while this waited
+        if now is not None:
+            self.used(claim, now)
         return None

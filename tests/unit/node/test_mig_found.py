@@ -18,6 +18,7 @@ from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, eventually, uuid
 from tests.fakes.parts import PROFILES
+from tests.fakes.reconciling import reconciler
 from tests.fakes.slicing import Sliced, at, pin, some
 
 HALF = PROFILES["3g.40gb"]
@@ -202,6 +203,41 @@ async def test_a_static_instance_that_is_gone_is_waited_for_and_never_made(world
     assert world.instance("uid-d.0").mig == found
     await preparer.unprepare("uid-d")
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
+
+
+def read(world: Sliced) -> None:
+    world.machine = msgspec.structs.replace(world.machine, gpus=tuple(map(world.gpus.seen, world.machine.gpus)))
+
+
+@pytest.mark.parametrize(("static", "found"), [(True, True), (False, True), (False, False)])
+async def test_instances_that_are_made_anew_in_another_order_open_by_their_new_numbers(
+    world: Sliced, static: bool, found: bool
+) -> None:
+    asked = {"a": at(0, "3g.40gb", 0), "b": at(0, "3g.40gb", 4)}
+    if found:
+        for start in (0, 4):
+            stranger(world, 0, HALF, start)
+    if static:
+        world.static = {uuid(0)}
+    before = {name: (await world.prepare(name, result)).devices[0].edits.nodes for name, result in asked.items()}
+    read(world)
+    one = reconciler(world)
+    with world.gpus.state(uuid(0)) as state:
+        state.instances.clear()
+    read(world)
+    if found and static:
+        await one.once()
+        assert world.specs == {}  # a container would open whatever has its instance's number by then
+    for start in (4, 0):
+        stranger(world, 0, HALF, start)
+    read(world)
+    await one.once()
+    after = {name: (await world.prepare(name, result)).devices[0].edits.nodes for name, result in asked.items()}
+    assert after == {"a": before["b"], "b": before["a"]}
+    assert [world.instance(f"uid-{name}.0").instance for name in "ab"] == [2, 1]
+    for name in asked:
+        await world.preparer().unprepare(f"uid-{name}")
+    assert (world.placed(0), world.made) == ([("3g.40gb", 0), ("3g.40gb", 4)], {})
 
 
 async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_made_it_anew(world: Sliced) -> None:
