@@ -13,7 +13,6 @@ gpu_processes  processes that are on GPUs which change hands
 instances      which MIG instances a claim has lost
 making         what has to be made on the hardware for a claim
 ledgers        all that is kept on disk of claims
-mounted        the files of a claim that containers read
 checkpoint     what the kubelet was answered
 cdi            what the container runtime reads of it
 reconcile      gives back what nobody uses

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.config import ClaimConfig
+from dradriver.api.objects import AllocationResult, ResourceClaim
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.container_env import Asked, ContainerEnv, config_for
-from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv, config_for, request_of
+from dradriver.node.devices.device_manager import Device, DeviceManager
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.kinds import AllocatedDevice, MadeKind
 from dradriver.node.devices.whole import named
@@ -101,60 +102,79 @@ def plan(
     gpus: list[Gpu] = []
     devices: list[PreparedDevice] = []
     intents: list[Made] = []
-    by_request: dict[str, Asked] = {}
+    by_request: dict[str, ClaimRequest] = {}
     for number, result in enumerate(claim.results):
         if result.pool != node:
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
-        request = result.request.split("/", 1)[0]
-        asked = by_request.get(request) or Asked((), (), config_for(claim, result))
-        found = device_manager.find(
-            machine, AllocatedDevice(result.device, request, result.consumed_capacity, asked.config)
-        )
-        if found is None:
-            mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
-            raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
-        kind, gpu = found.kind, found.gpu
-        device = PreparedDevice(
-            request=request,
-            pool=result.pool,
-            device=result.device,
-            uuid=gpu.uuid,
-            part=kind.name if kind.part else "",
-            told=dict(found.told),
-            share_id=result.share_id,
-            admin=bool(result.admin_access),
-        )
-        if isinstance(kind, MadeKind):
-            if device.admin:
-                raise ClaimError(f"device {result.device}: admin access is to whole GPUs, not to parts that are made")
-            intent = Made(
-                owner=claim.metadata.uid,
-                number=number,
-                boot=boot,
-                kind=kind.name,
-                device=result.device,
-                uuid=gpu.uuid,
-                share_id=result.share_id,
-                wanted=found.asked,
-            )
-            intents.append(intent)
-            device = msgspec.structs.replace(device, made=intent.key)
+        request = request_of(result)
+        asked = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
+        found = _found(result, asked.config, machine, device_manager, node=node)
+        device = _unmade(result, found)
+        if isinstance(found.kind, MadeKind):
+            intents.append(_intent(claim, number, device, found, boot))
+            device = msgspec.structs.replace(device, made=intents[-1].key)
         else:
-            device = msgspec.structs.replace(device, edits=kind.edits(gpu))
-        gpus.append(gpu)
+            device = msgspec.structs.replace(device, edits=found.kind.edits(found.gpu))
+        gpus.append(found.gpu)
         devices.append(device)
-        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, gpu))
+        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, found.gpu))
     files: dict[str, bytes] = {}
     for request, asked in by_request.items():
         first = next(n for n, device in enumerate(devices) if device.request == request)
         told = container_env.tell(claim, request, asked, machine, below=below)
         devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + told.edits)
         files |= told.files
-    planned = PreparedClaim(
-        uid=claim.metadata.uid,
-        namespace=claim.metadata.namespace,
-        name=claim.metadata.name,
-        boot=boot,
-        devices=tuple(devices),
-    )
+    meta = claim.metadata
+    planned = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=tuple(devices))
     return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))
+
+
+def _found(
+    result: AllocationResult, config: ClaimConfig | None, machine: Machine, device_manager: DeviceManager, *, node: str
+) -> Device:
+    """Return what a result is on this machine.
+
+    Raises:
+        ClaimError: What the claim says of it cannot be understood.
+        DeviceMissingError: It is not on the machine now.
+    """
+    wish = AllocatedDevice(result.device, request_of(result), result.consumed_capacity, config)
+    found = device_manager.find(machine, wish)
+    if found is None:
+        mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
+        raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
+    return found
+
+
+def _unmade(result: AllocationResult, found: Device) -> PreparedDevice:
+    """Return a result's device without what it brings to a container."""
+    return PreparedDevice(
+        request=request_of(result),
+        pool=result.pool,
+        device=result.device,
+        uuid=found.gpu.uuid,
+        part=found.kind.name if found.kind.part else "",
+        told=dict(found.told),
+        share_id=result.share_id,
+        admin=bool(result.admin_access),
+    )
+
+
+def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, found: Device, boot: str) -> Made:
+    """Return what is to be made for a device of the claim, as it is asked for.
+
+    Raises:
+        ClaimError: Somebody asks to look on at what does not exist.
+    """
+    if device.admin:
+        raise ClaimError(f"device {device.device}: admin access is to whole GPUs, not to parts that are made")
+    return Made(
+        owner=claim.metadata.uid,
+        number=number,
+        boot=boot,
+        kind=found.kind.name,
+        device=device.device,
+        uuid=device.uuid,
+        share_id=device.share_id,
+        wanted=found.asked,
+    )

@@ -27,7 +27,7 @@ _ORDER: Final = "CUDA_DEVICE_ORDER"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
-class Asked(NamedTuple):
+class ClaimRequest(NamedTuple):
     """One request of a claim: its results, their GPUs, and its configuration."""
 
     results: tuple[AllocationResult, ...]
@@ -43,10 +43,10 @@ class Told(NamedTuple):
 
 
 class ContainerEnv:
-    """Knows what there is to tell, and where a claim's files are."""
+    """What there is to tell of a claim's devices: the variables, and the content of files."""
 
     def __init__(self, path: Callable[[str, str], str], nccl: Nccl) -> None:
-        """Know the files and NCCL's settings; nothing is read yet.
+        """Tell nothing yet.
 
         Args:
             path: Gives the path on the host of a claim's file, by uid and name.
@@ -57,7 +57,7 @@ class ContainerEnv:
         self._attributes: tuple[Machine | None, dict[str, dict[str, Any]]] = (None, {})
 
     def tell(
-        self, claim: ResourceClaim, request: str, asked: Asked, machine: Machine, *, below: Machine | None
+        self, claim: ResourceClaim, request: str, asked: ClaimRequest, machine: Machine, *, below: Machine | None
     ) -> Told:
         """Return what the containers of a request are told.
 
@@ -126,6 +126,11 @@ def choice_of(claim: ResourceClaim) -> Choice | None:
     return choice if isinstance(choice, Choice) else None
 
 
+def request_of(result: AllocationResult) -> str:
+    """Return the request that a result is for, without its subrequest."""
+    return result.request.split("/", 1)[0]
+
+
 def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
     """Return the configuration of a result's request; a claim's own wins over its class's, a later over an earlier.
 
@@ -133,7 +138,7 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
         WordError: It cannot be read.
     """
     assert claim.status.allocation is not None, "it has a result"
-    asked = {result.request, result.request.split("/", 1)[0]}
+    asked = {result.request, request_of(result)}
     found = [
         (entry.source == "FromClaim", number, entry.opaque.parameters)
         for number, entry in enumerate(claim.status.allocation.devices.config)
@@ -154,7 +159,7 @@ def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
     found = config_for(claim, claim.results[0]) if claim.results else None
     if choice is None or found is None:
         return ()
-    requests = dict.fromkeys(result.request.split("/", 1)[0] for result in claim.results)
+    requests = dict.fromkeys(map(request_of, claim.results))
     uuids = [uuid for request in requests for uuid in found.order.get(request, ())]
     numbers = [number for part in choice.containers for number in part]
     known = dict(zip(numbers, uuids, strict=False))

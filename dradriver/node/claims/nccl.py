@@ -33,7 +33,7 @@ class Nccl:
     """What the containers of this node are told."""
 
     def __init__(self, tuning_profile: Callable[[], str] = str) -> None:
-        """Keep the settings.
+        """Tell nothing yet.
 
         Args:
             tuning_profile: Gives the tuning profile of the policies in force, ``auto`` for the one that fits the

@@ -21,7 +21,7 @@ from dradriver.api.objects import ResourceClaim
 from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
-from dradriver.node.claims.container_env import ContainerEnv
+from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
@@ -130,7 +130,7 @@ class Preparer:
         self._sure.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
-        """Make the claim's devices ready and return them; a claim that is ready already gives the same again.
+        """Make the claim's devices ready and return them; a claim that is ready already is answered from its entry.
 
         What can come right by itself is tried until the budget is spent: an API server that does not answer, a device
         that another claim still holds or that processes are on, a GPU that is lost.
@@ -324,11 +324,11 @@ class Preparer:
     def _same(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
         """Return whether the claim is still allocated to what was prepared for it."""
         devices = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
-        return devices == {(r.request.split("/", 1)[0], r.pool, r.device, r.share_id) for r in claim.results}
+        return devices == {(request_of(r), r.pool, r.device, r.share_id) for r in claim.results}
 
     @contextlib.asynccontextmanager
     async def _alone(self, uid: str, *, until: float) -> AsyncIterator[int]:
-        """Give the descriptor that holds the claim's lock.
+        """Hold the claim's lock during the block, and give the descriptor that holds it.
 
         Raises:
             NotYetError: Another call for the claim does not end.

@@ -21,7 +21,7 @@ from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.container_env import config_for
+from dradriver.node.claims.container_env import config_for, request_of
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked
 from dradriver.node.claims.reader import AnotherError, ClaimReader, GoneError
@@ -122,7 +122,7 @@ class Rebuilder:
         bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=self._boot, devices=())
         devices = []
         for result in claim.results:
-            request = result.request.split("/", 1)[0]
+            request = request_of(result)
             config = None
             with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
                 config = config_for(claim, result)

@@ -37,7 +37,11 @@ class Statuses:
     """Writes statuses one after the other, beside what the kubelet waits for."""
 
     def __init__(self, apply: Apply) -> None:
-        """Keep what applies the body of a claim's status, by namespace and name."""
+        """Write nothing yet.
+
+        Args:
+            apply: Applies the body of a claim's status, by namespace and name.
+        """
         self._apply = apply
         self._queue: asyncio.Queue[str] = asyncio.Queue(_WAITING)
         self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each

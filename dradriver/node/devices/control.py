@@ -62,7 +62,7 @@ class Control(Protocol):
         """Make a GPU instance at a placement and return its number; ``INSUFFICIENT_RESOURCES`` where it is taken."""
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Take a GPU instance away; ``IN_USE`` while it has compute instances, ``NOT_FOUND`` where there is none."""
+        """Destroy a GPU instance; ``IN_USE`` while it has compute instances, ``NOT_FOUND`` where there is none."""
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
         """Return the MIG device's uuid of each compute instance of a GPU instance, by its number there."""
@@ -71,7 +71,7 @@ class Control(Protocol):
         """Make the compute instance that takes all of a GPU instance, and return its number there."""
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Take it away; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
+        """Destroy a compute instance; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
         """Return how many processes compute on a compute instance's MIG device."""
@@ -80,10 +80,10 @@ class Control(Protocol):
         """Return who may use the GPU: one of the compute modes above."""
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Say who may use the GPU; it stays so until the next boot."""
+        """Set who may use the GPU; it stays so until the next boot."""
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Return when shares of the GPU are served so; ``IN_USE`` where they are served with other limits."""
+        """Return when shares of the GPU are served with these limits; ``IN_USE`` where they are with others."""
 
     def stop_mps(self, gpu: str) -> None:
         """Return when no shares of the GPU are served any more; its clients end. None served is fine."""

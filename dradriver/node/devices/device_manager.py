@@ -119,7 +119,7 @@ class DeviceManager:
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Make what was made be gone; nothing there is fine, nor is the GPU. One in use is waited for a little.
+        """Undo what was made; nothing there is fine, and so is a GPU that is gone. One in use is waited for a little.
 
         Args:
             made: What was made, or may have been.
@@ -166,7 +166,7 @@ class DeviceManager:
             await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
 
     def afterwards(self, work: Callable[[], None]) -> None:
-        """Have the work done once no hardware is changed any more, by calls that were given up neither."""
+        """Have the work done once all calls to the hardware have ended, also those that nobody waits for any more."""
         self._thread.put(work)
 
     def _of(self, made: Made) -> tuple[MadeKind[Any, Any, Any], Control]:

@@ -86,7 +86,7 @@ class SimulatedGpu:
         boot: str = "",
         mps: MpsFolder | None = None,
     ) -> None:
-        """Keep the file's path; it is read for every call, so that tests and other instances may write it.
+        """Read nothing yet: the file is read for every call, so that tests and other instances may write it.
 
         Args:
             path: The file.
@@ -193,7 +193,7 @@ class SimulatedGpu:
         return number
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Take a GPU instance away."""
+        """Destroy a GPU instance."""
         call = "nvmlGpuInstanceDestroy"
         self._answer(call)
         with self.state(gpu) as state:
@@ -218,7 +218,7 @@ class SimulatedGpu:
             return 0
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Take it away."""
+        """Destroy a compute instance."""
         call = "nvmlComputeInstanceDestroy"
         self._answer(call)
         with self.state(gpu) as state:
@@ -239,14 +239,14 @@ class SimulatedGpu:
         return self._of(gpu).mode
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Say who may use the GPU."""
+        """Set who may use the GPU."""
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvmlDeviceSetComputeMode", NOT_SUPPORTED)
             state.mode = mode
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Serve shares of the GPU so."""
+        """Serve shares of the GPU with these limits."""
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvidia-cuda-mps-control", NOT_SUPPORTED)

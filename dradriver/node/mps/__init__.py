@@ -6,5 +6,4 @@ daemon      the daemon of one GPU
 limits      what it and its servers give clients at most
 enter       running it in the driver's own file system
 files       what the agent and this process tell each other
-metrics     what this process counts
 """

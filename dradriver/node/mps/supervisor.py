@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from prometheus_client import Counter
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import MpsFolder, Wanted
-from dradriver.node.mps.metrics import RESTORED
 
 logger = logging.getLogger(__name__)
 
 KEEP_S: Final = 10.0  # between two words that an answer still holds
 _LATEST_S: Final = 30.0  # between two tries to start a daemon
 CHECK_S: Final = 60.0  # between two looks at a daemon's limits
+_RESTORED: Final = Counter(
+    "gpu_topology_mps_limits_restored_total",
+    "Limits of MPS daemons that a client had changed, and that were set again.",
+)
 
 DaemonOf = Callable[[str, Path], Daemon]  # by the GPU's uuid and the daemon's folder
 
@@ -159,7 +163,7 @@ class Supervisor:
             kept.trouble = True
             raise
         for one in changed:
-            RESTORED.inc()
+            _RESTORED.inc()
             logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, one)
         if kept.trouble:
             self._answer(kept.wanted)

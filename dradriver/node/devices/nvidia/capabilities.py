@@ -27,7 +27,7 @@ _READABLE: Final = 0o444
 
 
 class Capabilities(Protocol):
-    """Knows the nodes."""
+    """What gives the device nodes that open MIG instances to containers."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return those of a GPU instance and of its compute instance, on the GPU with a minor number.
@@ -38,10 +38,10 @@ class Capabilities(Protocol):
 
 
 class DriverCapabilities:
-    """The driver's own."""
+    """The nodes that the driver's own files name."""
 
     def __init__(self, *, host_root: Path, driver_root: Path | None) -> None:
-        """Keep where things are.
+        """Look for no node yet.
 
         Args:
             host_root: Where the host's file system is.
@@ -88,7 +88,7 @@ def _make(path: Path, device: int, mode: int) -> None:
 
 
 class SimulatedCapabilities:
-    """Nodes with one behind them that every host has."""
+    """The nodes of simulated GPUs: behind each is one that every host has."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
         """Return one for each right, numbered as on an A100: 135 for each GPU, 9 for each instance."""

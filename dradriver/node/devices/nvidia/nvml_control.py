@@ -137,7 +137,7 @@ class NvmlControl:
             return int(nvml.ask("nvmlGpuInstanceGetInfo", made).id)
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Take a GPU instance away."""
+        """Destroy a GPU instance."""
         with self._session() as nvml:
             nvml.ask("nvmlGpuInstanceDestroy", nvml.gpu_instance(gpu, instance))
 
@@ -168,7 +168,7 @@ class NvmlControl:
             return int(nvml.ask("nvmlComputeInstanceGetInfo_v2", made).id)
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Take it away."""
+        """Destroy a compute instance."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
@@ -191,12 +191,12 @@ class NvmlControl:
             return int(nvml.ask("nvmlDeviceGetComputeMode", nvml.device(gpu)))
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Say who may use the GPU."""
+        """Set who may use the GPU."""
         with self._session() as nvml:
             nvml.ask("nvmlDeviceSetComputeMode", nvml.device(gpu), mode)
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Have the process that runs MPS daemons serve shares so, and wait until it says that it does."""
+        """Have the process that runs MPS daemons serve shares with these limits, and wait until it says so."""
         before = self._mps.wanted(gpu)
         if before is not None and before.server != server:
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
