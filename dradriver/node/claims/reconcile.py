@@ -101,7 +101,14 @@ class Reconciler:
             DriverError: Another instance does not let go of the lock.
             OSError: A file cannot be read, written or removed.
         """
-        await self._preparer.recover()
+        try:
+            await self._preparer.recover()
+        except OSError:  # what is in one claim's way keeps no other from being given back
+            await self._compare()
+            raise
+        await self._compare()
+
+    async def _compare(self) -> None:
         await self._give_back_vanished(await self._preparer.rebuild())
         suspects: dict[str, Stamp] = {}
         held = {
@@ -153,15 +160,15 @@ class Reconciler:
             logger.error("claim %s/%s lost what was made for it: %s", prepared.namespace, prepared.name, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
-        """Give back what a newer agent prepared for claims that were gone in two passes in a row."""
+        """Give back what was prepared for claims whose entries are lost, and that were gone in two passes in a row."""
         before, self._vanished = self._vanished, vanished
         for uid in sorted(vanished & before):
             try:
                 await self._preparer.unprepare(uid)
                 metrics.ORPHANS.inc()
-                logger.warning("gave back claim %s, which a newer agent prepared: it does not exist", uid)
+                logger.warning("gave back claim %s, whose entry cannot be read: it does not exist", uid)
             except ClaimError as error:
-                logger.error("claim %s, which a newer agent prepared, stays: %s", uid, error)
+                logger.error("claim %s, whose entry cannot be read, stays prepared: %s", uid, error)
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
         """Return why GPUs of a claim cannot be given to anybody else now, by uuid."""
