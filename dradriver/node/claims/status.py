@@ -45,6 +45,7 @@ class Statuses:
         self._apply = apply
         self._queue: asyncio.Queue[str] = asyncio.Queue(_WAITING)
         self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each
+        self._written: set[str] = set()
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
@@ -62,11 +63,17 @@ class Statuses:
         An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
         """
         told = {(one.driver, one.pool, one.device, one.share_id): one.data for one in claim.status.devices}
+        if not told and prepared.uid in self._written:  # a server whose DRAResourceClaimDeviceStatus is off drops it
+            return
         for one in prepared.devices:
             data = told.get((names.DRIVER, one.pool, one.device, one.share_id))
             if data is None or not _what(one).items() <= _read(data).items():
                 self.put(claim, prepared)
                 return
+
+    def forget(self, uid: str) -> None:
+        """Forget a claim that is not prepared any more."""
+        self._written.discard(uid)
 
     async def run(self) -> None:
         """Write what comes, until cancelled."""
@@ -78,6 +85,7 @@ class Statuses:
         for tried in range(_TRIES):
             try:
                 await self._apply(namespace, name, found)
+                self._written.add(found["metadata"]["uid"])
                 self._refused = ""
                 return
             except Unreachable as error:

@@ -32,7 +32,7 @@ class Agent:
         self.world = world
         self.preparer: Preparer = world.preparer()
         self.statuses = Statuses(self.apply)
-        self.away = False
+        self.away = self.drops = False
         self.written: list[Any] = []
         self.reconciler = Reconciler(self.preparer, world.get_claim, node=NODE, processes=world.running)
         self.preparer.made_ready.add(self.statuses.put)
@@ -42,7 +42,8 @@ class Agent:
         if self.away:
             raise ApiError(503)
         self.written.append([one["data"]["placement"] for one in body["status"]["devices"]])
-        put(self.world, name, body["status"]["devices"])
+        if not self.drops:
+            put(self.world, name, body["status"]["devices"])
 
     async def passes(self, count: int) -> None:
         task = asyncio.create_task(self.statuses.run())
@@ -95,6 +96,14 @@ async def test_one_that_the_server_did_not_take_is_written_when_it_does(world: S
     await agent.passes(3)
     agent.away = False
     await agent.passes(2)
+    assert agent.written == [[4]]
+
+
+async def test_a_server_that_drops_it_is_asked_once(world: Sliced) -> None:
+    agent = Agent(world)
+    agent.drops = True
+    await agent.preparer.prepare(*world.put(claim("c", results=ASKED)))
+    await agent.passes(3)
     assert agent.written == [[4]]
 
 
