@@ -122,7 +122,7 @@ class Agent:
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
         )
-        self._preparer.given_back.add(lambda uid: metrics.DEVICE_INFO.set(uid, ()))
+        self._preparer.given_back.add(lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget)
         self._machines.changed.add(self._preparer.poke)
         self._record.changed.add(self._pod_events.poke)
 
@@ -169,8 +169,7 @@ class Agent:
             gpus=self._publisher.whole,
             interval_s=reconcile_s,
         )
-        self._reconciler.used.add(self._in_use)
-        self._reconciler.adopted.add(self._statuses.check)
+        self._reconciler.used.add(self._in_use, self._statuses.check)
         self._reconciler.held.add(self._held)
         self._reconciler.stuck.add(self._stuck)
 

@@ -16,12 +16,14 @@ TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Make ``path`` hold exactly ``data``; a reader, or a crash, meets the old content or the new one, never a part.
 
+    Of several who write at once the last one's content stays.
+
     What is not ``durable`` may be damaged after a power cut, and costs no wait for a disk.
 
     Raises:
         OSError: The content is not written; the old file stands.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")  # the host's number, which no other agent has
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:

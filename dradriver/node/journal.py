@@ -152,13 +152,22 @@ class Journal(Generic[T]):
         return key in self._foreign
 
     def newer(self) -> dict[str, bytes]:
-        """Return the text of each newer agent's file that was set aside and has no entry, by key."""
+        """Return the text of each newer agent's file that was set aside, has no entry and can be read, by key.
+
+        Raises:
+            OSError: None can be read.
+        """
         kept = self.kept()
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
-            if match is not None and match[1] in kept and path.is_file():
+            if match is None or match[1] not in kept:
+                continue
+            try:
                 found[match[1]] = path.read_bytes()
+            except OSError as error:
+                if error.errno not in _DAMAGE:
+                    raise
         return found
 
     def write(self, value: T) -> None:

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
@@ -92,7 +90,5 @@ async def left_by_a_kill(world: Sliced, *, boot: str, done: bool) -> None:
     """A part that was intended, made, and not answered."""
     halves = Halves()
     intent = Made(owner="uid-c", number=0, boot=boot, kind="half", device=half(uuid(0), 4), uuid=uuid(0), wanted={})
-    made = halves.make(world.gpus, intent)
-    HardwareJournal(world.folder / "state" / "made").write(
-        msgspec.structs.replace(intent, done=made) if done else intent
-    )
+    (made,) = halves.make(world.gpus, intent)
+    HardwareJournal(world.folder / "state" / "made").write(made if done else intent)

@@ -158,4 +158,5 @@ def _prepared(kind: MadeKind[Any, Any, Any], server: Server, mps: MpsFolder, wan
     uuid = server.machine.gpus[0].uuid
     intent = Made(owner="u", number=0, boot="b", kind=kind.name, device="d", uuid=uuid, wanted=wanted)
     (settled,) = kind.settle(control, [intent], [])
-    kind.make(control, msgspec.structs.replace(intent, wanted=settled))
+    for _ in kind.make(control, msgspec.structs.replace(intent, wanted=settled)):
+        pass

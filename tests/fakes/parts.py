@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -34,10 +34,11 @@ class Halves:
     def settle(self, control: Control, intents: Sequence[Made], beside: Sequence[Made]) -> list[dict[str, Any]]:
         return [intent.wanted for intent in intents]
 
-    def make(self, control: Control, made: Made) -> dict[str, Any]:
+    def make(self, control: Control, made: Made) -> Iterator[Made]:
         instance = control.create_gpu_instance(made.uuid, PROFILE, _start(made))
         compute = control.create_compute_instance(made.uuid, instance)
-        return {"instance": instance, "mig": control.compute_instances(made.uuid, instance)[compute]}
+        done = {"instance": instance, "mig": control.compute_instances(made.uuid, instance)[compute]}
+        yield msgspec.structs.replace(made, done=done)
 
     def undo(self, control: Control, made: Made, beside: Sequence[Made]) -> None:
         for number, placed in control.gpu_instances(made.uuid).items():

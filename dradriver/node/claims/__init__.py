@@ -10,6 +10,7 @@ host_server    the server below a virtual machine
 status         what a claim's status says of its devices
 info           whose a prepared GPU is, in names
 gpu_processes  processes that are on GPUs which change hands
+instances      which MIG instances a claim has lost
 making         what has to be made on the hardware for a claim
 ledgers        all that is kept on disk of claims
 checkpoint     what the kubelet was answered

@@ -8,7 +8,6 @@ Source: CDI SPEC.md.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
@@ -132,9 +131,13 @@ class CdiFolder:
             self.remove(claim.uid)
             return
         path, data = self._path(claim.uid), msgspec.json.encode(made)
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if path.read_bytes() == data:
                 return
+        except FileNotFoundError:
+            pass
+        except IsADirectoryError:
+            files.remove(path, durable=False)
         self._folder.mkdir(parents=True, exist_ok=True)
         files.write(path, data, durable=False)
 
@@ -149,7 +152,7 @@ class CdiFolder:
         """
         try:
             found = msgspec.json.decode(self._path(uid).read_bytes(), type=_Spec)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return {}
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None

@@ -74,7 +74,7 @@ async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Pa
         OSError: A file cannot be read.
     """
     async with locked(lock):
-        held = ledgers.held()
+        held = ledgers.held([gpu.uuid for gpu in planned.gpus])
     least = asyncio.get_running_loop().time() + _LEAST_ASK_S
     said = await _occupied(processes, _own(planned, held), until=max(until, least))
     if said is not None:
@@ -85,11 +85,11 @@ async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Pa
             raise OccupiedError(said)
 
 
-def _own(planned: Plan, held: Collection[str] | None) -> list[str]:
-    """Return the uuids of the GPUs on which nobody may be yet, each once, as far as it is known which are held."""
+def _own(planned: Plan, held: Collection[str]) -> list[str]:
+    """Return the uuids of the GPUs on which nobody may be yet, each once."""
     own: dict[str, None] = {}
     for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True):
-        first = device.told.get("type") == "share" and held is not None and gpu.uuid not in held
+        first = device.told.get("type") == "share" and gpu.uuid not in held
         if not device.admin and gpu.mig is None and (first or not (device.made or device.part)):
             own[gpu.uuid] = None
     return list(own)

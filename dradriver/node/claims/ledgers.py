@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from dradriver.api import names
+from dradriver.api import names, slices
 from dradriver.node import files, metrics, selinux
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, checked_uid, is_uid
@@ -63,27 +63,32 @@ class Ledgers:
     def recover(self) -> None:
         """Put right what a crash or a reboot left: every claim that is whole has its spec, and no other has one.
 
-        It may be called at any time.
+        It may be called at any time. What one claim's files are in the way of is done for all others.
 
         Raises:
             OSError: A file cannot be read, written or removed.
         """
+        trouble: OSError | None = None
         self.claims.sweep()
         self.made.sweep()
         for key, made in self.made.read().items():
             if made.value.boot != self._boot:
                 self.made.remove(key)
         entries = self.claims.read()
-        for entry in entries.values():
-            if self.whole(entry.value):
-                self.cdi.write(entry.value)
         whole = {uid for uid, entry in entries.items() if self.whole(entry.value)}
+        for uid in whole:
+            try:
+                self.cdi.write(entries[uid].value)
+            except OSError as error:
+                trouble = error
         gone = self.cdi.sweep(keep=whole | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
         if gone or not self._recovered:
             logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
         self._recovered = True
+        if trouble is not None:
+            raise trouble
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
         """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.
@@ -182,19 +187,32 @@ class Ledgers:
         entries = self.claims.read().keys() | self.claims.kept()
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
-    def held(self) -> set[str] | None:
-        """Return the uuids of the GPUs that are somebody's, or whose hardware was changed for a claim.
+    def held(self, gpus: Collection[str]) -> set[str]:
+        """Return which of these GPUs, by uuid, are somebody's, or may be, or were changed for a claim.
 
-        None where nobody knows, because a claim cannot be read. Who looks on has nothing of a GPU.
+        Who looks on has nothing of a GPU.
 
         Raises:
             OSError: A file cannot be read.
         """
         claims = [entry.value for entry in self.claims.read().values()]
-        if self.claims.kept():
+        found = {entry.value.uuid for entry in self.made.read().values()}
+        found |= {device.uuid for claim in claims for device in claim.devices if not device.admin}
+        for uid in self.claims.kept():
+            unread = self._unread(uid, gpus)
+            found |= set(gpus) if unread is None else unread
+        return found & set(gpus)
+
+    def _unread(self, uid: str, gpus: Collection[str]) -> set[str] | None:
+        """Return which of these GPUs a claim has whose entry cannot be read; None where nothing says.
+
+        What was made for it is in the other ledger, and its spec names its devices.
+        """
+        made = {one.uuid for one in self.made.of(uid)}
+        named = self.cdi.read(uid) or {}
+        if not made and not named:
             return None
-        made = {entry.value.uuid for entry in self.made.read().values()}
-        return made | {device.uuid for claim in claims for device in claim.devices if not device.admin}
+        return made | {gpu for gpu in gpus if any(slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
         """Raise where another claim holds a device of this one, or another namespace has parts of its GPUs.
@@ -213,7 +231,11 @@ class Ledgers:
                 _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
         for entry in entries.values() if planned.uid not in entries else ():
             if entry.value.namespace != planned.namespace:
-                self._refuse_exclusive(planned, entry.value)
+                of_it = {device.uuid for device in entry.value.devices if not device.admin}
+                self._refuse_exclusive(planned, of_it, f"{entry.value.namespace} (claim {entry.value.name})")
+        for uid in self.claims.kept() - {planned.uid} if planned.uid not in entries else ():
+            unread = self._unread(uid, [device.uuid for device in planned.devices])
+            self._refuse_exclusive(planned, unread or (), f"a claim whose entry cannot be read (uid {uid})")
         for made in (entry.value for entry in self.made.read().values()):
             if made.owner != planned.uid and made.owner not in entries:
                 theirs = PreparedDevice(
@@ -221,14 +243,13 @@ class Ledgers:
                 )
                 _refuse(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
 
-    def _refuse_exclusive(self, planned: PreparedClaim, theirs: PreparedClaim) -> None:
-        held = {device.uuid for device in theirs.devices if not device.admin}
+    def _refuse_exclusive(self, planned: PreparedClaim, theirs: Collection[str], whose: str) -> None:
         for device in planned.devices:
-            if device.uuid in held and not device.admin and self._exclusive(device.uuid):
+            if device.uuid in theirs and not device.admin and self._exclusive(device.uuid):
                 raise DeviceBusyError(
-                    f"GPU {device.uuid} has parts of one namespace at a time, and now of {theirs.namespace} (claim "
-                    f"{theirs.name}): have the driver choose the GPU, by the annotations {names.SHARE} or "
-                    f"{names.MIG_PROFILE} and no {names.PLACEMENT}, or wait until that claim is given back"
+                    f"GPU {device.uuid} has parts of one namespace at a time, and now of {whose}: have the driver "
+                    f"choose the GPU, by the annotations {names.SHARE} or {names.MIG_PROFILE} and no "
+                    f"{names.PLACEMENT}, or wait until that claim is given back"
                 )
 
 
@@ -266,6 +287,14 @@ class Mounted:
             self._of(uid).mkdir(parents=True, exist_ok=True)
             files.write(self._of(uid) / name, data, durable=False)
             selinux.label(self._of(uid) / name)
+
+    def read(self, uid: str) -> list[bytes]:
+        """Return the contents of those of the claim's files that can be read."""
+        found = []
+        for path in self._of(uid).glob("*"):
+            with contextlib.suppress(OSError):
+                found.append(path.read_bytes())
+        return found
 
     def remove(self, uid: str) -> None:
         """Remove the claim's files; none there is fine.

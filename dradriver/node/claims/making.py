@@ -24,7 +24,7 @@ from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.errors import HardwareError, InUseError, NotYetError
+from dradriver.node.errors import InUseError, NotYetError
 from dradriver.node.journal import Entry
 
 logger = logging.getLogger(__name__)
@@ -180,10 +180,10 @@ class Making:
             made = list(intents)
             try:
                 for number, intent in enumerate(intents):
-                    made[number] = await self._device_manager.make(intent)
+                    async for made[number] in self._device_manager.make(intent):
+                        async with locked(self._lock):
+                            self._ledgers.made.write(made[number])
                 async with locked(self._lock):
-                    for one in made:
-                        self._ledgers.made.write(one)
                     done = plan.complete(made, self._device_manager)
                     return self._ledgers.put(done, plan.files(done))
             except (DriverError, OSError):
@@ -230,21 +230,26 @@ class Making:
                 for one in gone:
                     if one in noted:  # not given back meanwhile
                         self._ledgers.made.write(one.to_undo())
+                        self._ledgers.cdi.remove(uid)  # no container starts with what has its number now
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
+        """A driver that does not answer answers to none, and is asked no more."""
         refused: dict[str, str] = {}
+        hangs: NotYetError | None = None
         async with self._alone():
             async with locked(self._lock):
                 owned = {one.uuid for one in self._known()}
             for gpu in gpus:
+                if gpu in owned:
+                    continue
                 try:
-                    if gpu not in owned:
-                        await self._device_manager.rest(gpu)
+                    if hangs is not None:
+                        raise hangs
+                    await self._device_manager.rest(gpu)
                 except NotYetError as error:
                     refused[gpu] = str(error)
-                    if not isinstance(error, HardwareError):  # a driver that does not answer answers to none
-                        break
+                    hangs = error if isinstance(error.__cause__, TimeoutError) else hangs
         return refused
 
     async def _undo(self, made: Sequence[Made]) -> dict[str, NotYetError]:

@@ -18,7 +18,7 @@ from typing import Final
 
 from dradriver.api import mig_devices
 from dradriver.api.objects import ResourceClaim
-from dradriver.node.claims import gpu_processes
+from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.container_env import ContainerEnv, request_of
@@ -30,7 +30,6 @@ from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
 from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.nvidia.records import MigInstance, MpsServed
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
@@ -127,10 +126,6 @@ class Preparer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def answered(self, uid: str) -> bool:
-        """Return whether this process has told the kubelet of the claim as it is prepared, or will."""
-        return uid in self._sure or uid in self._unready
-
     def doubt(self, uid: str) -> None:
         """Have the claim compared with the API again before it is answered from its entry."""
         self._sure.pop(uid, None)
@@ -165,7 +160,7 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make anew what was made for a prepared claim and is gone, as with the driver; return whether something was.
+        """Make anew what a prepared claim was given and is gone, as with the driver; return whether something was.
 
         Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
 
@@ -175,8 +170,10 @@ class Preparer:
         uid, loop = prepared.uid, asyncio.get_running_loop()
         try:
             async with self._alone(uid, until=loop.time()) as held:
-                if self._missed(prepared):
+                if instances.doubtful(prepared, machine := self._machine()):  # a reading, made before the claim maybe
                     await self._making.look(uid)
+                if instances.awaited(prepared, machine):
+                    return False
                 async with locked(self._lock):
                     entry = self._ledgers.claims.get(uid)
                     if entry is None or entry.value.boot != self._boot or self._ledgers.whole(entry.value):
@@ -187,18 +184,6 @@ class Preparer:
         except OSError as error:
             raise NotYetError(f"the node cannot read or write what was made: {error}") from error
         return True
-
-    def _missed(self, prepared: PreparedClaim) -> bool:
-        """Return whether a MIG instance of the claim is not in the last reading, or it has what no reading shows."""
-        if any(isinstance(device.done, MpsServed) for device in prepared.devices):
-            return True
-        machine = self._machine()
-        there = {gpu.uuid: {one.uuid for one in gpu.mig or ()} for gpu in (machine.gpus if machine is not None else ())}
-        return any(
-            device.uuid in there and device.done.mig not in there[device.uuid]
-            for device in prepared.devices
-            if isinstance(device.done, MigInstance) and not device.wanted.found
-        )
 
     async def unprepare(self, uid: str) -> None:
         """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
@@ -228,12 +213,13 @@ class Preparer:
                 found.setdefault(device.uuid, []).append(device.device)
         return found
 
-    def has(self, uid: str) -> bool:
-        """Return whether a claim is prepared, as far as a look without the lock can tell."""
+    def get(self, uid: str) -> PreparedClaim | None:
+        """Return a claim as it is prepared, as far as a look without the lock can tell."""
         try:
-            return self._ledgers.claims.get(uid) is not None
+            entry = self._ledgers.claims.get(uid)
         except OSError:
-            return False
+            return None
+        return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
         """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.

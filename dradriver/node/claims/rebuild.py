@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +70,10 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild what can be; return the uids of those whose claims do not exist any more.
+        """Rebuild what can be; return the uids of those whose claims do not exist any more, damaged entries' too.
+
+        Of these the device metadata says which claim it was: text that is damaged may say any name, and one that does
+        not exist.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
@@ -78,9 +81,14 @@ class Rebuilder:
         """
         async with locked(self._lock):
             self._ledgers.claims.read()  # sets aside
-            aside = {uid: _identity(text, uid) for uid, text in self._ledgers.claims.newer().items()}
+            newer = {uid: _identity([text], uid) for uid, text in self._ledgers.claims.newer().items()}
+            damaged = {
+                uid: _identity(self._ledgers.mounted.read(uid), uid)
+                for uid in self._ledgers.claims.kept() - newer.keys()
+                if not self._ledgers.claims.foreign(uid)
+            }
         vanished = set()
-        for uid, known in aside.items():
+        for uid, known in (newer | damaged).items():
             machine = self._machine()
             if known is None or machine is None:
                 continue
@@ -90,12 +98,11 @@ class Rebuilder:
                 vanished.add(uid)
                 continue
             except NotYetError as error:
-                logger.warning(
-                    "claim %s, which a newer agent prepared, is unknown until it can be read: %s", uid, error
-                )
+                logger.warning("claim %s, whose entry cannot be read, is unknown until the API tells: %s", uid, error)
                 continue
-            async with locked(self._lock):
-                self._put(claim, machine)
+            if uid in newer:
+                async with locked(self._lock):
+                    self._put(claim, machine)
         return vanished
 
     def _put(self, claim: ResourceClaim, machine: Machine) -> None:
@@ -161,14 +168,18 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _AnyFile(msgspec.Struct):
-    entry: _Identity
+    entry: _Identity | None = None  # of a ledger
+    metadata: _Identity | None = None  # of what is mounted
 
 
-def _identity(text: bytes, uid: str) -> _Identity | None:
-    """Return which claim a newer agent's file is of; None where it does not say, or says another."""
-    try:
-        found = msgspec.json.decode(text, type=_AnyFile).entry
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    named = all(_NAME.fullmatch(part) for part in (found.namespace, found.name))
-    return found if found.uid == uid and named else None
+def _identity(texts: Iterable[bytes], uid: str) -> _Identity | None:
+    """Return which claim files are of, a newer agent's or mounted ones; None where none says, or it says another."""
+    for text in texts:
+        try:
+            file = msgspec.json.decode(text, type=_AnyFile)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+        found = file.entry or file.metadata
+        if found is not None and found.uid == uid and all(map(_NAME.fullmatch, (found.namespace, found.name))):
+            return found
+    return None

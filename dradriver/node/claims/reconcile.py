@@ -39,7 +39,6 @@ class Reconciler:
         held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
         stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
         used: Told in every pass of each prepared claim that is in use, as the API server has it.
-        adopted: Told once of each of these that was prepared by another instance.
     """
 
     def __init__(
@@ -71,11 +70,9 @@ class Reconciler:
         self.held: Event[[Mapping[str, str]]] = Event()
         self.stuck: Event[[Mapping[str, str]]] = Event()
         self.used: Event[[ResourceClaim, PreparedClaim]] = Event()
-        self.adopted: Event[[ResourceClaim, PreparedClaim]] = Event()
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._suspects: dict[str, Stamp] = {}
         self._held: dict[str, str] = {}
-        self._adopted: set[str] = set()
         self._vanished: set[str] = set()
         self._strays: set[str] = set()
 
@@ -104,7 +101,14 @@ class Reconciler:
             DriverError: Another instance does not let go of the lock.
             OSError: A file cannot be read, written or removed.
         """
-        await self._preparer.recover()
+        try:
+            await self._preparer.recover()
+        except OSError:  # what is in one claim's way keeps no other from being given back
+            await self._compare()
+            raise
+        await self._compare()
+
+    async def _compare(self) -> None:
         await self._give_back_vanished(await self._preparer.rebuild())
         suspects: dict[str, Stamp] = {}
         held = {
@@ -117,7 +121,6 @@ class Reconciler:
             if reason is None:
                 continue
             self._preparer.doubt(uid)
-            self._adopted.discard(uid)
             suspects[uid] = entry.stamp
             if self._suspects.get(uid) != entry.stamp:
                 continue
@@ -135,7 +138,6 @@ class Reconciler:
             except ClaimError as error:
                 logger.error("claim %s stays prepared: %s", uid, error)
         self._suspects = suspects
-        self._adopted &= entries.keys()
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
@@ -159,15 +161,15 @@ class Reconciler:
             logger.error("%s: what was made for it is gone, or cannot be looked at: %s", what, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
-        """Give back what a newer agent prepared for claims that were gone in two passes in a row."""
+        """Give back what was prepared for claims whose entries are lost, and that were gone in two passes in a row."""
         before, self._vanished = self._vanished, vanished
         for uid in sorted(vanished & before):
             try:
                 await self._preparer.unprepare(uid)
                 metrics.ORPHANS.inc()
-                logger.warning("gave back claim %s, which a newer agent prepared: it does not exist", uid)
+                logger.warning("gave back claim %s, whose entry cannot be read: it does not exist", uid)
             except ClaimError as error:
-                logger.error("claim %s, which a newer agent prepared, stays: %s", uid, error)
+                logger.error("claim %s, whose entry cannot be read, stays prepared: %s", uid, error)
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
         """Return why GPUs of a claim cannot be given to anybody else now, by uuid."""
@@ -213,9 +215,7 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
-        if self._preparer.has(prepared.uid):  # it may have been given back while this waited for an answer
-            self.used(claim, prepared)
-        if prepared.uid not in self._adopted and not self._preparer.answered(prepared.uid):
-            self._adopted.add(prepared.uid)
-            self.adopted(claim, prepared)
+        now = self._preparer.get(prepared.uid)  # it may have been given back, or made anew, while this waited
+        if now is not None:
+            self.used(claim, now)
         return None

@@ -1,8 +1,8 @@
 """What a claim's own status says of its devices: that they are ready, and how good the set is.
 
 Server-side apply, because the list has other drivers' entries too, which a patch of the whole list would drop. All that
-is needed for it are rights on this driver's own entries of claims on the agent's own node. It tells people something
-and decides nothing: what cannot be written is tried a few times and then left.
+is needed for it are rights on this driver's own entries of claims on the agent's own node. What cannot be
+written is tried a few times, and again when the claim is next compared with the API.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import datetime
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+import msgspec
 
 from dradriver.api import names
 from dradriver.api.objects import ResourceClaim
@@ -41,32 +43,49 @@ class Statuses:
             apply: Applies the body of a claim's status, by namespace and name.
         """
         self._apply = apply
-        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_WAITING)
+        self._queue: asyncio.Queue[str] = asyncio.Queue(_WAITING)
+        self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each
+        self._written: set[str] = set()
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         """Have the claim's status written; where too many wait, it is not."""
         try:
-            self._queue.put_nowait(body(claim, prepared, now=datetime.datetime.now(datetime.UTC)))
+            if prepared.uid not in self._waiting:
+                self._queue.put_nowait(prepared.uid)
+            self._waiting[prepared.uid] = body(claim, prepared, now=datetime.datetime.now(datetime.UTC))
         except asyncio.QueueFull:
             metrics.STATUS_LOST.inc()
 
     def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have the status written of a claim that does not say it: an agent may end before it has written all."""
-        told = {(one.driver, one.pool, one.device, one.share_id) for one in claim.status.devices}
-        if not {(names.DRIVER, one.pool, one.device, one.share_id) for one in prepared.devices} <= told:
-            self.put(claim, prepared)
+        """Have the status written of a claim that does not say what its devices are now.
+
+        An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
+        """
+        told = {(one.driver, one.pool, one.device, one.share_id): one.data for one in claim.status.devices}
+        if not told and prepared.uid in self._written:  # a server whose DRAResourceClaimDeviceStatus is off drops it
+            return
+        for one in prepared.devices:
+            data = told.get((names.DRIVER, one.pool, one.device, one.share_id))
+            if data is None or not _what(one).items() <= _read(data).items():
+                self.put(claim, prepared)
+                return
+
+    def forget(self, uid: str) -> None:
+        """Forget a claim that is not prepared any more."""
+        self._written.discard(uid)
 
     async def run(self) -> None:
         """Write what comes, until cancelled."""
         while True:
-            await self._write(await self._queue.get())
+            await self._write(self._waiting.pop(await self._queue.get()))
 
     async def _write(self, found: dict[str, Any]) -> None:
         namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
         for tried in range(_TRIES):
             try:
                 await self._apply(namespace, name, found)
+                self._written.add(found["metadata"]["uid"])
                 self._refused = ""
                 return
             except Unreachable as error:
@@ -117,9 +136,7 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
         entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
         if device.share_id is not None:
             entry["shareID"] = device.share_id
-        data = {"uuid": _uuid(device), "request": device.request, **told}
-        if device.told:
-            data |= {"parentUUID": device.uuid} | device.told
+        data = {"uuid": _uuid(device), "request": device.request, **told} | _what(device)
         devices.append(entry | {"conditions": [condition], "data": data})
     metadata = {"name": prepared.name, "namespace": prepared.namespace, "uid": prepared.uid}
     return {
@@ -128,6 +145,20 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
         "metadata": metadata,
         "status": {"devices": devices},
     }
+
+
+def _what(device: PreparedDevice) -> dict[str, Any]:
+    """Return what its data says that the device is."""
+    part = {"parentUUID": device.uuid, **device.told} if device.told else {}
+    return {"uuid": _uuid(device), **part}
+
+
+def _read(data: msgspec.Raw) -> dict[str, Any]:
+    """Return what a status has as a device's data: anybody's, who may write it."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
 
 
 def _uuid(device: PreparedDevice) -> str:

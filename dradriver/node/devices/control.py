@@ -46,7 +46,7 @@ class Control(Protocol):
         """Return whether MIG mode is on."""
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off now.
+        """Turn MIG mode on or off now; what waits for a reset to turn it on is taken back where it is off.
 
         ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` where only a reset would do it.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -103,15 +103,16 @@ class DeviceManager:
                 settled[one.key] = msgspec.structs.replace(one, wanted=found, driver=control.driver())
         return list(settled.values())
 
-    async def make(self, intent: Made) -> Made:
-        """Make the device and return the entry that says so.
+    async def make(self, intent: Made) -> AsyncIterator[Made]:
+        """Make the device and yield its entry as it is to be noted after each step, the last of which has all.
 
         Raises:
-            DriverError: The hardware refused or did not answer; ``undo`` is wanted.
+            DriverError: The hardware refused or did not answer; ``undo`` of the last entry is wanted.
         """
         kind, control = self._of(intent)
-        done = await self._answer(lambda: kind.make(control, intent), intent.device)
-        return msgspec.structs.replace(intent, done=done)
+        steps = kind.make(control, intent)
+        while (noted := await self._answer(lambda: next(steps, None), intent.device)) is not None:
+            yield noted
 
     def driver(self) -> str:
         """Return what tells this load of the driver's module from any other; empty where none is loaded."""

@@ -42,8 +42,8 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
         share_id: What tells it from others of the same device; None where nobody else can have that.
         wanted: What the kind has to know to make it, and to find what it made.
         done: What the kind noted of the change; None as long as it is an intent, and from when it is to be undone.
-        was: What ``done`` was before that; None where nobody knows. Agents that do not read it undo what they find
-            by ``wanted``.
+        was: What ``done`` was before that, or what of it is known while it is being made; None where nobody knows.
+            Agents that do not read it undo what they find by ``wanted``.
     """
 
     owner: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from dradriver.api.config import ClaimConfig
@@ -97,10 +97,11 @@ class MadeKind(Kind, Protocol[A, W, D]):
             DriverError: It cannot be made, or not now.
         """
 
-    def make(self, control: Control, made: Change[W, D]) -> D:
-        """Make the device and return what ``edits`` and ``undo`` need to know of it.
+    def make(self, control: Control, made: Change[W, D]) -> Iterator[Change[W, D]]:
+        """Make the device in steps, and after each yield the entry as it is to be noted before the next.
 
-        What half is there at a failure is undone by ``undo``.
+        The last says, as ``done``, what ``edits`` and ``undo`` need to know of the device; those before it, as ``was``,
+        what ``undo`` does. What half is there at a failure is undone by ``undo``.
 
         Raises:
             HardwareError: The hardware refused.

@@ -25,6 +25,20 @@ def test_what_is_not_yet_whole_has_no_name_that_a_container_runtime_reads(
     assert names[0].endswith(".tmp")
 
 
+def test_two_agents_that_write_one_file_at_once_leave_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, fsync = tmp_path / "x.json", os.fsync
+
+    def meanwhile(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "getpid", lambda: 7)
+        files.write(path, b"theirs")
+        monkeypatch.undo()
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    files.write(path, b"o" * 3)
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"ooo", [path])
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from dradriver.api import mig_devices, names, quantity, slices
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.devices.control import NOT_FOUND, NOT_SUPPORTED, Control, Placed
+from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, NOT_FOUND, NOT_SUPPORTED, Control, Placed
 from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.node.devices.nvidia import mig_packing
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 _PLACEMENT: Final = re.compile(r"-([0-9]{1,3})-([0-9]{1,2})")
 
 MigChange = Change[MigPlace, MigInstance]
+
+_NONE: Final = MigInstance(instance=-1, compute=-1, mig="", minor=-1)  # no instance was made, or none in it yet
 
 
 class Mig:
@@ -95,6 +99,7 @@ class Mig:
         self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
     ) -> list[MigPlace]:
         """Return profile and placement of each: the pinned ones, and for the others those that leave the most."""
+        self._common()  # what is not there yet is waited for before the hardware is touched
         gpu = intents[0].uuid
         every = control.profiles(gpu)
         there, driver = _instances(control, gpu), control.driver()
@@ -135,25 +140,37 @@ class Mig:
             settled[n] = MigPlace.of(profile, start)
         return [one for one in settled if one is not None]
 
-    def make(self, control: Control, made: MigChange) -> MigInstance:
-        """Make the GPU instance, then its compute instance; MIG mode is turned on where that needs no reset."""
+    def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
+        """Make the GPU instance, then its compute instance; MIG mode is turned on where that needs no reset.
+
+        The GPU instance's number is noted before it has a compute instance; and where its place was taken meanwhile,
+        that there is none of ours.
+        """
         if made.wanted.found:
-            return _there(control, made)
+            yield msgspec.structs.replace(made, done=_there(control, made))
+            return
         if not control.mig_mode(made.uuid):
             control.set_mig_mode(made.uuid, True)
             self._switched()
         profile = next((one for one in control.profiles(made.uuid) if one.id == made.wanted.profile), None)
         if profile is None:
             raise ClaimError(f"device {made.device}: its GPU has no MIG profile {made.wanted.profile}")
-        instance = control.create_gpu_instance(made.uuid, profile, made.wanted.start)
+        try:
+            instance = control.create_gpu_instance(made.uuid, profile, made.wanted.start)
+        except HardwareError as error:
+            if error.code == INSUFFICIENT_RESOURCES:
+                yield msgspec.structs.replace(made, was=_NONE)
+            raise
+        yield msgspec.structs.replace(made, was=msgspec.structs.replace(_NONE, instance=instance))
         compute = control.create_compute_instance(made.uuid, instance)
-        return _done(control, made, instance, compute)
+        yield msgspec.structs.replace(made, done=_done(control, made, instance, compute))
 
     def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
         """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset.
 
-        An instance at its place that has another number or uuid is somebody else's. Without these, of what an agent
-        was killed at, the place tells it, which was free when the intent was written.
+        An instance at its place that has another number or uuid is somebody else's. Without a number, of what an agent
+        was killed at, the place tells it, which was free when the intent was written: of an instance that has nothing
+        in it, since the number is noted before the compute instance is made.
         """
         driver = control.driver()
         if made.wanted.found or not made.in_load(driver):
@@ -197,12 +214,14 @@ class Mig:
             logger.warning(said, gpu)
 
     def _end_mode(self, control: Control, gpu: str) -> bool:
-        """End MIG mode where no instance is; return whether it was on."""
-        if _instances(control, gpu) or not control.mig_mode(gpu):
+        """End MIG mode where no instance is, also one that waits for a reset; return whether it was on."""
+        if _instances(control, gpu):
             return False
+        on = control.mig_mode(gpu)
         control.set_mig_mode(gpu, False)
-        self._switched()
-        return True
+        if on:
+            self._switched()
+        return on
 
     def told(self, made: MigChange) -> dict[str, Any]:
         """Return profile and placement, and the MIG device's own uuid."""
@@ -272,11 +291,10 @@ def _instances(control: Control, gpu: str) -> dict[int, Placed]:
 
 def _is_own(control: Control, made: MigChange, instance: int) -> bool:
     """Return whether the instance at its place is what was made, as far as that was noted."""
-    noted = made.noted
+    noted, uuids = made.noted, _compute_instances(control, made.uuid, instance).values()
     if noted is None:
-        return True
-    uuids = _compute_instances(control, made.uuid, instance).values()
-    return noted.instance == instance and (not uuids or noted.mig in uuids)
+        return not uuids
+    return noted.instance == instance and (not uuids or noted.mig in ("", *uuids))
 
 
 def _compute_instances(control: Control, gpu: str, instance: int) -> dict[int, str]:

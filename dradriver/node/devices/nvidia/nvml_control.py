@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dradriver.node.devices.control import (
     IN_USE,
@@ -82,13 +82,18 @@ class NvmlControl:
             return nvml.mig_mode(nvml.device(gpu))
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off where that needs no reset, which NVML would leave pending without a word."""
+        """Turn MIG mode on or off where that needs no reset, which NVML would leave pending without a word.
+
+        Where it is off a mode that waits for a reset is taken back, as an agent leaves it that is killed in this call.
+        """
         call = "nvmlDeviceSetMigMode"
         with self._session() as nvml:
             device = nvml.device(gpu)
             if nvml.mig_mode(device) == on:
+                if not on:
+                    _stay_off(nvml, gpu)
                 return
-            if nvml.ask("nvmlDeviceGetCudaComputeCapability", device)[0] < _HOPPER:
+            if not _resetless(nvml, device):
                 said = (
                     f"GPU {gpu} changes its MIG mode at a reset only: nvidia-smi -i {gpu} -mig {int(on)}, then reset it"
                 )
@@ -229,13 +234,18 @@ class NvmlControl:
             raise HardwareError(error.query, error.code, error.said) from error
 
 
+def _resetless(nvml: Session, device: Any) -> bool:
+    return bool(nvml.ask("nvmlDeviceGetCudaComputeCapability", device)[0] >= _HOPPER)
+
+
 def _stay_off(nvml: Session, gpu: str) -> None:
     """Take back a MIG mode that waits for the GPU's next reset, when nobody would expect it any more.
 
-    One that waits to be turned off is as it should be.
+    One that waits to be turned off is as it should be, and where only a reset turns it on it is an administrator's.
     """
     try:
-        if nvml.mig_modes(nvml.device(gpu)) == (False, True):
-            nvml.ask("nvmlDeviceSetMigMode", nvml.device(gpu), 0)
+        device = nvml.device(gpu)
+        if nvml.mig_modes(device) == (False, True) and _resetless(nvml, device):
+            nvml.ask("nvmlDeviceSetMigMode", device, 0)
     except NvmlError as error:
         logger.warning("GPU %s will be in MIG mode after its next reset: %s", gpu, error)

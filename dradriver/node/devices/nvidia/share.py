@@ -13,7 +13,7 @@ back); unequal ones are variables of the container, which a program can unset
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -119,11 +119,11 @@ class Mps:
             raise HardwareError("nvmlDeviceGetComputeMode", modes.NOT_SUPPORTED, said)
         return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
-    def make(self, control: Control, made: MpsChange) -> MpsServed:
+    def make(self, control: Control, made: MpsChange) -> Iterator[MpsChange]:
         """Have the GPU's daemon wanted; a later share finds it running."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
         control.start_mps(made.uuid, made.wanted.equal or Server())
-        return MpsServed()
+        yield msgspec.structs.replace(made, done=MpsServed())
 
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
         """After the last share end the daemon and set the GPU's mode back to what it was."""

@@ -377,8 +377,7 @@ async def test_a_server_that_is_away_keeps_no_more_than_some_claims() -> None:
     server = Server()
     statuses = Statuses(server.apply)
     lost = metrics.STATUS_LOST._value.get()
-    obj = claim("c", [0])
-    done = planned(obj).claim
-    for _ in range(300):
-        statuses.put(typed(obj), done)
+    for number in [*range(300), 0]:
+        obj = claim(f"c{number}", [0])
+        statuses.put(typed(obj), planned(obj).claim)
     assert metrics.STATUS_LOST._value.get() == lost + 44

@@ -162,26 +162,6 @@ async def test_what_a_newer_agent_prepared_and_this_one_cannot_copy_stays_until_
     assert (world.specs, world.checkpoint) == ({}, [])
 
 
-async def test_it_tells_once_of_each_claim_that_another_instance_prepared(world: World) -> None:
-    told: list[str] = []
-    own = world.preparer()
-    await own.prepare(*world.put(claim("own", [2])))
-    one = Reconciler(
-        own,
-        world.get_claim,
-        node=NODE,
-        processes=world.running,
-    )
-    one.adopted.add(lambda claim, prepared: told.append(f"{claim.metadata.name} {prepared.uid}"))
-    await passes(one, 2)
-    world.put(claim("c", [0, 1], used=False))
-    await passes(one, 2)
-    assert "uid-c.json" not in world.checkpoint
-    await world.preparer().prepare(*world.put(claim("c", [0, 1])))
-    await one.once()
-    assert told == ["c uid-c", "c uid-c"]
-
-
 async def test_a_newer_spec_that_says_more_than_this_agent_can_keep_stays_as_it_is(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

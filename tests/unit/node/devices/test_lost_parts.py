@@ -243,7 +243,7 @@ async def test_instances_that_somebody_made_are_made_by_nobody_else(world: Faili
         state.instances = {}
     read(world)
     await reconciler(world).once()
-    assert (world.placed(0), world.checkpoint) == ([], ["uid-c.json"])
+    assert (world.placed(0), world.checkpoint, specs(world)) == ([], ["uid-c.json"], [])
 
 
 def read(world: Failing) -> None:

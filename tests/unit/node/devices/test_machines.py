@@ -99,7 +99,8 @@ def test_the_instance_of_a_mig_backed_guest_is_given_to_a_claim_and_left_as_it_w
         (wanted,) = kind.settle(control, [intent], [])
         made = msgspec.structs.replace(intent, wanted=wanted)
         assert gpu.mig is not None
-        assert kind.make(control, made) == MigInstance(instance=0, compute=0, mig=gpu.mig[0].uuid, minor=gpu.minor)
+        (done,) = kind.make(control, made)
+        assert done.done == MigInstance(instance=0, compute=0, mig=gpu.mig[0].uuid, minor=gpu.minor)
         kind.undo(control, made, [])
     assert not server.file.with_name(f"{server.file.name}.calls").exists()
 

@@ -15,9 +15,10 @@ from dradriver.api import pins, slices
 from dradriver.api.errors import WordError
 from dradriver.node.claims import status
 from dradriver.node.claims.reconcile import Reconciler
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import IN_USE
 from dradriver.node.devices.simulated import SimulatedGpu
-from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError
+from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, NotYetError
 from tests.fakes.node import NODE, claim, device, edits, parameters, result, typed, uuid
 from tests.fakes.node import machine as plain
 from tests.fakes.parts import PROFILES
@@ -166,6 +167,41 @@ async def test_mig_mode_that_could_not_be_turned_off_is_tried_again_and_told(
     assert (told[1], world.switched) == ({}, 2)
     assert "to make instances by hand, give it mig: static" in caplog.text
     assert [world.gpus.mig_mode(uuid(gpu)) for gpu in (0, 1, 7)] == [False, True, True]
+
+
+async def test_a_driver_that_hangs_at_one_gpu_leaves_all_others_told(
+    world: Sliced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.node.devices.device_manager.PATIENCE_S", 0.05)
+    world.gpus = Modal(world.folder / "hardware.json", world.gpu)
+    world.device_manager = world.kinds(world.gpus)
+    for gpu in (0, 1):
+        with world.gpus.state(uuid(gpu)) as state:
+            state.mig = True
+    world.set({0, 1, 7})
+    (world.folder / "hangs").write_text("nvmlDeviceSetMigMode")
+    assert list(await world.preparer().rest()) == [uuid(0), uuid(1)]
+    (world.folder / "hangs").unlink()
+
+
+class Modal(SimulatedGpu):
+    """Hardware whose driver can hang at a change of MIG mode."""
+
+    def set_mig_mode(self, gpu: str, on: bool) -> None:
+        self._answer("nvmlDeviceSetMigMode")
+        super().set_mig_mode(gpu, on)
+
+
+async def test_what_containers_need_beside_the_instance_is_waited_for_with_the_hardware_as_it_is(
+    world: Sliced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def common() -> Edits:
+        raise NotYetError("the base specification has no driver yet")
+
+    monkeypatch.setattr(world.device_manager._made["mig"], "_common", common)
+    with pytest.raises(NotYetError, match="base specification"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.switched, world.made) == (0, {})
 
 
 async def test_mig_mode_is_left_alone_while_anything_of_the_gpu_is_anybodys(world: Sliced) -> None:

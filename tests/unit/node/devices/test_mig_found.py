@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import msgspec
 import pytest
 
 from dradriver.node.devices.control import Placed
-from dradriver.node.devices.hardware_journal import HardwareJournal
+from dradriver.node.devices.hardware_journal import HardwareJournal, Made
+from dradriver.node.devices.nvidia.records import MigPlace
 from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, eventually, uuid
 from tests.fakes.parts import PROFILES
+from tests.fakes.reconciling import reconciler
 from tests.fakes.slicing import Sliced, at, pin, some
+
+HALF = PROFILES["3g.40gb"]
 
 
 @pytest.fixture
@@ -104,6 +109,77 @@ async def test_the_controllers_pin_is_never_an_unknown_instance(world: Sliced) -
         await world.prepare("c", some(0, 4, 3, "s"), config=[pin("3g.40gb", {0: 4})])
 
 
+class Raced(SimulatedGpu):
+    """Hardware on which somebody makes the same instance a moment before the agent does."""
+
+    raced = False
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
+        if not self.raced:
+            self.raced = True
+            number = super().create_gpu_instance(gpu, PROFILES["3g.40gb"], start)
+            if self.whole:
+                self.create_compute_instance(gpu, number)
+        return super().create_gpu_instance(gpu, profile, start)
+
+    def __init__(self, path: Path, gpus: Any, *, whole: bool) -> None:
+        super().__init__(path, gpus)
+        self.whole = whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_instance_that_somebody_made_just_before_stays(world: Sliced, whole: bool) -> None:
+    world.device_manager = world.kinds(Raced(world.folder / "hardware.json", world.gpu, whole=whole))
+    with pytest.raises(HardwareError, match="Insufficient Resources"):
+        await world.prepare("c", at(0, "3g.40gb", 4))
+    assert (world.placed(0), world.gpus.mig_mode(uuid(0)), world.made) == ([("3g.40gb", 4)], True, {})
+
+
+class Silenced(SimulatedGpu):
+    """Hardware whose agent is killed in a call: what it does is done, and nobody is told."""
+
+    killed = ""
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
+        number = super().create_gpu_instance(gpu, profile, start)
+        return self._told("create_gpu_instance", number)
+
+    def create_compute_instance(self, gpu: str, instance: int) -> int:
+        compute = super().create_compute_instance(gpu, instance)
+        return self._told("create_compute_instance", compute)
+
+    def _told(self, call: str, number: int) -> int:
+        if call == self.killed:
+            raise KeyboardInterrupt
+        return number
+
+
+@pytest.mark.parametrize("killed", ["create_gpu_instance", "create_compute_instance"])
+async def test_what_an_agent_was_killed_at_is_undone_and_what_somebody_made_in_its_place_is_not(
+    world: Sliced, killed: str
+) -> None:
+    for strange in (False, True):
+        control = Silenced(world.folder / "hardware.json", world.gpu)
+        kind = world.kinds(control)._made["mig"]
+        control.killed = killed
+        intent = Made(
+            owner="uid-c", number=0, boot=world.boot, kind="mig", device="d", uuid=uuid(0), wanted=MigPlace.of(HALF, 4)
+        )
+        ledger = HardwareJournal(world.folder / "state" / "made")
+        ledger.write(intent)
+        with contextlib.suppress(KeyboardInterrupt):
+            for noted in kind.make(control, intent):
+                ledger.write(noted)
+        if strange:  # it went meanwhile, and somebody makes such a one
+            with world.gpus.state(uuid(0)) as state:
+                state.instances.clear()
+            stranger(world, 0, PROFILES["1g.10gb"], 0)
+            stranger(world, 0, HALF, 4)
+        await world.preparer().clean()
+        assert world.placed(0) == ([("1g.10gb", 0), ("3g.40gb", 4)] if strange else [])
+        assert world.made == {}
+
+
 async def test_an_instance_that_somebody_destroyed_is_unprepared_all_the_same(world: Sliced) -> None:
     await world.prepare("c", at(0, "3g.40gb", 4))
     with world.gpus.state(uuid(0)) as state:
@@ -127,6 +203,41 @@ async def test_a_static_instance_that_is_gone_is_waited_for_and_never_made(world
     assert world.instance("uid-d.0").mig == found
     await preparer.unprepare("uid-d")
     assert (world.placed(0), world.made) == ([("3g.40gb", 4)], {})
+
+
+def read(world: Sliced) -> None:
+    world.machine = msgspec.structs.replace(world.machine, gpus=tuple(map(world.gpus.seen, world.machine.gpus)))
+
+
+@pytest.mark.parametrize(("static", "found"), [(True, True), (False, True), (False, False)])
+async def test_instances_that_are_made_anew_in_another_order_open_by_their_new_numbers(
+    world: Sliced, static: bool, found: bool
+) -> None:
+    asked = {"a": at(0, "3g.40gb", 0), "b": at(0, "3g.40gb", 4)}
+    if found:
+        for start in (0, 4):
+            stranger(world, 0, HALF, start)
+    if static:
+        world.static = {uuid(0)}
+    before = {name: (await world.prepare(name, result)).devices[0].edits.nodes for name, result in asked.items()}
+    read(world)
+    one = reconciler(world)
+    with world.gpus.state(uuid(0)) as state:
+        state.instances.clear()
+    read(world)
+    if found and static:
+        await one.once()
+        assert world.specs == {}  # a container would open whatever has its instance's number by then
+    for start in (4, 0):
+        stranger(world, 0, HALF, start)
+    read(world)
+    await one.once()
+    after = {name: (await world.prepare(name, result)).devices[0].edits.nodes for name, result in asked.items()}
+    assert after == {"a": before["b"], "b": before["a"]}
+    assert [world.instance(f"uid-{name}.0").instance for name in "ab"] == [2, 1]
+    for name in asked:
+        await world.preparer().unprepare(f"uid-{name}")
+    assert (world.placed(0), world.made) == ([("3g.40gb", 0), ("3g.40gb", 4)], {})
 
 
 async def test_after_a_reboot_a_static_instance_is_taken_as_the_administrator_made_it_anew(world: Sliced) -> None:

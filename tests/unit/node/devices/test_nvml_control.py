@@ -25,7 +25,7 @@ from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
 from dradriver.node.devices.nvidia.mig import Mig
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
-from dradriver.node.devices.nvidia.records import MigPlace
+from dradriver.node.devices.nvidia.records import MigInstance, MigPlace
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.profiles import mig
@@ -157,7 +157,8 @@ def test_a_mig_device_is_undone_from_the_inside_out_and_others_are_left_alone(dr
     driver.table |= nvml.compute_table("0/gi6/ci0", 0, "0/1", MIG.replace("1", "2"))
     kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
     wanted = MigPlace(profile=H100["2g.20gb"].id, name="2g.20gb", start=4)
-    made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted)
+    done = MigInstance(instance=5, compute=0, mig=MIG, minor=3)
+    made = Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted, done=done)
     kind.undo(driver.control, made, [])
     assert driver.calls == ["nvmlComputeInstanceDestroy 0/gi5/ci0", "nvmlGpuInstanceDestroy 0/gi5"]
 
@@ -224,6 +225,18 @@ def test_the_first_refusal_is_told_where_the_mode_cannot_be_set_back_either(driv
     driver.table["nvmlDeviceSetMigMode 0 0"] = "!999"
     with refused(IN_USE):
         driver.control.set_mig_mode(GPU, True)
+
+
+@pytest.mark.parametrize(("capability", "calls"), [("9 0", ["nvmlDeviceSetMigMode 0 0"]), ("8 0", [])])
+def test_a_mode_that_a_killed_agent_left_for_a_reset_is_taken_back_and_an_administrators_is_not(
+    driver: Driver, capability: str, calls: list[str]
+) -> None:
+    driver.table |= {"nvmlDeviceGetMigMode 0": "0 1", "nvmlDeviceSetMigMode 0 0": "0"}
+    driver.table["nvmlDeviceGetCudaComputeCapability 0"] = capability
+    kind = Mig(SimulatedCapabilities(), parent=lambda _: DeviceNode("", ""), common=Edits)
+    wanted = MigPlace.of(H100["2g.20gb"], 4)
+    kind.undo(driver.control, Made(owner="u", number=0, boot="b", kind="mig", device="d", uuid=GPU, wanted=wanted), [])
+    assert driver.calls == calls
 
 
 def test_mig_mode_that_could_not_be_turned_off_may_end_at_a_reset(driver: Driver) -> None:

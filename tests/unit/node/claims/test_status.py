@@ -1,0 +1,117 @@
+"""What a claim's status says of its devices is what they are, whatever kept an agent from writing it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.kube.errors import ApiError
+from dradriver.node.claims import status
+from dradriver.node.claims.prepare import Preparer
+from dradriver.node.claims.reconcile import Reconciler
+from dradriver.node.claims.status import Statuses
+from tests.fakes.crashes import Inline
+from tests.fakes.node import NODE, claim, typed
+from tests.fakes.slicing import Sliced, at, some
+
+pytestmark = pytest.mark.looptime
+
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+ASKED = [some(0, 4, 3, "s")]
+
+
+class Agent:
+    """What of an agent writes statuses, and the API server's answer."""
+
+    def __init__(self, world: Sliced) -> None:
+        self.world = world
+        self.preparer: Preparer = world.preparer()
+        self.statuses = Statuses(self.apply)
+        self.away = self.drops = False
+        self.written: list[Any] = []
+        self.reconciler = Reconciler(self.preparer, world.get_claim, node=NODE, processes=world.running)
+        self.preparer.made_ready.add(self.statuses.put)
+        self.reconciler.used.add(self.statuses.check)
+
+    async def apply(self, namespace: str, name: str, body: Any) -> None:
+        if self.away:
+            raise ApiError(503)
+        self.written.append([one["data"]["placement"] for one in body["status"]["devices"]])
+        if not self.drops:
+            put(self.world, name, body["status"]["devices"])
+
+    async def passes(self, count: int) -> None:
+        task = asyncio.create_task(self.statuses.run())
+        for _ in range(count):
+            await self.reconciler.once()
+            await asyncio.sleep(60)
+        task.cancel()
+
+
+def put(world: Sliced, name: str, devices: Any) -> None:
+    """Have a claim's status say something of its devices."""
+    obj = claim(name, results=ASKED)
+    obj["status"]["devices"] = devices
+    world.put(obj)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Sliced:
+    world = Sliced(tmp_path)
+    world.device_manager._thread = Inline("inline")  # looptime waits for no thread
+    return world
+
+
+async def test_of_a_claim_that_another_agent_prepared_it_is_written_once(world: Sliced) -> None:
+    await world.prepare("c", *ASKED)
+    agent = Agent(world)
+    await agent.preparer.prepare("default", "c", "uid-c")  # answered from its entry
+    await agent.passes(3)
+    assert agent.written == [[4]]
+
+
+async def test_one_that_says_where_a_part_was_before_a_reboot_is_written_anew(world: Sliced) -> None:
+    first = await world.prepare("c", *ASKED)
+    world.gpus.reboot()
+    world.boot = "boot-2"
+    await world.preparer().recover()
+    await world.prepare("d", at(0, "3g.40gb", 4))
+    put(world, "c", status.body(typed(claim("c", results=ASKED)), first, now=NOW)["status"]["devices"])
+    await world.preparer().prepare("default", "c", "uid-c")
+    del world.claims["d"]
+    agent = Agent(world)
+    await agent.passes(3)
+    assert agent.written == [[0]]
+
+
+async def test_one_that_the_server_did_not_take_is_written_when_it_does(world: Sliced) -> None:
+    agent = Agent(world)
+    agent.away = True
+    await agent.preparer.prepare(*world.put(claim("c", results=ASKED)))
+    await agent.passes(3)
+    agent.away = False
+    await agent.passes(2)
+    assert agent.written == [[4]]
+
+
+async def test_a_server_that_drops_it_is_asked_once(world: Sliced) -> None:
+    agent = Agent(world)
+    agent.drops = True
+    await agent.preparer.prepare(*world.put(claim("c", results=ASKED)))
+    await agent.passes(3)
+    assert agent.written == [[4]]
+
+
+@pytest.mark.parametrize("data", ["7", '"x"', "[]", "{}", '{"uuid": []}'])
+async def test_anybodys_data_in_its_place_is_written_over(world: Sliced, data: str) -> None:
+    done = await world.prepare("c", *ASKED)
+    entry = status.body(typed(claim("c", results=ASKED)), done, now=NOW)["status"]["devices"][0]
+    put(world, "c", [entry | {"data": json.loads(data)}])
+    agent = Agent(world)
+    await agent.passes(2)
+    assert agent.written == [[4]]
