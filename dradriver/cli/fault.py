@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
-from dradriver.node.health.faults import KINDS
+from dradriver.node.faults import KINDS
 
 _NODE = click.option("--node", required=True, help="The simulated node's name.")
 _FOLDER = click.option(

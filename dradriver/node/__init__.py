@@ -11,6 +11,7 @@ claims      preparing claims, and remembering what is prepared
 devices     kinds of devices, and making them
 mps         MPS control daemons, in a process of their own
 journal     a ledger on disk
+faults      what can be wrong with a GPU, and what to do about it
 container_edits  what a container is given
 files       files that are all there or not at all
 selinux     labels for what containers are given of the host's

@@ -27,8 +27,8 @@ from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
+from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
-from dradriver.node.health.faults import Fault
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.runtime import RuntimeWatch

@@ -11,7 +11,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
 from dradriver.kube.labels import Labelled, Names
 from dradriver.node import errors
-from dradriver.node.health.faults import KINDS
+from dradriver.node.faults import KINDS
 
 OK: Final = "ok"
 CANCELLED: Final = "Cancelled"  # the kubelet gave up

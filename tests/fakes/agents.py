@@ -13,7 +13,7 @@ from types import MappingProxyType
 import aiohttp
 
 from dradriver.node.container_edits import Edits
-from dradriver.node.health.faults import Faults
+from dradriver.node.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NodeUnderTest, edits, machine
 

@@ -11,6 +11,7 @@ devices    the driver's device nodes in the agent's own /dev
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
+links      NVLinks that a GPU should have and has not
 debounce   what is published, which does not flutter
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dradriver.node.container_edits import Edits
-from dradriver.node.health.faults import Faults
+from dradriver.node.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 
 

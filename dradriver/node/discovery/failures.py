@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.node import files
 from dradriver.node.errors import SetupError
-from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.faults import KINDS, Fault
 from dradriver.topology.machine import Gpu, Machine
 
 FOLDER: Final = Path("/var/lib/kubelet/plugins/gpu.topology/simulated")  # where the chart's agent looks

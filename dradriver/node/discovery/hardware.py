@@ -19,7 +19,7 @@ from dradriver.node.discovery.nvidia.nvml_query import Answers, Problem
 from dradriver.node.discovery.nvidia.session import Session
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
-from dradriver.node.health.faults import Faults
+from dradriver.node.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)

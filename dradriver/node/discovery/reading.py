@@ -9,16 +9,16 @@ from typing import Final
 
 import msgspec
 
+from dradriver.node.discovery import links as health_links
 from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery.links import Linked
 from dradriver.node.discovery.nvidia import binding, condition, links
 from dradriver.node.discovery.nvidia.gpus import GpuFacts, Gpus, read_gpus
 from dradriver.node.discovery.nvidia.nvml import Nvml, NvmlError
 from dradriver.node.discovery.nvidia.nvml_query import NEWER, Answers, NvmlQuery, Problem
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.errors import SetupError
-from dradriver.node.health import links as health_links
-from dradriver.node.health.faults import Fault, Faults
-from dradriver.node.health.links import Linked
+from dradriver.node.faults import Fault, Faults
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts

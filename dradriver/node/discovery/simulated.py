@@ -9,10 +9,9 @@ from typing import Final
 import msgspec
 
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.discovery import failures
+from dradriver.node.discovery import failures, links
 from dradriver.node.errors import SetupError
-from dradriver.node.health import links
-from dradriver.node.health.faults import Faults
+from dradriver.node.faults import Faults
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import NVIDIA

@@ -1,7 +1,5 @@
 """What is wrong with GPUs, and who is told.
 
-faults   what can be wrong, and what to do about it
-links    NVLinks that a GPU should have and has not
 kmsg     XIDs from the kernel's log
 xids     what each of them means
 runtime  whether the container runtime gives containers CDI devices

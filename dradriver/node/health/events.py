@@ -14,7 +14,7 @@ from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError
 from dradriver.kube.events import Recorder, Reference
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.health.faults import Fault
+from dradriver.node.faults import Fault
 from dradriver.node.health.record import Record
 from dradriver.node.journal import Entry
 

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from dradriver.api.policies.model import XidWord
+from dradriver.node.faults import Fault
 from dradriver.node.health import xids
-from dradriver.node.health.faults import Fault
 from dradriver.node.health.xids import RECOVERY_CHANGED, Xid
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api import slices
 from dradriver.node import metrics
 from dradriver.node.event import Event
-from dradriver.node.health.faults import KINDS, Fault, Faults
+from dradriver.node.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)
 

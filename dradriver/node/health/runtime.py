@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from dradriver.node.health.faults import of_all
+from dradriver.node.faults import of_all
 from dradriver.node.health.record import Record
 from dradriver.node.protos.runtime import runtime_pb2, runtime_pb2_grpc
 from dradriver.topology.machine import Machine

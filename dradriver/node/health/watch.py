@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from dradriver.node.discovery import Discovery
-from dradriver.node.health.faults import Fault, of_all
+from dradriver.node.faults import Fault, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.topology.machine import Machine

@@ -8,7 +8,7 @@ import msgspec
 
 from dradriver.node.discovery.nvidia.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Fabric, Handle, Nvml
 from dradriver.node.discovery.nvidia.nvml_query import NEWER, NvmlQuery
-from dradriver.node.health.faults import Fault
+from dradriver.node.faults import Fault
 
 _QUIET: Final = NEWER | {INVALID_ARGUMENT}
 

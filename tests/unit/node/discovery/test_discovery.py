@@ -17,7 +17,7 @@ from dradriver.node.container_edits import Edits
 from dradriver.node.discovery.simulated import Simulated, source_for, without
 from dradriver.node.discovery.watch import AGAIN_S, READINGS, MachineWatch
 from dradriver.node.errors import RestartError, SetupError
-from dradriver.node.health.faults import Faults
+from dradriver.node.faults import Faults
 from dradriver.topology import codec
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid

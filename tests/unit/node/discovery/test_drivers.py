@@ -19,7 +19,7 @@ import pytest
 from dradriver.api import slices
 from dradriver.api.objects import ResourceSlice
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
-from dradriver.node.health.faults import KINDS, FaultKind
+from dradriver.node.faults import KINDS, FaultKind
 from dradriver.node.mps.files import MpsFolder
 from dradriver.topology import profiles
 from tests.fakes import nvml

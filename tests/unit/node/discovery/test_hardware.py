@@ -24,7 +24,7 @@ from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import READINGS, Hardware
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
-from dradriver.node.health.faults import KINDS, FaultKind
+from dradriver.node.faults import KINDS, FaultKind
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification, without
 from tests.fakes.node import a_node, claim, eventually, result

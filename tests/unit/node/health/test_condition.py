@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dradriver.node.discovery import links
 from dradriver.node.discovery.simulated import without
-from dradriver.node.health import links, xids
-from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.faults import KINDS, Fault
+from dradriver.node.health import xids
 from dradriver.node.health.xids import severity
 from dradriver.topology import profiles
 from tests.fakes import nvml

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
+from dradriver.node import faults
 from dradriver.node.discovery.simulated import without
-from dradriver.node.health import faults
-from dradriver.node.health.faults import Fault, FaultKind, of_all
+from dradriver.node.faults import Fault, FaultKind, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import CALM_S, MOST_S, Record
 from dradriver.node.health.watch import HealthWatch

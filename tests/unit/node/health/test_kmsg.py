@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dradriver.api.policies.model import XidWord
-from dradriver.node.health.faults import KINDS, Fault
+from dradriver.node.faults import KINDS, Fault
 from dradriver.node.health.kmsg import SOUND_S, WARNED_S, KernelLog
 
 BUSID = "0000:3b:00.0"

@@ -13,8 +13,8 @@ from dradriver.kube.events import Recorder
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.errors import ClaimError
+from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
-from dradriver.node.health.faults import Fault
 from dradriver.node.health.record import Record
 from dradriver.node.journal import Entry
 from tests.fakes.apiserver import FakeApiServer

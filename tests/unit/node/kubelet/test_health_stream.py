@@ -12,7 +12,7 @@ import pytest
 from dradriver.api import slices
 from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import without
-from dradriver.node.health.faults import Fault
+from dradriver.node.faults import Fault
 from dradriver.node.health.record import Standing
 from dradriver.node.kubelet.health import AGAIN_S, MOST_TEXT, HealthStream
 from dradriver.node.protos.health.v1 import health_pb2 as v1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dradriver.node.health.faults import Fault
+from dradriver.node.faults import Fault
 from dradriver.topology.machine import Machine
 
 
