@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from dradriver.node.container_edits import Edits
 from dradriver.node.faults import Faults
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NodeUnderTest, edits, machine
+from tests.fakes.ports import kept_port
 
 Status = Callable[..., Awaitable[int]]
 
@@ -23,10 +23,7 @@ Status = Callable[..., Awaitable[int]]
 @contextlib.asynccontextmanager
 async def ready_port() -> AsyncIterator[tuple[int, Status]]:
     """A port for an agent's health, and what asks there, whether it is ready by default; 0 where nobody answers."""
-    with socket.socket() as kept:  # bound as long as this lasts, so that the kernel gives it to no connection meanwhile
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        port = kept.getsockname()[1]
+    with kept_port() as port:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             yield port, functools.partial(_status, session)
 

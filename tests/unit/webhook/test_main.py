@@ -6,10 +6,10 @@ import asyncio
 import base64
 import datetime
 import json
-import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +19,7 @@ from dradriver.api import names
 from dradriver.kube.resources import MUTATING_WEBHOOKS
 from tests.fakes.admission import body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.ports import kept_port
 from tests.paths import REPO
 from tests.unit.webhook.test_certificates import HOSTS
 from webhook import __main__ as program
@@ -27,10 +28,10 @@ from webhook import certificates
 BASE = ["--namespace=gpu", "--service=hook", "--controller-user=system:serviceaccount:gpu:controller"]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    with kept_port() as port, kept_port() as health:
+        yield port, health
 
 
 async def heard(url: str, *, context: ssl.SSLContext | None = None, sent: object = None) -> str:
@@ -60,9 +61,9 @@ def kubeconfig(path: Path, url: str) -> Path:
     return path
 
 
-async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: Path) -> None:
+async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: Path, ports: tuple[int, int]) -> None:
     hook = {"name": "a.gpu.topology", "clientConfig": {}}
-    port, health = free_port(), free_port()
+    port, health = ports
     async with FakeApiServer() as api:
         api.put(MUTATING_WEBHOOKS, {"metadata": {"name": "hooks"}, "webhooks": [hook]})
         config = kubeconfig(tmp_path / "config", api.config.url)
@@ -81,11 +82,11 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
             process.cancel()
 
 
-async def test_the_whole_process_serves_with_mounted_certificates(tmp_path: Path) -> None:
+async def test_the_whole_process_serves_with_mounted_certificates(tmp_path: Path, ports: tuple[int, int]) -> None:
     bundle = certificates.renew(None, now=datetime.datetime.now(datetime.UTC), hosts=HOSTS)
     (tmp_path / "tls.crt").write_text(bundle.certificate)
     (tmp_path / "tls.key").write_text(bundle.key)
-    port, health = free_port(), free_port()
+    port, health = ports
     arguments = [*BASE, "--certificates=mounted", f"--certificate-dir={tmp_path}"]
     options = program.parse([*arguments, f"--port={port}", f"--health-port={health}"])
     async with asyncio.TaskGroup() as group:
