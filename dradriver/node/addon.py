@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None = None) -> None:
-    """Be this node's agent beside the driver of a ledger until cancelled.
+    """Run this node's agent beside the driver that the ledger names, until cancelled.
 
     It is ready while the driver of the GPUs answers and the machine is published, or deliberately is not.
 

@@ -54,7 +54,7 @@ class Agent:
     """The parts of one node's agent."""
 
     def __init__(self, options: Options, client: Client, *, check_s: float, reconcile_s: float) -> None:
-        """Put them together; nothing runs yet. Arguments and errors are those of ``run``."""
+        """Put the parts together; nothing runs yet. Arguments and errors are those of ``run``."""
         self._options = options
         self._client = client
         self._loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """What is wrong with GPUs: by readings, the kernel's log and the container runtime."""
+        """Make what finds faults of GPUs: in readings, the kernel's log and the container runtime."""
         log = None
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
@@ -93,7 +93,7 @@ class Agent:
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 
     def _prepare(self) -> None:
-        """Claims: made ready and told of."""
+        """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""
         options, policies = self._options, self._policies
         self._preparer = Preparer(
             node=options.node,
@@ -127,7 +127,7 @@ class Agent:
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
-        """What the kubelet calls and watches."""
+        """Make what the kubelet calls and watches."""
         options = self._options
         self._stream = HealthStream(
             node=options.node,
@@ -142,7 +142,7 @@ class Agent:
         self._preparer.made_ready.add(lambda _claim, _prepared: self._stream.poke())
 
     def _publish(self) -> None:
-        """The node's slices."""
+        """Make what publishes the node's slices."""
         self._publisher = Publisher(
             self._client,
             self._objects,
@@ -160,7 +160,7 @@ class Agent:
         self._new_policies.add(lambda _: self._publisher.poke())
 
     def _give_back(self, reconcile_s: float) -> None:
-        """Claims that nobody uses, and what is left of others."""
+        """Make what gives back claims that nobody uses, and what is left of others."""
         self._reconciler = Reconciler(
             self._preparer,
             self._api.claim,
@@ -175,11 +175,11 @@ class Agent:
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet has the plugin registered, the driver answers, and what is to be published is."""
+        """Whether the kubelet has the plugin registered, the driver answers, and what is to be published has been."""
         return self._plugin.registered and self._publisher.settled and self._machines.trouble is None
 
     async def run(self) -> None:
-        """Be this node's agent until cancelled."""
+        """Run this node's agent until cancelled."""
         try:
             await self._preparer.recover()
         except (DriverError, OSError) as error:  # the reconciler tries again; claims are served one by one meanwhile
@@ -217,7 +217,7 @@ async def run(
     check_s: float = CHECK_S,
     reconcile_s: float = INTERVAL_S,
 ) -> None:
-    """Be this node's agent until cancelled.
+    """Run this node's agent until cancelled.
 
     It is ready while the kubelet has the plugin registered, the driver answers, and the slices are published, or
     deliberately are not.
@@ -241,5 +241,5 @@ async def run(
 
 def client_of(options: Options, server: ServerConfig | None) -> Client:
     """Return a client that is not entered yet; errors are those of ``kube.config.load``."""
-    found = server or kube_config.load(options.kubeconfig)
-    return Client(found, user_agent=f"{COMPONENT}/{__version__}", timeout_s=10)
+    config = server or kube_config.load(options.kubeconfig)
+    return Client(config, user_agent=f"{COMPONENT}/{__version__}", timeout_s=10)

@@ -45,5 +45,5 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def own(self) -> bool:
-        """Whether anything is left that a specification of ours must say."""
+        """Whether there is anything beside ``cdi``: that must be in a specification of ours."""
         return bool(self.nodes or self.mounts or self.env)

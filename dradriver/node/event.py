@@ -12,14 +12,14 @@ class Event(Generic[P]):
     """Something that happens again and again in one part; others are told at once, in the order in which they asked."""
 
     def __init__(self) -> None:
-        """Begin with nobody who is told."""
+        """Begin without listeners."""
         self._listeners: list[Callable[P, object]] = []
 
     def add(self, *listeners: Callable[P, object]) -> None:
-        """Tell these, too."""
+        """Add listeners, which are told after those before them."""
         self._listeners += listeners
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all that it happened."""
+        """Tell all listeners that it happened."""
         for listener in self._listeners:
             listener(*args, **kwargs)

@@ -131,7 +131,7 @@ Faults: TypeAlias = Mapping[str, Collection[Fault]]
 
 
 def of_all(machine: Machine | None, said: str | None, *, kind: str) -> dict[str, tuple[Fault, ...]]:
-    """Return a fault of every GPU; none where nothing is said.
+    """Return one and the same fault for every GPU, by uuid; none where nothing is wrong.
 
     Args:
         machine: The machine as it was last known.

@@ -82,7 +82,7 @@ def remove(path: Path, *, durable: bool = True) -> None:
 
 
 def lock(descriptor: int) -> bool:
-    """Take the lock of an open file or folder, which every duplicate of the descriptor holds; return whether it is had.
+    """Lock an open file or folder, for every duplicate of the descriptor; return whether the lock was free.
 
     Raises:
         OSError: It cannot be locked.
@@ -95,7 +95,7 @@ def lock(descriptor: int) -> bool:
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, however deep: what is in its folders comes up, and they go."""
+    """Remove a folder with all that is in it, however deep: what is in its folders is moved up, and they go."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     top = os.open(path, flags)
     try:

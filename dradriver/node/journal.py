@@ -87,13 +87,13 @@ class Journal(Generic[T]):
         Raises:
             OSError: The folder cannot be read.
         """
-        found = {}
+        entries = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             entry = self.get(path.stem) if _KEY.fullmatch(path.stem) else None
             if entry is not None:
-                found[path.stem] = entry
-        self._read = dict(found)
-        return found
+                entries[path.stem] = entry
+        self._read = dict(entries)
+        return entries
 
     def get(self, key: str) -> Entry[T] | None:
         """Return one entry; None where there is none, or none that can be read, which then is set aside.
@@ -143,7 +143,7 @@ class Journal(Generic[T]):
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def kept(self) -> set[str]:
-        """Return the keys of what cannot be read and has no entry: it may still be in use, until it is removed."""
+        """Return the keys of files that cannot be read and have no entry: those may still be in use, until removed."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
@@ -158,17 +158,17 @@ class Journal(Generic[T]):
             OSError: None can be read.
         """
         kept = self.kept()
-        found = {}
+        texts = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
             if match is None or match[1] not in kept:
                 continue
             try:
-                found[match[1]] = path.read_bytes()
+                texts[match[1]] = path.read_bytes()
             except OSError as error:
                 if error.errno not in _DAMAGE:
                     raise
-        return found
+        return texts
 
     def write(self, value: T) -> None:
         """Make the entry durable.
@@ -195,7 +195,7 @@ class Journal(Generic[T]):
         return self._read[key]
 
     def remove(self, key: str) -> None:
-        """Make the entry, and what was set aside of it, be gone for good; an unknown key is fine.
+        """Remove the entry for good, and what was set aside of it; an unknown key is fine.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -227,7 +227,7 @@ class Journal(Generic[T]):
                 files.move(path, self._path(match[1]))
 
     def _aside(self) -> Iterable[Path]:
-        """Return what was set aside; of all keys, because Python keeps every pattern that it ever compiled."""
+        """Return the files set aside; of all keys, because Python keeps every pattern that it ever compiled."""
         return self._folder.glob(f"*{_SUFFIX}.*-*")
 
     def _path(self, key: str) -> Path:
@@ -285,10 +285,10 @@ class _NewerError(Exception):
 
 
 def checked_key(key: str) -> str:
-    """Return what names an entry, a claim's uid or one and a number, which becomes part of file names.
+    """Return the key, a claim's uid or one and a number, if it can be part of file names.
 
     Raises:
-        ClaimError: It can be none.
+        ClaimError: It cannot.
     """
     if not _KEY.fullmatch(key):
         raise ClaimError(f"claim uid {key[:64]!r} is none: letters, digits and '-', at most 64")

@@ -24,7 +24,7 @@ class Thread:
         self._started = False
 
     async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
-        """Return what the work gives, when all that was given before is done; it goes on when the caller gives up.
+        """Return what the work returns, once all work before it is done; it goes on when the caller gives up.
 
         A question is not asked any more where its caller gave up before its turn came: else those of an hour in which
         nobody answered would keep everybody waiting after it.
@@ -37,7 +37,7 @@ class Thread:
         return await future
 
     def put(self, work: Callable[[], None]) -> None:
-        """Have work done that cannot fail, when all that was given before is done; at once if nothing ever was."""
+        """Do work that cannot fail, once all work before it is done; at once, and here, if there never was any."""
         if self._started:
             self._works.put(work)
         else:
@@ -49,14 +49,14 @@ class Thread:
 
 
 def beside(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Return the future result of work in a thread of its own."""
+    """Start work in a thread of its own and return its future result."""
     future, do = _promised(work)
     threading.Thread(target=do, name=BESIDE, daemon=True).start()
     return future
 
 
 def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio.Future[T], Callable[[], None]]:
-    """Return the future result of work, and what a thread has to call for it."""
+    """Return the future result of work, and the function that a thread has to call for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -19,7 +19,7 @@ CALM: Final = 360  # readings without a change, after which it may change quickl
 
 
 class Debounce:
-    """The machine as it is published."""
+    """Decides after each reading which machine is published."""
 
     def __init__(self) -> None:
         self._published: Machine | None = None
@@ -54,7 +54,7 @@ class Debounce:
         return machine
 
     def _with_rates(self, machine: Machine) -> Machine:
-        """Return it with each network card at the best rate it was seen at: one whose link is down has none."""
+        """Return the machine with each network card at the best rate that it had: one whose link is down has none."""
         nics = []
         for nic in machine.nics:
             at = nic.name, nic.pci

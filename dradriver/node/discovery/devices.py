@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_nodes(sources: Iterable[Path], *, folder: Path = Path("/dev")) -> None:
-    """Make the driver's nodes that are missing, each as in the first source that has it; what cannot be is left.
+    """Make the driver's nodes that are missing, each as in the first source that has it; what cannot be made is left.
 
     A node of other numbers is made anew: those of all but the GPUs change when the driver is loaded again. Those of
     MIG's and of IMEX's capabilities are in folders of their own, ``nvidia-caps`` and the like.
@@ -31,7 +31,7 @@ def add_nodes(sources: Iterable[Path], *, folder: Path = Path("/dev")) -> None:
 
 
 def _node(path: Path) -> os.stat_result | None:
-    """Return what a device node is; None where it is none."""
+    """Return the status of a device node; None where the path is none."""
     with contextlib.suppress(OSError):
         status = path.stat()
         return status if stat.S_ISCHR(status.st_mode) else None

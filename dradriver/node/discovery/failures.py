@@ -45,24 +45,24 @@ def path(folder: Path, node: str) -> Path:
 
 
 def read(file: Path) -> Failures:
-    """Return what a file says; nothing where there is none.
+    """Return the failures that a file names; none where there is no file.
 
     Raises:
         SetupError: It cannot be read, or says what is none.
     """
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=dict[str, Failure])
+        failures = msgspec.json.decode(file.read_bytes(), type=dict[str, Failure])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
         raise SetupError(f"{file}: {error}; write it with gputopo fault fail") from error
-    for failure in found.values():
+    for failure in failures.values():
         check(failure)
-    return found
+    return failures
 
 
 def write(file: Path, failures: Failures) -> None:
-    """Make a file say this; nothing broken is no file.
+    """Write the failures into a file; where nothing is broken, remove it.
 
     Raises:
         SetupError: It cannot be written, or a failure is none.
@@ -80,7 +80,7 @@ def write(file: Path, failures: Failures) -> None:
 
 
 def check(failure: Failure) -> None:
-    """Do nothing where a failure can be.
+    """Raise ``SetupError`` unless a simulated GPU can fail like this.
 
     Raises:
         SetupError: It cannot.
@@ -99,9 +99,9 @@ def name(text: str) -> str:
     Raises:
         SetupError: It is neither.
     """
-    found = _GPU.fullmatch(text)
-    if found is not None:
-        return f"gpu-{int(found[1] or found[2])}"
+    match = _GPU.fullmatch(text)
+    if match is not None:
+        return f"gpu-{int(match[1] or match[2])}"
     if text.upper().startswith("GPU-") and len(text) == 40:
         return "GPU-" + text[4:].lower()
     raise SetupError(f"{text[:64]!r} is no GPU: write gpu-3, or its uuid")
@@ -139,7 +139,7 @@ def applied(machine: Machine, failures: Failures) -> Machine:
 
 def faults(machine: Machine, failures: Failures) -> dict[str, tuple[Fault, ...]]:
     """Return the faults that the file names, by uuid."""
-    found: dict[str, tuple[Fault, ...]] = {}
+    by_uuid: dict[str, tuple[Fault, ...]] = {}
     for gpu in machine.gpus:
         failure = of(failures, gpu)
         if failure is None:
@@ -148,5 +148,5 @@ def faults(machine: Machine, failures: Failures) -> dict[str, tuple[Fault, ...]]
         if failure.xid is not None:
             some.append(Fault("xid", str(failure.xid), f"XID {failure.xid} in the simulated kernel's log"))
         if some:
-            found[gpu.uuid] = tuple(some)
-    return found
+            by_uuid[gpu.uuid] = tuple(some)
+    return by_uuid

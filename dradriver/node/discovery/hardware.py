@@ -114,12 +114,12 @@ class Hardware:
         proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
         read = reading.discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers)
         self._session.lost(read.lost)
-        found = read.machine.gpus
-        self._incomplete = self._incomplete + 1 if read.silent or not (found or read.lost) else 0
+        gpus = read.machine.gpus
+        self._incomplete = self._incomplete + 1 if read.silent or not (gpus or read.lost) else 0
         if 0 < self._incomplete < READINGS:
             self._tell(read.problems)
             raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
-        self._answers.forget({gpu.uuid for gpu in found})
+        self._answers.forget({gpu.uuid for gpu in gpus})
         self.faults, self.sound, self.read_s = read.faults, read.sound, began_s
         self.reset = self._were_reset(read)
         self._answers.unsettle(self.reset)

@@ -28,13 +28,13 @@ class Linked(msgspec.Struct, frozen=True):
 
 
 def of_machine(machine: Machine) -> list[Linked]:
-    """Return the same of a machine that nothing else is known of."""
-    found = []
+    """Return each GPU's links that are up, by the machine's matrix alone."""
+    linked = []
     for i, gpu in enumerate(machine.gpus):
         switch = [min(gpu.switch_links, other.switch_links) for other in machine.gpus]
         direct = sum(machine.links[i][j] - switch[j] for j in range(len(machine.gpus)) if j != i)
-        found.append(Linked(gpu.uuid, gpu.product, max(direct, 0) + gpu.switch_links, bool(gpu.switch_links)))
-    return found
+        linked.append(Linked(gpu.uuid, gpu.product, max(direct, 0) + gpu.switch_links, bool(gpu.switch_links)))
+    return linked
 
 
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:

@@ -44,20 +44,20 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem]) -> tuple[Found
         tree: The PCI tree below the same root.
         problems: Gets what was left out.
     """
-    found = _rdma(root, tree) or _ethernet(root, tree)
-    if len(found) > _MOST_NICS:
-        functions = [one.nic.name for one in found if one.nic.parent]
-        found = [one for one in found if not one.nic.parent]
+    cards = _rdma(root, tree) or _ethernet(root, tree)
+    if len(cards) > _MOST_NICS:
+        functions = [card.nic.name for card in cards if card.nic.parent]
+        cards = [card for card in cards if not card.nic.parent]
         said = f"{len(functions)} virtual functions left out, more than {_MOST_NICS} NICs are too many to publish"
         problems.append(Problem("machine", "NICs", said))
-    return tuple(found)
+    return tuple(cards)
 
 
 def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
     folder = root / "sys/class/infiniband"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
     names = {busid: name for name, busid in busids.items()}
-    found = []
+    cards = []
     for name, busid in busids.items():
         ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
         up = [port for port in ports if "DOWN" not in sysfs.text(port / "state")]  # one that is down says 10 Gb/s
@@ -65,8 +65,8 @@ def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
         kind = "efa" if tree.vendor(busid) == _AMAZON else _LAYERS.get(layer, "")
         rates = [float(rate[1]) for port in up if (rate := _RATE.match(sysfs.text(port / "rate")))]
         interfaces = [sysfs.text(port / "gid_attrs/ndevs/0") for port in ports]
-        members = next((them for one in interfaces if (them := _members(root, one))), ())
-        found.append(
+        members = next((them for interface in interfaces if (them := _members(root, interface))), ())
+        cards.append(
             _nic(
                 root,
                 tree,
@@ -78,7 +78,7 @@ def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
                 names=names,
             )
         )
-    return found
+    return cards
 
 
 def _ethernet(root: Path, tree: PciTree) -> list[FoundNic]:
@@ -87,14 +87,14 @@ def _ethernet(root: Path, tree: PciTree) -> list[FoundNic]:
     names = {busid: name for name, busid in busids.items()}
     bonds = {name: members for name in sysfs.entries(folder) if (members := _members(root, name))}
     taken = {member for members in bonds.values() for member in members}
-    found = []
+    cards = []
     for name in sysfs.entries(folder):
         if name in taken or (name not in bonds and name not in busids):
             continue
         gbps = max(0, sysfs.number(folder / name / "speed") or 0) / 8000  # Mbit/s; -1 while the link is down
         busid, members = busids.get(name, ""), bonds.get(name, ())
-        found.append(_nic(root, tree, name=name, busid=busid, kind="ethernet", gbps=gbps, members=members, names=names))
-    return [one for one in found if one.busids]
+        cards.append(_nic(root, tree, name=name, busid=busid, kind="ethernet", gbps=gbps, members=members, names=names))
+    return [card for card in cards if card.busids]
 
 
 def _nic(
@@ -110,8 +110,8 @@ def _nic(
 ) -> FoundNic:
     """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual functions."""
     net = root / "sys/class/net"
-    through = [one for member in members if (one := _card(tree, net / member))] or [busid] * bool(busid)
-    nodes = {seat.numa if (seat := tree.seat(one)) else None for one in through}
+    through = [card for member in members if (card := _card(tree, net / member))] or [busid] * bool(busid)
+    nodes = {seat.numa if (seat := tree.seat(card)) else None for card in through}
     function = tree.above(root / "sys/bus/pci/devices" / busid / "physfn") if busid else ""
     nic = Nic(
         name=name,
@@ -141,7 +141,7 @@ def _members(root: Path, interface: str) -> tuple[str, ...]:
 def nic_paths(nics: Sequence[FoundNic], places: Sequence[Place], tree: PciTree) -> tuple[tuple[PathType, ...], ...]:
     """Return nics x g PCIe paths, a bond's the nearest of its members'."""
     rows = []
-    for one in nics:
-        seats = [seat.place for busid in one.busids if (seat := tree.seat(busid))] or [Place(numa=one.nic.numa)]
+    for card in nics:
+        seats = [seat.place for busid in card.busids if (seat := tree.seat(busid))] or [Place(numa=card.nic.numa)]
         rows.append(tuple(min(pcie_path(place, gpu) for place in seats) for gpu in places))
     return tuple(rows)

@@ -103,9 +103,9 @@ class PciTree:
         for busid in busids:
             seat = self.seat(busid)
             above: str | None = None
-            for one in () if seat is None else (*seat.bridges, busid):
-                below.setdefault(above, set()).add(one)
-                above = one
+            for hop in () if seat is None else (*seat.bridges, busid):
+                below.setdefault(above, set()).add(hop)
+                above = hop
         tree: list[PciDevice] = []
 
         def add(above: str | None, parent: int | None) -> None:
@@ -119,14 +119,14 @@ class PciTree:
     def _device(self, busid: str, parent: int | None) -> PciDevice:
         folder = self._devices / busid
         names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-        ids = [found for name in names if _ID.fullmatch(found := sysfs.text(folder / name))]
+        ids = [hex_id for name in names if _ID.fullmatch(hex_id := sysfs.text(folder / name))]
         speed, width = self._link(busid)
         return PciDevice(
             busid=busid,
             parent=parent,
             numa=self._numa(busid),
             kind=self.pci_class(busid),
-            ids=":".join(found[2:] for found in ids) if len(ids) == len(names) else "",
+            ids=":".join(hex_id[2:] for hex_id in ids) if len(ids) == len(names) else "",
             link_speed=speed,
             link_width=width,
         )
@@ -146,5 +146,5 @@ class PciTree:
 
 def _rate(speed: str) -> float:
     """Return the number that a speed starts with (``32.0 GT/s PCIe``), infinite where it starts with none."""
-    found = re.match(r"\d{1,4}(\.\d{1,4})?", speed)
-    return float(found[0]) if found else float("inf")
+    match = re.match(r"\d{1,4}(\.\d{1,4})?", speed)
+    return float(match[0]) if match else float("inf")

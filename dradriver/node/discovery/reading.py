@@ -54,7 +54,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_root: Path | None = None) -> Reading:
-    """Return this machine.
+    """Return a reading of this machine.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
@@ -102,7 +102,7 @@ def empty(root: Path) -> Machine:
 
 
 def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
-    """Return whether a GPU still answers, after all that was asked: else the machine is none any more."""
+    """Return whether a GPU still answers after all that was asked; else the machine is not as it was described."""
     try:
         return nvml.uuid(gpu.handle) == gpu.uuid
     except NvmlError:
@@ -121,7 +121,7 @@ def _describe(
         if gpu.pci and tree.seat(gpu.pci) is None:
             said = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
             problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
-    found = nics.read_nics(root, tree, problems)
+    cards = nics.read_nics(root, tree, problems)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
     matrix = links.link_matrix(nvml, gpus, switched, problems, answers)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
@@ -132,15 +132,15 @@ def _describe(
         gpus=tuple(_gpu(gpu, tree, count) for gpu, count in zip(gpus, switched, strict=True)),
         links=matrix,
         paths=_paths(nvml, gpus, places, problems, answers),
-        nics=tuple(one.nic for one in found),
-        nic_paths=nics.nic_paths(found, places, tree),
+        nics=tuple(card.nic for card in cards),
+        nic_paths=nics.nic_paths(cards, places, tree),
         numa=sysfs.numa_nodes(root),
         link_gbps=_link_gbps(gpus),
         socket_gbps=facts.socket_gbps(cpu),
         cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER, needed=False),
         driver_version=asked.ask_once(nvml.driver_version, default=""),
         cpu=cpu,
-        pci=tree.listed([gpu.pci for gpu in gpus] + [one.nic.pci for one in found]),
+        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in cards]),
         virtual=virtual,
     )
     problems += [
@@ -166,11 +166,11 @@ def _describe(
         problems=tuple(problems),
         unsure=unsure,
         faults={
-            uuid: (*found.faults, *short.get(uuid, ()), *([failing] if uuid in unsure else []))
-            for uuid, found in conditions.items()
+            uuid: (*state.faults, *short.get(uuid, ()), *([failing] if uuid in unsure else []))
+            for uuid, state in conditions.items()
         },
-        sound=frozenset(uuid for uuid, found in conditions.items() if found.sound),
-        rows={uuid: found.row for uuid, found in conditions.items() if found.row is not None},
+        sound=frozenset(uuid for uuid, state in conditions.items() if state.sound),
+        rows={uuid: state.row for uuid, state in conditions.items() if state.row is not None},
         lost=every.lost,
         silent=every.silent,
     )

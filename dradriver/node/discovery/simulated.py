@@ -71,25 +71,25 @@ class Simulated:
         """
         words = _words(self._processes)
         try:
-            found = [(gpu, int(pid)) for gpu, pid in zip(words[::2], words[1::2], strict=True)]
+            pairs = [(gpu, int(pid)) for gpu, pid in zip(words[::2], words[1::2], strict=True)]
         except ValueError as error:
             raise SetupError(f"{self._processes}: {error}; write a GPU's uuid and a pid a line") from error
-        return {gpu: tuple(sorted(pid for one, pid in found if one == gpu)) for gpu in gpus}
+        return {gpu: tuple(sorted(pid for uuid, pid in pairs if uuid == gpu)) for gpu in gpus}
 
     def read(self) -> Machine:
-        """Return the machine as it is while this is broken.
+        """Return the machine without what the files say is lost or broken.
 
         Raises:
             SetupError: A file cannot be read.
         """
         broken = failures.read(self._failures)
         lost = set(_words(self._lost))
-        found = msgspec.structs.replace(self._whole, gpus=tuple(map(self._seen, self._whole.gpus)))
+        machine = msgspec.structs.replace(self._whole, gpus=tuple(map(self._seen, self._whole.gpus)))
         if broken:
-            found = failures.applied(found, broken)
-            lost |= {gpu.uuid for gpu in found.gpus if (one := failures.of(broken, gpu)) is not None and one.lost}
-        named, short = failures.faults(found, broken), links.lost(links.of_machine(found))
-        left = without(found, lost)
+            machine = failures.applied(machine, broken)
+            lost |= {gpu.uuid for gpu in machine.gpus if (fails := failures.of(broken, gpu)) is not None and fails.lost}
+        named, short = failures.faults(machine, broken), links.lost(links.of_machine(machine))
+        left = without(machine, lost)
         self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
         return left
 

@@ -62,7 +62,7 @@ def entries(folder: Path) -> list[str]:
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
     """Return all NUMA nodes by id, those without CPUs included."""
     folder = root / "sys/devices/system/node"
-    ids = sorted({int(found[1]) for name in entries(folder) if (found := _NODE.fullmatch(name))})
+    ids = sorted({int(match[1]) for name in entries(folder) if (match := _NODE.fullmatch(name))})
     nodes = []
     for node in ids:
         cpus = text(folder / f"node{node}/cpulist")

@@ -67,7 +67,7 @@ class MachineWatch:
         return self.machine
 
     async def run(self) -> None:
-        """Read it now, every interval and after every ``poke``, for ever.
+        """Read the machine now, every interval and after every ``poke``, for ever.
 
         Raises:
             RestartError: Only another process can read it again.
@@ -88,7 +88,7 @@ class MachineWatch:
         self._again.set()
 
     async def _read(self) -> Machine:
-        """Read it. A driver that hangs cannot be interrupted, so it is waited for, aloud."""
+        """Return the machine, newly read; a driver that hangs cannot be interrupted, so it is waited for, aloud."""
         if not self._discovery.slow:
             return self._discovery.read()
         reading = beside(self._discovery.read)

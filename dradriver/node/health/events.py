@@ -100,7 +100,7 @@ class PodEvents:
     def _standing(self, uid: str) -> frozenset[tuple[str, Fault]]:
         gpus = {device.uuid for device in self._claims[uid].devices}
         standing = self._record.standing()
-        return frozenset((gpu, one.fault) for gpu in gpus for one in standing.get(gpu, ()))
+        return frozenset((gpu, entry.fault) for gpu in gpus for entry in standing.get(gpu, ()))
 
     async def _tell(self, uid: str) -> None:
         """Tell a claim's pods until they know all, or the claim is no longer prepared."""
@@ -135,8 +135,8 @@ class PodEvents:
             raise
         if claim.metadata.uid != prepared.uid:
             return []
-        users = [one for one in claim.status.reserved_for if one.resource == "pods"]
-        return [Reference("Pod", prepared.namespace, one.name, one.uid) for one in users[:_MOST_PODS]]
+        users = [user for user in claim.status.reserved_for if user.resource == "pods"]
+        return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
 
     async def _write(self, pod: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
         message = f"{fault.said}. {fault.advice}" if ill else f"no more: {fault.said}"

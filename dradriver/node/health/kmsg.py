@@ -92,7 +92,7 @@ class KernelLog:
                 self._told = True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the log; the next ``read`` opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -115,7 +115,7 @@ class KernelLog:
         Args:
             uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
         """
-        found: dict[str, tuple[Fault, ...]] = {}
+        by_uuid: dict[str, tuple[Fault, ...]] = {}
         for busid, some in self._noted.items():
             first: dict[str, Fault] = {}
             for xid, word in self._in_force(some).items():
@@ -125,21 +125,21 @@ class KernelLog:
                 said = f"XID {xid.number} in the kernel's log{', which asks for ' if asks else ''}{asks}"
                 first.setdefault(kind, Fault(kind, str(xid.number), said))
             if first and busid in uuids:
-                found[uuids[busid]] = tuple(first.values())
-        return found
+                by_uuid[uuids[busid]] = tuple(first.values())
+        return by_uuid
 
     def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
-        """Return what becomes of a GPU for each of its XIDs now."""
+        """Return for each XID of a GPU what it means now: a taint, a warning or nothing."""
         words, now = self._words(), self._clock()
-        found = {xid: xids.severity(xid, words) for xid in some}
-        over = {xid for xid, word in found.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
-        return {xid: "ignore" if xid in over else word for xid, word in found.items()}
+        severities = {xid: xids.severity(xid, words) for xid in some}
+        over = {xid for xid, word in severities.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
+        return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
 
     def _take(self, record: bytes) -> None:
-        found = _RECORD.match(record)
-        if found is None or int(found[1]) >> 3:
+        match = _RECORD.match(record)
+        if match is None or int(match[1]) >> 3:
             return
-        text = found[3].decode("utf-8", "replace")
+        text = match[3].decode("utf-8", "replace")
         if text.startswith(_LOADED):
             self._noted.clear()  # another driver, or the same one started anew
             return
@@ -156,7 +156,7 @@ class KernelLog:
         if busid not in self._noted and len(self._noted) >= _MOST_GPUS:
             return
         some = self._noted.setdefault(busid, {})
-        some[xids.read(number, line[5])] = _Noted(int(found[2]) / 1e6, asks)
+        some[xids.read(number, line[5])] = _Noted(int(match[2]) / 1e6, asks)
         if len(some) > _MOST_XIDS:
             word = self._in_force(some)
             _, *later = some  # the first is what the taint says

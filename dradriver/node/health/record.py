@@ -55,7 +55,7 @@ class Record:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make an empty one.
+        """Make an empty record.
 
         Args:
             clock: Seconds that only grow.
@@ -69,7 +69,7 @@ class Record:
         self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
-        """Take what a source sees now, all of it: what it saw before and sees no more is over for it.
+        """Take in all faults that a source sees now: what it saw before and sees no more is over for it.
 
         It must look regularly, because what is seen for the first or the last time counts later only.
         """
@@ -107,7 +107,7 @@ class Record:
         return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
-        """Have every fault that is seen now in force at once where its taint is published: by an earlier agent.
+        """Put every fault that is seen now in force at once where an earlier agent has published its taint.
 
         Args:
             published: Names of devices with keys of their taints.
@@ -132,14 +132,14 @@ class Record:
 
     def standing(self) -> dict[str, tuple[Standing, ...]]:
         """Return the faults in force by uuid, those that keep pods away first."""
-        found: dict[str, list[Standing]] = {}
+        by_uuid: dict[str, list[Standing]] = {}
         for (uuid, _), known in sorted(self._seen.items()):
             if known.since is not None:
-                found.setdefault(uuid, []).append(Standing(known.fault, known.since))
-        return {uuid: tuple(sorted(some, key=lambda one: one.fault.effect == "None")) for uuid, some in found.items()}
+                by_uuid.setdefault(uuid, []).append(Standing(known.fault, known.since))
+        return {uuid: tuple(sorted(some, key=lambda one: one.fault.effect == "None")) for uuid, some in by_uuid.items()}
 
     def taints(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the same as taints of devices, by uuid."""
+        """Return the faults in force as taints of devices, by uuid."""
         return {uuid: [_taint(one) for one in some[:_MOST_TAINTS]] for uuid, some in self.standing().items()}
 
 

@@ -95,7 +95,7 @@ def _sockets(host_root: Path) -> list[Path]:
 
 
 async def _cdi(path: Path) -> bool | None:
-    """Return what containerd's configuration says; None where it says nothing."""
+    """Return whether a containerd gives CDI devices, by its configuration; None where it does not say."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             stub = runtime_pb2_grpc.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]

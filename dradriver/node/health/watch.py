@@ -16,7 +16,7 @@ _LOST: Final = Fault("lost", "", "it is not on the node any more")
 
 
 class HealthWatch:
-    """Tells the record; the kernel's log is looked at also while the driver hangs."""
+    """Tells the record what is wrong; the kernel's log is looked at also while the driver hangs."""
 
     def __init__(
         self, record: Record, discovery: Discovery, log: KernelLog | None, *, interval_s: float = INTERVAL_S

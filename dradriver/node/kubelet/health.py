@@ -31,7 +31,7 @@ MOST_TEXT: Final = 1024
 
 
 class HealthStream:
-    """Tells every kubelet that watches, at once when something changed and again after a while."""
+    """Tells every kubelet that watches how GPUs are, at once when something changed and again after a while."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HealthStream:
         self._ended = False
 
     def poke(self) -> None:
-        """Tell it now: a GPU came, went, or has another fault."""
+        """Tell all that watch now: a GPU came, went, or has another fault."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -72,7 +72,7 @@ class HealthStream:
         self.poke()
 
     def serve(self, server: grpc.aio.Server) -> None:
-        """Add both versions to a server."""
+        """Add both versions of the service to a server."""
         self._ended = False
         v1_grpc.add_DRAResourceHealthServicer_to_server(_Servicer(self, v1), server)  # type: ignore[no-untyped-call]
         v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(  # type: ignore[no-untyped-call]
@@ -97,7 +97,7 @@ class HealthStream:
         return list(self._seen)
 
     async def _names(self) -> list[tuple[str, str]]:
-        """Return uuid and name of each device: all GPUs, and the parts that claims have, which are as well as those."""
+        """Return each device's uuid and name: all GPUs, and claims' parts of GPUs, which are as well as their GPUs."""
         uuids = self._uuids()
         try:
             parts = await self._prepared() if self._prepared is not None else {}

@@ -55,7 +55,7 @@ class DraService:
     ) -> dra_pb2.NodePrepareResourcesResponse:
         """Prepare every claim and return its devices with their CDI ids."""
 
-        async def one(claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+        async def prepare(claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
             done, error = await _measured(
                 "prepare", claim, self._preparer.prepare(claim.namespace, claim.name, claim.uid)
             )
@@ -64,19 +64,19 @@ class DraService:
             return dra_pb2.NodePrepareResourceResponse(devices=_devices(done))
 
         with self._under_way():
-            return dra_pb2.NodePrepareResourcesResponse(claims=await _each(request.claims, one))
+            return dra_pb2.NodePrepareResourcesResponse(claims=await _each(request.claims, prepare))
 
     async def NodeUnprepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodeUnprepareResourcesRequest, _: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         """Unprepare every claim; all that is needed is its uid."""
 
-        async def one(claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
+        async def unprepare(claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
             _, error = await _measured("unprepare", claim, self._preparer.unprepare(claim.uid))
             return dra_pb2.NodeUnprepareResourceResponse(error=error)
 
         with self._under_way():
-            return dra_pb2.NodeUnprepareResourcesResponse(claims=await _each(request.claims, one))
+            return dra_pb2.NodeUnprepareResourcesResponse(claims=await _each(request.claims, unprepare))
 
 
 def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:

@@ -39,18 +39,18 @@ def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
     Raises:
         SetupError: A path is too long for a unix socket, or not absolute: the kubelet dials it as it is.
     """
-    found = SocketPaths(
+    sockets = SocketPaths(
         registration=kubelet_root / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock",
         dra=state_dir / f"dra-{pod_uid}.sock",
     )
-    for path, flag in ((found.registration, "--kubelet-root"), (found.dra, "--state-dir")):
+    for path, flag in ((sockets.registration, "--kubelet-root"), (sockets.dra, "--state-dir")):
         if not path.is_absolute():
             raise SetupError(f"{path}: write an absolute path in {flag}")
         if (length := len(os.fsencode(path))) > MOST_BYTES:
             raise SetupError(
                 f"{path}: {length} bytes; a unix socket's path has {MOST_BYTES} at most: write a shorter {flag}"
             )
-    return found
+    return sockets
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -71,11 +71,11 @@ async def remove_dead(own: SocketPaths) -> None:
     """
     for path in (own.registration, own.dra):
         path.parent.mkdir(parents=True, exist_ok=True)
-    found = {
+    sockets = {
         *own.registration.parent.glob(f"{names.DRIVER}-*-reg.sock"),
         *own.dra.parent.glob("dra-*.sock"),
     }
-    refused = {path: identity(path) for path in found if _refuses(path)}
+    refused = {path: identity(path) for path in sockets if _refuses(path)}
     if refused:
         await asyncio.sleep(_SURE_S)
     for path, was in refused.items():

@@ -25,14 +25,14 @@ async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
     """
 
     def own(claim: ResourceClaim) -> list[str] | None:
-        return [one.device for one in claim.results if one.pool == pool and not one.admin_access] or None
+        return [result.device for result in claim.results if result.pool == pool and not result.admin_access] or None
 
     def read(data: msgspec.Raw) -> list[str] | None:
         return codec.decode_part(data, ResourceClaim, own)
 
     try:
-        found, _ = await client.list(RESOURCE_CLAIMS, type=read)
+        by_claim, _ = await client.list(RESOURCE_CLAIMS, type=read)
     except (ApiError, Unreachable) as error:
         logger.warning("which of this node's %s devices are allocated is not known: %s", names.DRIVER, error)
         return None
-    return {name for some in found for name in some}
+    return {name for some in by_claim for name in some}

@@ -57,7 +57,7 @@ class _Waiting(msgspec.Struct):
 
 
 class ModeTransitions:
-    """Decides as what each GPU is published.
+    """Decides how each GPU is published: whole, shared or cut into slices.
 
     Attributes:
         modes: What was decided last, by an earlier agent too, by the GPU's uuid; also of GPUs that are away.
@@ -139,7 +139,7 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide anew, into ``modes``. Returns the taints of GPUs that are kept from new claims, by uuid.
+        """Decide anew, into ``modes``; return the taints of GPUs that are kept from new claims, by uuid.
 
         Args:
             machine: The machine.
@@ -211,7 +211,7 @@ class ModeTransitions:
 
 
 def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mode]:
-    """Return as what GPUs are published, by uuid, judged from a node's slices of this driver."""
+    """Return how GPUs are published now, by uuid, judged from a node's slices of this driver."""
     memory = {gpu.uuid: gpu.memory_mib for gpu in machine.gpus}
     modes: dict[str, Mode] = {}
     for piece in found:

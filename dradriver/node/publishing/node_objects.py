@@ -44,13 +44,13 @@ class NodeObjects:
         )
 
     async def run(self) -> None:
-        """Follow both until cancelled."""
+        """Follow the node and its slices until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             group.create_task(self._slices.run())
 
     async def synced(self) -> None:
-        """Wait until both were read."""
+        """Wait until the node and its slices were read."""
         await self._nodes.synced.wait()
         await self._slices.synced.wait()
 
@@ -76,11 +76,11 @@ class NodeObjects:
     @property
     def ours(self) -> list[ResourceSlice]:
         """The slices of this driver."""
-        return [one for one in self._slices.store.values() if one.spec.driver == names.DRIVER]
+        return [piece for piece in self._slices.store.values() if piece.spec.driver == names.DRIVER]
 
     def others(self, driver: str) -> list[ResourceSlice]:
         """Return the slices of all drivers but one."""
-        return [one for one in self._slices.store.values() if one.spec.driver != driver]
+        return [piece for piece in self._slices.store.values() if piece.spec.driver != driver]
 
     def earlier(self) -> Machine | None:
         """Return the machine that is published, or last was, by an earlier agent too; None without any."""

@@ -22,7 +22,7 @@ _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves 
 
 
 class Writes(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, in this order.
+    """What to write, in this order.
 
     Attributes:
         create: Slices that are not there.
@@ -125,11 +125,11 @@ def _content(obj: Object) -> Object:
 
 
 def _amounts(where: dict[str, Any], *keys: str) -> None:
-    """Have quantities compared by amount, one or a list of them; what is none is compared as it stands."""
+    """Put exact amounts in place of quantities, to compare them; what is no quantity stays as it is."""
     for key in keys:
         with contextlib.suppress(WordError):
             if isinstance(where.get(key), list):
-                where[key] = [quantity.exact(str(one)) for one in where[key]]
+                where[key] = [quantity.exact(str(amount)) for amount in where[key]]
             elif key in where:
                 where[key] = quantity.exact(str(where[key]))
 

@@ -54,10 +54,10 @@ class Taints(Protocol):
     """Which taints GPUs should have."""
 
     def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return them by the GPU's uuid."""
+        """Return the taints by the GPU's uuid."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Take in which are published, as names of devices with keys, before they are asked for."""
+        """Take in which taints are published, as names of devices with keys, before ``taints`` is called."""
 
 
 class Publisher:
@@ -131,7 +131,7 @@ class Publisher:
         return self.published or self.withheld is not None
 
     def whole(self) -> list[str]:
-        """Return the uuids of the GPUs that are published and that nobody may use but who has a claim."""
+        """Return the uuids of published GPUs outside MIG mode, which nobody may use but who has a claim."""
         machine = self._machine()
         if machine is None or self._beside or not self.published:
             return []
@@ -250,18 +250,18 @@ class Publisher:
     def _tainted(self) -> set[tuple[str, str]]:
         return {
             (device.name, taint.key)
-            for one in self._objects.ours
-            for device in one.spec.devices
+            for piece in self._objects.ours
+            for device in piece.spec.devices
             for taint in device.taints
         }
 
     async def _write(self, wanted: list[pool.Object]) -> None:
         selector = f"spec.nodeName={self._node},spec.driver={names.DRIVER}"
-        found: list[dict[str, Any]] = (await self._client.list(RESOURCE_SLICES, field_selector=selector))[0]
-        self._own = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
-        wanted = pool.keep_times(wanted, found)
+        existing: list[dict[str, Any]] = (await self._client.list(RESOURCE_SLICES, field_selector=selector))[0]
+        self._own = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in existing}
+        wanted = pool.keep_times(wanted, existing)
         generation = 0 if self._last is None else self._last[1] + (self._last[0] != wanted)
-        todo = pool.writes(wanted, found, least_generation=generation, tolerated=self._tolerated)
+        todo = pool.writes(wanted, existing, least_generation=generation, tolerated=self._tolerated)
         for obj in todo.create:
             await self._note("create", obj, await self._client.create(RESOURCE_SLICES, obj))
         for obj in todo.update:
@@ -289,7 +289,7 @@ class Publisher:
             self._wake.set()
 
     async def _learn(self, able: SliceFeatures) -> None:
-        """Take in what the server keeps, and say what is news of that."""
+        """Take in what the server keeps, and say what it newly lacks."""
         node = self._objects.node
         for name in able.lacking:
             if name not in self._said and node is not None:
@@ -305,7 +305,7 @@ class Publisher:
         self._able = able
 
     async def _say_off(self, node: Node, uuids: Collection[str]) -> None:
-        """Say of each GPU that is news that its MIG mode must be turned on."""
+        """Say of each GPU that is newly among these that its MIG mode must be turned on."""
         metrics.MIG_OFF.set(len(uuids))
         for uuid in sorted({*uuids} - self._said_off):
             said = (

@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class Remembered:
-    """One file, of a few kilobytes."""
+    """A file of a few kilobytes with the mode of each GPU."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Mode] = {}
 
     def read(self) -> dict[str, Mode]:
-        """Return what was written last, by GPU's uuid; nothing of what cannot be read."""
+        """Return the modes that were written last, by the GPU's uuid, without those that cannot be read."""
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=dict[str, msgspec.Raw])
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class Remembered:
         return dict(self._known)
 
     def write(self, modes: Mapping[str, Mode]) -> None:
-        """Remember these; what cannot be written now is tried again at the next call."""
+        """Write the modes into the file; what cannot be written now is tried again at the next call."""
         if modes == self._known:
             return
         try:

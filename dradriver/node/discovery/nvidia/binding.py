@@ -79,7 +79,7 @@ class Library(Nvml, Protocol):
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
-    """Begin a session for one block, for whoever reads once.
+    """Begin a session that ends with the ``with`` block, for whoever reads once.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -150,16 +150,16 @@ class _Binding:
         Raises:
             NvmlError: The call failed.
         """
-        query, found = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
+        query, values = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
         for answer in self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope) for scope in scopes]):
             value = int(answer.value.uiVal)
             if answer.nvmlReturn:
-                found.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
+                values.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
             elif not 0 <= value <= most:
-                found.append(_nonsense(query, value, most))
+                values.append(_nonsense(query, value, most))
             else:
-                found.append(value)
-        return found
+                values.append(value)
+        return values
 
     def _field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
         (answer,) = self._fields(gpu, field, (scope,), most=most)
@@ -179,8 +179,8 @@ class _Binding:
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     def device(self, uuid: str) -> Handle:
-        found = kept.handle(uuid)
-        return self._look_for(uuid) if found is None else found
+        handle = kept.handle(uuid)
+        return self._look_for(uuid) if handle is None else handle
 
     def _look_for(self, uuid: str) -> Handle:
         """Ask each GPU who it is: ``nvmlDeviceGetHandleByUUID`` fails for all of them where one is lost (nvml.h)."""
@@ -193,7 +193,7 @@ class _Binding:
             except NvmlError as error:  # it may be the one
                 others.append(error)
         none = NvmlError("nvmlDeviceGetUUID", NOT_FOUND, f"no GPU is {uuid}")
-        raise next((one for one in others if one.code != GPU_IS_LOST), others[0] if others else none)
+        raise next((other for other in others if other.code != GPU_IS_LOST), others[0] if others else none)
 
     def uuid(self, gpu: Handle) -> str:
         kind, dash, number = self._text("nvmlDeviceGetUUID", gpu).partition("-")
@@ -237,8 +237,8 @@ class _Binding:
         return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        found = self._fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
-        return tuple(one if isinstance(one, NvmlError) else bool(one) for one in found)
+        states = self._fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
+        return tuple(state if isinstance(state, NvmlError) else bool(state) for state in states)
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
         return self._number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
@@ -257,7 +257,7 @@ class _Binding:
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
         status, rate = self.module.NVML_FI_DEV_C2C_LINK_GET_STATUS, self.module.NVML_FI_DEV_C2C_LINK_GET_MAX_BW
-        up = [n for n, one in enumerate(self._fields(gpu, status, range(lanes), most=1)) if _sure(one)]
+        up = [n for n, state in enumerate(self._fields(gpu, status, range(lanes), most=1)) if _sure(state)]
         return sum(map(_sure, self._fields(gpu, rate, up, most=_MOST_MBPS) if up else ())) / 1000
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
@@ -337,14 +337,14 @@ class _Binding:
         return _bounded("nvmlGpuInstanceGetInfo", int(info.profileId), _MOST_INSTANCE), start
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
-        return tuple(sorted(int(one.pid) for one in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
+        return tuple(sorted(int(process.pid) for process in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
 
 
 def _bounded(query: str, value: int, most: int) -> int:
-    """Return an answer that can be.
+    """Return the value if it is a number from 0 to ``most``.
 
     Raises:
-        NvmlError: It cannot.
+        NvmlError: It is not.
     """
     if not 0 <= value <= most:
         raise _nonsense(query, value, most)
@@ -356,10 +356,10 @@ def _nonsense(query: str, value: int, most: int) -> NvmlError:
 
 
 def _sure(answer: int | NvmlError) -> int:
-    """Return an answer.
+    """Return the answer if it is one and no error.
 
     Raises:
-        NvmlError: It is none.
+        NvmlError: It is this error.
     """
     if isinstance(answer, NvmlError):
         raise answer

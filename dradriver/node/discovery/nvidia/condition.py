@@ -52,7 +52,7 @@ _UNTOLD: Final[tuple[bool | None, bool]] = (None, False)
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One GPU's.
+    """The condition of one GPU.
 
     Attributes:
         faults: What is wrong.

@@ -64,7 +64,7 @@ Run = Callable[[Path, Sequence[str], float], bytes]  # the root, the words, the 
 
 
 class Toolkit(msgspec.Struct, frozen=True):
-    """One that can be run.
+    """A container toolkit that can be run.
 
     Attributes:
         program: Its ``nvidia-ctk``, a path below ``root``.
@@ -82,7 +82,7 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def find(host_root: Path) -> Toolkit | None:
-    """Return the host's own; None where it has none."""
+    """Return the host's own toolkit; None where it has none."""
     for place in _PLACES:
         path = inside(host_root, place)
         if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -106,7 +106,7 @@ class Driver(msgspec.Struct, frozen=True):
     libraries: str
 
     def options(self, host: str = "") -> list[str]:
-        """Return what says so to a tool that has the host's files there, as far as it would not find out."""
+        """Return the options that tell a tool with the host's files below ``host`` what it would not find out."""
         words = [f"--driver-root={_at(host, self.root)}"]
         if self.dev_root != self.root:
             words.append(f"--dev-root={_at(host, self.dev_root)}")
@@ -143,7 +143,7 @@ def _at(host: str, path: str) -> str:
 
 
 def _own_paths(made: bytes, host: str) -> bytes:
-    """Return a specification with paths as the host's own: alone, or as where a hook's link is to be.
+    """Return a specification without ``host`` before its paths: those alone, and those after ``::`` in a hook's words.
 
     Raises:
         SetupError: It is no JSON.
@@ -154,8 +154,8 @@ def _own_paths(made: bytes, host: str) -> bytes:
         if isinstance(value, str):
             return path.sub("", value) or (value and "/")
         if isinstance(value, list):
-            return [own(one) for one in value]
-        return {key: own(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return [own(part) for part in value]
+        return {key: own(part) for key, part in value.items()} if isinstance(value, dict) else value
 
     try:
         return msgspec.json.encode(own(msgspec.json.decode(made)))

@@ -80,7 +80,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """What was found.
+    """The GPUs that answer, and how many do not.
 
     Attributes:
         found: All GPUs that answer, by index.
@@ -104,7 +104,7 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
     """
-    found: list[GpuFacts] = []
+    answering: list[GpuFacts] = []
     lost = silent = 0
     for index in range(nvml.count()):
         asked = NvmlQuery(f"GPU {index}", problems, answers)
@@ -114,14 +114,14 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
             lost += asked.lost
             silent += not asked.lost
             continue
-        twin = next((g for g in found if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
+        twin = next((g for g in answering if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
             asked.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
             silent += 1
             continue
-        found.append(gpu)
-    said = Counter(gpu.pci for gpu in found if gpu.pci)
-    gpus = tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in found)
+        answering.append(gpu)
+    said = Counter(gpu.pci for gpu in answering if gpu.pci)
+    gpus = tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in answering)
     return Gpus(gpus, lost, silent)
 
 
@@ -205,7 +205,7 @@ def _links(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, at_once: bool) -> list[
             raise NvmlError(state.query, state.code, state.said)  # a new one: raised again and again, it would grow
         return state
 
-    found = []
+    links = []
     for number in range(_MOST_LINKS if count is None else count):
         at = f"link {number}"
         if count is None:
@@ -221,5 +221,5 @@ def _links(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, at_once: bool) -> list[
         remote = ""
         if ends_in in (REMOTE_GPU, REMOTE_UNKNOWN):
             remote = asked.ask_once(nvml.link_remote, gpu, number, default="", quiet=frozenset(), at=at)
-        found.append((number, Link(ends_in, remote)))
-    return found
+        links.append((number, Link(ends_in, remote)))
+    return links

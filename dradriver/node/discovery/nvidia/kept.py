@@ -38,7 +38,7 @@ def ended(session: object) -> bool:
 
 
 def sessions() -> tuple[object, ...]:
-    """Return those that are open."""
+    """Return the sessions that are open."""
     return tuple(_sessions)
 
 
@@ -73,6 +73,6 @@ def answer(what: str, gpu: Handle, state: object, ask: Callable[[], T]) -> T:
     known = _answers.get(key)
     if known is not None and known[0] == state:
         return cast("T", known[1])
-    found = ask()
-    _answers[key] = state, found
-    return found
+    fresh = ask()
+    _answers[key] = state, fresh
+    return fresh

@@ -61,7 +61,7 @@ def link_matrix(
 
 
 def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:
-    """Return questions about a pair of GPUs."""
+    """Return what asks questions about a pair of GPUs."""
     return NvmlQuery(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
 
 

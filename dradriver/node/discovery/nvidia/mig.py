@@ -15,7 +15,7 @@ _UNPLACED: Final[tuple[int | None, int | None]] = (None, None)
 
 
 class Mig(NamedTuple):
-    """What is known of one GPU.
+    """What is known of one GPU's MIG mode, profiles and devices.
 
     Attributes:
         devices: The MIG devices by slot; None where MIG mode is off or the product has none.
@@ -36,7 +36,7 @@ def mode(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> bool:
 
 
 def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
-    """Return what NVML says of it; instances that nobody can be given are noted.
+    """Return what NVML says of a GPU's MIG; instances that nobody can be given are noted.
 
     Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
     whole one as any.
@@ -61,7 +61,7 @@ def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
 
 def _devices(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> tuple[MigDevice, ...]:
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
-    found = []
+    devices = []
     for slot in range(asked.ask_once(nvml.mig_slots, gpu, default=0)):
         at = f"MIG {slot}"
         device = asked.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
@@ -76,7 +76,7 @@ def _devices(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> tuple[MigDevice, ...]
             continue
         product = asked.ask(nvml.product, device, default="", at=at)
         placed = asked.ask(nvml.mig_placement, gpu, ids[0], default=_UNPLACED, quiet=NEWER, at=f"{at} {uuid}")
-        found.append(
+        devices.append(
             MigDevice(
                 slot=slot,
                 uuid=uuid,
@@ -88,4 +88,4 @@ def _devices(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> tuple[MigDevice, ...]
                 start=placed[1],
             )
         )
-    return tuple(found)
+    return tuple(devices)

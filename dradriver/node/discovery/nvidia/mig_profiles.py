@@ -43,18 +43,18 @@ def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfi
     Raises:
         NvmlError: A question failed, or was answered by nonsense.
     """
-    found: dict[str, MigProfile] = {}
+    by_name: dict[str, MigProfile] = {}
     for info in infos:
         profile = _profile(ask, module, gpu, info)
         if profile is None:
             continue
-        if profile.name in found:
-            _tell(profile.id, f"profile {found[profile.name].id} is {profile.name!r}, too")
-        elif len(found) == MOST_PROFILES:
+        if profile.name in by_name:
+            _tell(profile.id, f"profile {by_name[profile.name].id} is {profile.name!r}, too")
+        elif len(by_name) == MOST_PROFILES:
             _tell(profile.id, f"the GPU has more than {MOST_PROFILES}")
         else:
-            found[profile.name] = profile
-    return tuple(sorted(found.values(), key=lambda one: (one.compute, one.size, one.name)))
+            by_name[profile.name] = profile
+    return tuple(sorted(by_name.values(), key=lambda one: (one.compute, one.size, one.name)))
 
 
 def infos(ask: Ask, module: Any, gpu: object) -> list[Any]:
@@ -78,27 +78,27 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
     Raises:
         NvmlError: It failed, or every number is an invalid argument: then something else is.
     """
-    found: list[Any] = []
+    answers: list[Any] = []
     gaps = 0
     for number in range(_MOST_NUMBERS):
         try:
-            found.append(ask(query, of, number, *more))
+            answers.append(ask(query, of, number, *more))
         except NvmlError as error:
             if error.code not in (INVALID_ARGUMENT, NOT_SUPPORTED):
                 raise
             gaps += error.code == NOT_SUPPORTED
             if error.code == INVALID_ARGUMENT and number >= known:
-                if not found and not gaps:
+                if not answers and not gaps:
                     raise
                 break
-    return found
+    return answers
 
 
 def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int) -> list[Any]:
     """Return at most so many structures of a form that the library fills in for a profile."""
-    found, count = (form * max(1, most))(), ctypes.c_uint(most)
-    ask(query, of, profile, found, ctypes.byref(count))
-    return list(found[: min(count.value, most)])
+    structures, count = (form * max(1, most))(), ctypes.c_uint(most)
+    ask(query, of, profile, structures, ctypes.byref(count))
+    return list(structures[: min(count.value, most)])
 
 
 def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None:
@@ -109,7 +109,7 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
         if error.code != NOT_SUPPORTED:
             raise
         return None
-    sizes = {int(one.size) for one in placements}
+    sizes = {int(placement.size) for placement in placements}
     if not sizes:
         return None
     if len(sizes) > 1:
@@ -124,7 +124,7 @@ def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None
         compute=int(info.sliceCount),
         memory_mib=int(info.memorySizeMB),
         most=int(info.instanceCount),
-        starts=tuple(sorted({int(one.start) for one in placements})),
+        starts=tuple(sorted({int(placement.start) for placement in placements})),
         size=sizes.pop(),
     )
     try:

@@ -122,7 +122,7 @@ class Nvml(Protocol):
         """Return whether the link is up."""
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        """Return of each of so many links whether it is up, or why that is not known; asked at once, from Hopper on."""
+        """Return for each of ``count`` links whether it is up, or why that is not known; one call, from Hopper on."""
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
         """Return what the link ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
@@ -137,7 +137,7 @@ class Nvml(Protocol):
         """Return the number of lanes to the GPU's own CPU (Grace), up or down."""
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
-        """Return GB/s in one direction of those of so many lanes that are active."""
+        """Return the GB/s, in one direction, of those of the first ``lanes`` lanes that are active."""
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         """Return the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""

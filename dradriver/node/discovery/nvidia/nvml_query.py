@@ -48,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Answers:
-    """What earlier readings were told.
+    """The answers that earlier readings got.
 
     Of every question the last good answer, so that one that fails once changes nothing (``Questions.ask``). And the
     *facts*: answers that cannot change while a session is open, and of a GPU while it answers and stays in its MIG mode
@@ -64,9 +64,9 @@ class Answers:
         self._readings = 0
 
     def begin(self, session: object) -> None:
-        """Begin a reading in a session: facts that another one was told do not hold, nor those that stood for long.
+        """Begin a reading in a session; forget all facts if another session was told them, or if they stood for long.
 
-        Nor does what is kept below, else the same would be told anew.
+        Then what ``kept`` holds is forgotten, too, else the same would be told anew.
         """
         self._readings += 1
         if session is not self._session or self._readings > STANDS:
@@ -175,7 +175,7 @@ class NvmlQuery:
         at: str = "",
         needed: bool = True,
     ) -> T:
-        """Return the answer as ``ask`` does, of a question about a fact (``Answers``): that there is none is one, too.
+        """Return a fact (``Answers``), by ``ask`` where it is not known yet; that there is no answer is a fact, too.
 
         ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
         ``failed``.
@@ -190,7 +190,7 @@ class NvmlQuery:
         return answer
 
     def hold_while(self, state: object) -> None:
-        """Forget the facts that were told in another state of who is asked."""
+        """Forget the facts that were told while who is asked was in another state."""
         self._answers.hold_while(self.who, state)
 
     def unsettle(self, at: str) -> None:

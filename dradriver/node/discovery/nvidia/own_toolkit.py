@@ -40,7 +40,7 @@ class OwnToolkit:
     """The toolkit in a folder of the image, and the copies of its hooks' programs on the host."""
 
     def __init__(self, folder: Path, *, copies: Sequence[Path], host_root: Path) -> None:
-        """No file is touched.
+        """Keep the paths; no file is touched.
 
         Args:
             folder: Where the image has it.
@@ -54,7 +54,7 @@ class OwnToolkit:
         self._said = ""
 
     def ready(self) -> Toolkit:
-        """Return it, with its hooks' programs on the host: in the first folder from which every container can run them.
+        """Return the toolkit, its hooks' programs copied to the host: where every container can run them, if anywhere.
 
         Raises:
             OSError: They cannot be put anywhere, or nothing there may be run.
@@ -86,7 +86,7 @@ class OwnToolkit:
         return Toolkit(str(self._folder / PROGRAM), Path("/"), str(at / HOOK), self._host, options)
 
     def _put(self, at: Path) -> Path:
-        """Have the programs in a folder and return it; those that are there as they should be are left.
+        """Copy the programs into a folder and return it; those that are there as they should be are left.
 
         Raises:
             OSError: They cannot be put there, or nothing there may be run.

@@ -25,14 +25,14 @@ def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
     Raises:
         NvmlError: A GPU that may be one of them is there and does not say.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    pids: dict[str, tuple[int, ...]] = {}
     trouble: NvmlError | None = None
     for uuid in uuids:
         try:
-            found[uuid] = nvml.processes(nvml.device(uuid))
+            pids[uuid] = nvml.processes(nvml.device(uuid))
         except NvmlError as error:
             if error.code not in _NONE:
                 trouble = error
     if trouble is not None:
         raise trouble
-    return found
+    return pids

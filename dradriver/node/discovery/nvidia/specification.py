@@ -59,7 +59,7 @@ class _Edits(msgspec.Struct, rename="camel"):
     hooks: list[_Hook] | None = None
 
     def paths(self) -> Iterator[str]:
-        """Yield what must be on the host, or no container with them starts."""
+        """Yield the paths that must be on the host, or no container with these edits starts."""
         yield from (node.on_host for node in self.device_nodes or [])
         yield from (mount.host_path for mount in self.mounts or [])
         yield from (hook.path for hook in self.hooks or [])
@@ -88,7 +88,7 @@ class Specification:
     def __init__(
         self, source: str, text: bytes, *, json: bool, host_root: Path, on_paper: bool = False, ours: bool = False
     ) -> None:
-        """Read it.
+        """Read the text.
 
         Args:
             source: Where it is from, in words.
@@ -118,15 +118,15 @@ class Specification:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
-        """Return whether it is of this kind; of one of NVIDIA's for None."""
+        """Return whether the specification is of this kind; for None, whether of any of NVIDIA's."""
         return self._typed.kind == kind if kind else bool(_KIND.fullmatch(self._typed.kind))
 
     def has(self, name: str) -> bool:
-        """Return whether it has a device of this name."""
+        """Return whether the specification has a device of this name."""
         return any(device.name == name for device in self._typed.devices)
 
     def devices(self, gpus: Iterable[Gpu], driver_version: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the devices that are these GPUs, by uuid, and of the other GPUs why none is.
+        """Return the devices that are these GPUs, and why the other GPUs have none, both by uuid.
 
         Args:
             gpus: GPUs that are handed out whole.
@@ -136,7 +136,7 @@ class Specification:
             device.name: (device, raw) for device, raw in zip(self._typed.devices, self.raw["devices"], strict=True)
         }
         unfit = self.unfit(driver_version)
-        found: dict[str, dict[str, Any]] = {}
+        devices: dict[str, dict[str, Any]] = {}
         wrong: dict[str, str] = {}
         for gpu in gpus:
             if gpu.uuid not in by_name:
@@ -151,8 +151,8 @@ class Specification:
             elif unlike := self._unlike_host(device.container_edits):
                 wrong[gpu.uuid] = unlike
             else:
-                found[gpu.uuid] = raw
-        return found, wrong
+                devices[gpu.uuid] = raw
+        return devices, wrong
 
     def driver(self, name: str, driver_version: str) -> dict[str, Any] | None:
         """Return a device that brings no GPU, but all that every container needs, as the specification's own edits do.
@@ -167,11 +167,11 @@ class Specification:
         nodes = self.edits.get("deviceNodes") or []
         if not nodes or self.unfit(driver_version):
             return None
-        own = next((one for one in nodes if one["path"].endswith("/nvidiactl")), nodes[0])
+        own = next((node for node in nodes if node["path"].endswith("/nvidiactl")), nodes[0])
         return {"name": name, "containerEdits": {"deviceNodes": [own]}}
 
     def unfit(self, driver_version: str) -> str:
-        """Return why no container can have what every one would get; empty where it can.
+        """Return why no container can have the edits that are meant for all; empty where it can.
 
         Args:
             driver_version: The running driver's; empty where not known.
@@ -214,8 +214,8 @@ class Specification:
 
 def _exists(root: Path, path: str) -> bool:
     with contextlib.suppress(ValueError):  # what no file system has in a name, somebody may have written
-        found = inside(root, path.lstrip("/"))
-        return found is not None and os.path.exists(found)
+        real = inside(root, path.lstrip("/"))
+        return real is not None and os.path.exists(real)
     return False
 
 
@@ -230,8 +230,8 @@ class _Now(NamedTuple):
 def _device(root: Path, path: str) -> _Now | None:
     """Return a device node as it is; None where there is none."""
     with contextlib.suppress(OSError, ValueError):
-        found = inside(root, path.lstrip("/"))
-        if found is not None and stat.S_ISCHR((status := os.stat(found)).st_mode):
+        real = inside(root, path.lstrip("/"))
+        if real is not None and stat.S_ISCHR((status := os.stat(real)).st_mode):
             return _Now(os.major(status.st_rdev), os.minor(status.st_rdev), status.st_mode & _MODE)
     return None
 
@@ -241,7 +241,7 @@ def _common(raw: dict[str, Any]) -> dict[str, Any]:
     edits = dict(raw.get("containerEdits") or {})
     if not edits.get("deviceNodes"):
         of_all = [device["containerEdits"] for device in raw["devices"] if device["name"] == "all"]
-        nodes = [node for one in of_all for node in one.get("deviceNodes") or []]
+        nodes = [node for device_edits in of_all for node in device_edits.get("deviceNodes") or []]
         if control := [node for node in nodes if PurePosixPath(node["path"]).name in _CONTROL]:
             edits["deviceNodes"] = control
     return edits
@@ -264,7 +264,7 @@ def _yaml(text: bytes) -> Any:
 def _minors(edits: _Edits) -> set[int]:
     """Return the minor numbers of the GPUs' nodes that a device brings, as the host and the container see them."""
     paths = [path for node in edits.device_nodes or [] for path in (node.path, node.host_path)]
-    return {int(found[1]) for path in paths if (found := _NODE.fullmatch(path))}
+    return {int(match[1]) for path in paths if (match := _NODE.fullmatch(path))}
 
 
 def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specification]:
@@ -275,14 +275,14 @@ def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specificat
         host_root: The host's files.
     """
     for folder in folders:
-        found = []
+        specifications = []
         for path in files(folder):
             with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
                 text = file.read(ctk.MOST_BYTES)
-                one = Specification(str(path), text, json=path.suffix == ".json", host_root=host_root)
-                if one.names():
-                    found.append(one)
-        yield from sorted(found, key=lambda one: not one.names("nvidia.com/gpu"))
+                specification = Specification(str(path), text, json=path.suffix == ".json", host_root=host_root)
+                if specification.names():
+                    specifications.append(specification)
+        yield from sorted(specifications, key=lambda one: not one.names("nvidia.com/gpu"))
 
 
 def files(folder: Path) -> list[Path]:

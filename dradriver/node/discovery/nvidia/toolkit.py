@@ -66,16 +66,16 @@ def driver_id(cdi_root: Path) -> str:
     """
     path = cdi_root / FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Names)
+        base = msgspec.json.decode(path.read_bytes(), type=_Names)
     except (OSError, msgspec.DecodeError, UnicodeError) as error:
         raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
-    if all(device.name != DRIVER for device in found.devices):
+    if all(device.name != DRIVER for device in base.devices):
         raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
     return cdi_id(DRIVER)
 
 
 class BaseSpecification:
-    """The file of it, made anew unless it holds what is handed out."""
+    """The file of the base specification, made anew unless it holds every GPU that is handed out."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class BaseSpecification:
         self._gone = self._path.with_suffix(_GONE)  # made then, so that the next agent knows, too; no runtime reads it
 
     def keep(self, machine: Machine) -> dict[str, str]:
-        """Make it hold every GPU that is handed out whole; return why others of these cannot be, by uuid.
+        """Make the file hold every GPU that is handed out whole; return why some of these cannot be, by uuid.
 
         A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
         the device ``driver`` alone. The file is made anew unless it holds all of these, each true of the machine; where
@@ -148,7 +148,7 @@ class BaseSpecification:
         return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
     def _outdated(self) -> bool:
-        """Return whether it has containers run another agent's hooks, and is to be made anew for this one's.
+        """Return whether the file has containers run another agent's hooks, and is to be made anew for this one's.
 
         So it is at an agent's start, and again after a while where that did not help: an older agent beside this one
         does not have it changed back.
@@ -160,7 +160,7 @@ class BaseSpecification:
         return outdated
 
     def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
-        """Return what our own file, as it stands, does not hold or not truly: uuids, and ``driver``.
+        """Return what our own file, as it stands, lacks or has wrong: uuids, and ``driver``.
 
         Args:
             gpus: GPUs that are handed out whole.
@@ -189,13 +189,13 @@ class BaseSpecification:
         return sorted((on_paper if self._patient else lacks) - {DRIVER})
 
     def _remember(self) -> None:
-        """Know since when agents before this one have seen it so."""
+        """Read since when earlier agents have seen the host lack what the file names."""
         self._remembered = True
         with contextlib.suppress(OSError):
             self._gone_s = self._clock() - max(0.0, self._wall() - self._gone.stat().st_mtime)
 
     def _note(self, *, gone: bool) -> None:
-        """Note for agents after this one since when it is so, or that it is not."""
+        """Write down for later agents that the host lacks what the file names from now on, or that it does not."""
         with contextlib.suppress(OSError):
             if gone:
                 self._gone.touch()
@@ -211,7 +211,7 @@ class BaseSpecification:
         return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
     def _alone(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
-        """Make it as the one agent that does: in a rolling update another one has read, and would write, the same file.
+        """Make the file under a lock: in a rolling update another agent has read, and would write, the same one.
 
         The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
         """
@@ -230,15 +230,17 @@ class BaseSpecification:
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
         best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
-        for one in self._sources(gpus, driver_version, wrong):
-            found, reasons = one.devices(gpus, driver_version)
-            common = one.driver(DRIVER, driver_version)
+        for specification in self._sources(gpus, driver_version, wrong):
+            by_uuid, reasons = specification.devices(gpus, driver_version)
+            common = specification.driver(DRIVER, driver_version)
             if common is None:
-                reasons[DRIVER] = one.unfit(driver_version) or f"{one.source} has no nodes for every container"
+                reasons[DRIVER] = (
+                    specification.unfit(driver_version) or f"{specification.source} has no nodes for every container"
+                )
             wrong = reasons | wrong
-            if best is None or (len(found), common is not None) > (len(best[1]), best[2] is not None):
-                best = one, found, common
-            if len(found) == len(gpus) and common is not None:
+            if best is None or (len(by_uuid), common is not None) > (len(best[1]), best[2] is not None):
+                best = specification, by_uuid, common
+            if len(by_uuid) == len(gpus) and common is not None:
                 break
         if best is not None and (best[1] or best[2] is not None):
             devices = [best[1][uuid] for uuid in sorted(best[1])] + ([best[2]] if best[2] is not None else [])
@@ -267,20 +269,20 @@ class BaseSpecification:
         return None
 
     def _sources(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[Specification]:
-        """Yield the toolkit's, made now, those that are there, and ours; why there is none of it goes into ``wrong``.
+        """Yield specifications: the toolkits', made now, those that are there, and ours; failures go into ``wrong``.
 
         Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
         read; then there is what brings no GPU.
         """
         driver, until, told = self._driver(), self._clock() + ctk.ROUND_S, False
-        for found in self._toolkits(gpus, driver_version, wrong):
+        for toolkit in self._toolkits(gpus, driver_version, wrong):
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
                 left_s = min(ctk.TIMEOUT_S, until - self._clock())
                 if driver is None or left_s < _LEAST_RUN_S:
                     break
                 try:
-                    made = ctk.generate(found, driver, mode=mode, run=self._run, timeout_s=left_s)
-                    yield Specification(found.program, made, json=True, host_root=self._host_root)
+                    made = ctk.generate(toolkit, driver, mode=mode, run=self._run, timeout_s=left_s)
+                    yield Specification(toolkit.program, made, json=True, host_root=self._host_root)
                     told = True
                     break
                 except (SetupError, ValueError) as error:
@@ -292,9 +294,9 @@ class BaseSpecification:
             yield ours
 
     def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
-        """Yield the host's, and the image's where that is not enough; one that is being replaced is given its time."""
-        if (found := ctk.find(self._host_root)) is not None:
-            yield found
+        """Yield the host's toolkit, and the image's where that is not enough; one being replaced is given its time."""
+        if (toolkit := ctk.find(self._host_root)) is not None:
+            yield toolkit
         if self._own_toolkit is not None and not self._awaited(gpus, driver_version):
             try:
                 yield self._own_toolkit.ready()
@@ -317,11 +319,11 @@ class BaseSpecification:
         return ctk.Driver(root, dev or "/", real_folder(self._driver_root or self._host_root) or "")
 
     def _stamps(self) -> _Stamp:
-        """Return what changes when our specification does, the toolkit, or the specifications of others."""
-        found = ctk.find(self._host_root)
+        """Return stamps that change when our specification does, the toolkit, or the specifications of others."""
+        toolkit = ctk.find(self._host_root)
         others = (path for folder in self._folders for path in specifications(folder))
-        toolkit = inside(self._host_root, found.program.lstrip("/")) if found else None
-        return tuple(map(_stamp, filter(None, (toolkit, self._path, *others))))
+        program = inside(self._host_root, toolkit.program.lstrip("/")) if toolkit else None
+        return tuple(map(_stamp, filter(None, (program, self._path, *others))))
 
 
 def _uuids(gpus: Iterable[Gpu]) -> list[str]:
