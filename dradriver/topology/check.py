@@ -95,7 +95,7 @@ def check(machine: Machine) -> Machine:
 
 
 def _check_texts(value: object, at: str) -> None:
-    """Refuse lone surrogates, which file names that are no UTF-8 bring along: no JSON can be made of them."""
+    """Raise unless UTF-8 can hold every text: file names may bring lone surrogates along, and JSON has none."""
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             _check_texts(getattr(value, field), f"{at}.{field}" if at else field)

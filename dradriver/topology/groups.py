@@ -71,16 +71,16 @@ def group(machine: Machine) -> Groups:
     least: dict[int, list[int]] = {}
     outer: list[_Set] = []
     for size in reversed(SIZES):
-        found = [
+        sets = [
             s
             for d in linked
             for s in (_split_fabric(machine, d, size) if d in fabrics else _split(machine, d, size, outer=outer))
         ]
-        found.sort(key=lambda s: machine.gpus[s[0]].index)
-        by_size[size] = _numbers(found, count)
-        ring[size] = [_ring(machine, s) for s in found]
-        least[size] = [min(machine.links[i][j] for i, j in combinations(s, 2)) for s in found]
-        outer = found
+        sets.sort(key=lambda s: machine.gpus[s[0]].index)
+        by_size[size] = _numbers(sets, count)
+        ring[size] = [_ring(machine, s) for s in sets]
+        least[size] = [min(machine.links[i][j] for i, j in combinations(s, 2)) for s in sets]
+        outer = sets
     return Groups(
         domain=_numbers(linked, count),
         by_size={size: by_size[size] for size in SIZES},
@@ -92,7 +92,7 @@ def group(machine: Machine) -> Groups:
 
 
 def _line_rates(machine: Machine, links: Iterable[int]) -> tuple[int, ...]:
-    return tuple(line_rate_gbps(one, machine.link_gbps) for one in links)
+    return tuple(line_rate_gbps(count, machine.link_gbps) for count in links)
 
 
 def _numbers(sets: Sequence[_Set], count: int) -> tuple[int | None, ...]:
@@ -129,7 +129,7 @@ def _split(machine: Machine, domain: _Set, size: int, *, outer: Collection[_Set]
 
 
 def _through_switches(machine: Machine, members: _Set) -> bool:
-    """Return whether every pair has what the switches give it, no less and no more: then every ring is as good."""
+    """Return whether every pair has exactly the links that switches give it: then all rings are equally good."""
     own = [(machine.gpus[i].switch_links, i) for i in members]
     own.sort()  # the lesser linked GPU of a pair comes first
     return own[0][0] > 0 and all(
@@ -193,19 +193,19 @@ def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
             return None
         key = (mask, groups)
         if key not in memo:
-            found = None
+            split = None
             first, *others = _bits(mask)
             for rest in combinations(others, size - 1):
                 taken = 1 << first
                 for b in rest:
                     taken |= 1 << b
                 after = best(mask ^ taken, groups - 1) if taken in values else None
-                if after is not None and (found is None or values[taken] + after[0] > found[0]):
-                    found = (values[taken] + after[0], [(first, *rest), *after[1]])
+                if after is not None and (split is None or values[taken] + after[0] > split[0]):
+                    split = (values[taken] + after[0], [(first, *rest), *after[1]])
             without = best(mask ^ 1 << first, groups)
-            if without is not None and (found is None or without[0] > found[0]):
-                found = without
-            memo[key] = found
+            if without is not None and (split is None or without[0] > split[0]):
+                split = without
+            memo[key] = split
         return memo[key]
 
     for groups in range(count // size, 0, -1):
@@ -221,7 +221,7 @@ def _bits(mask: int) -> list[int]:
 
 def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
     """Split a domain too large to compare all splits: grow each group from the lowest GPU left, by most links."""
-    found: list[_Set] = []
+    sets: list[_Set] = []
     left = list(domain)
     while left:
         members = [left[0]]
@@ -233,11 +233,11 @@ def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
             members.append(top)
         chosen = tuple(sorted(members, key=lambda i: machine.gpus[i].index))
         if len(members) == size and _ring(machine, chosen):
-            found.append(chosen)
+            sets.append(chosen)
             left = [i for i in left if i not in members]
         else:
             left = left[1:]
-    return found
+    return sets
 
 
 def _order(machine: Machine, ranked: Sequence[int], *, by_size: dict[int, tuple[int | None, ...]]) -> tuple[int, ...]:

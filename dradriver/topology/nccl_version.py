@@ -15,7 +15,7 @@ _VERSION = re.compile(r"(?a:(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?)")
 
 
 def release(version: str) -> Release:
-    """Return the release of a version: ``2.23.4`` is (2, 23), and none given the newest that is known.
+    """Return the release of a version: (2, 23) for ``2.23.4``, the newest that is known for an empty one.
 
     Raises:
         TopologyError: No version, or one before 2.19. Newer ones than are known are taken to predict as those.
@@ -23,8 +23,8 @@ def release(version: str) -> Release:
     if not version:
         return NEWEST
     match = _VERSION.fullmatch(version)
-    found = (int(match[1]), int(match[2])) if match else (0, 0)
-    if found < OLDEST:
+    given = (int(match[1]), int(match[2])) if match else (0, 0)
+    if given < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise TopologyError(f"nccl-version: {version!r}; write {oldest} or a later one, as 2.23 or 2.23.4")
-    return found
+    return given

@@ -96,7 +96,7 @@ def _rows(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
 
 
 def _name(cell: Cell, column: Column, *, before: str = "") -> str:
-    """Return the cell that names its row, which is none where the row goes on with the one above."""
+    """Return the heading cell of a row; an empty plain cell where the row goes on with the one above."""
     return f'<th scope="row"{_class(cell, column)}>{before}{escaped(cell.text)}</th>' if cell.text else "<td></td>"
 
 

@@ -46,9 +46,9 @@ def show_as(
 
 def show_documents(objects: Sequence[object]) -> None:
     """Print objects as the documents of one YAML text, which ``kubectl apply -f -`` reads."""
-    for one in objects:
+    for document in objects:
         click.echo("---")
-        click.echo(_yaml(one), nl=False)
+        click.echo(_yaml(document), nl=False)
 
 
 def safe_json(line: str) -> str:

@@ -43,7 +43,7 @@ def text(words: str, *, x: float, y: float, kind: str = "") -> str:
 
 
 def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> str:
-    """Return a line of text cut to so many pixels; all of it is shown where a pointer rests."""
+    """Return a line of text cut to so many pixels; all of it is shown when a pointer rests on it."""
     words = plain(words)
     shown = cut(words, max(1, int(space / CHARACTER)))
     line = text(shown, x=x, y=y, kind=kind)
@@ -51,11 +51,11 @@ def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> s
 
 
 def box(kind: str, *, x: float, y: float, wide: float, high: float, says: str = "") -> str:
-    """Return a rectangle; ``says`` is shown where a pointer rests."""
+    """Return a rectangle; ``says`` is shown when a pointer rests on it."""
     shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}"'
     return f"{shape}><title>{escaped(says)}</title></rect>" if says else f"{shape}/>"
 
 
 def moved(lines: list[str], *, x: float = 0, y: float = 0) -> list[str]:
-    """Return the elements at another place."""
+    """Return the elements in a group that is moved by x and y."""
     return [f'<g transform="translate({x:g} {y:g})">', *lines, "</g>"]

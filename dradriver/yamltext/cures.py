@@ -81,8 +81,8 @@ def _bare(wanted: Any, value: object = None) -> Any:
     while typing.get_origin(wanted) is typing.Annotated:
         wanted = typing.get_args(wanted)[0]
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        parts = [_bare(one) for one in typing.get_args(wanted) if one is not types.NoneType]
-        of_dicts = [one for one in parts if typing.get_origin(one) is dict]
+        parts = [_bare(part) for part in typing.get_args(wanted) if part is not types.NoneType]
+        of_dicts = [part for part in parts if typing.get_origin(part) is dict]
         return of_dicts[0] if isinstance(value, dict) and of_dicts else parts[0]
     return wanted
 

@@ -26,12 +26,12 @@ def best_set(
     # Sets with most come first, so their bandwidth is looked at last; unless they are compared by something else.
     general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
-        found = int(_table(tables, gpus, general, preference)[free])
+        mask = int(_table(tables, gpus, general, preference)[free])
     else:
-        found = search(tables, free, gpus=gpus, criteria=general, preference=preference)
-    if not found or tables.busbw[found] < tables.least(gpus, criteria):
+        mask = search(tables, free, gpus=gpus, criteria=general, preference=preference)
+    if not mask or tables.busbw[mask] < tables.least(gpus, criteria):
         return None
-    return found
+    return mask
 
 
 def best_sets(
@@ -41,8 +41,8 @@ def best_sets(
     general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
         return _table(tables, gpus, general, preference)[free]
-    found = [search(tables, mask, gpus=gpus, criteria=general, preference=preference) for mask in free.tolist()]
-    return np.array(found, dtype=np.int64)
+    masks = [search(tables, mask, gpus=gpus, criteria=general, preference=preference) for mask in free.tolist()]
+    return np.array(masks, dtype=np.int64)
 
 
 @remembered

@@ -42,14 +42,14 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
     for rung in ladder.rungs(request, include=include):
-        found = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
-        if found is not None:
-            return describe(machine, tables, found, request=request)
+        mask = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
+        if mask is not None:
+            return describe(machine, tables, mask, request=request)
     raise refusal(machine, tables, offered, request=request, usable=usable)
 
 
 def check(request: Whole) -> None:
-    """Refuse a request that no machine could answer.
+    """Raise unless every container of the request asks for at least one GPU.
 
     Raises:
         NoPlaceError: No container, or one that asks for less than one GPU.
@@ -60,7 +60,7 @@ def check(request: Whole) -> None:
 
 
 def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
-    """The choice that a set of positions is, in the machine's own GPU numbers."""
+    """The choice of this set of positions, in the machine's own GPU numbers."""
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])
     parts = rings.split(tables, mask, request.containers)
@@ -78,5 +78,5 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, nod
 
 
 def _missed(tables: Tables, mask: int, preferred: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """The rungs above the one that the set stands on: wished and not had."""
+    """The preferred constraints that the set misses: the first ones, up to one that it meets."""
     return tuple(itertools.takewhile(lambda wish: not tables.meets(mask, wish), preferred))

@@ -31,7 +31,7 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Whether the machine's driver is one that the request takes; one whose version nobody knows is none."""
+    """Whether the request takes the machine's driver; one of an unknown version meets no demand."""
     driver, cuda = machine.driver_version, machine.cuda_version
     return reaches(driver, request.min_driver) and reaches(cuda, request.min_cuda)
 

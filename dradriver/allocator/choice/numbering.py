@@ -1,4 +1,4 @@
-"""Between a machine's own GPU numbers and positions, which are bits of masks."""
+"""From a machine's own GPU numbers to positions, which are bits of masks, and back."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
 
 
 def listed(gpus: Iterable[int]) -> str:
-    """``0, 1, 4``."""
+    """The numbers as text: ``0, 1, 4``."""
     return ", ".join(map(str, gpus))

@@ -17,7 +17,7 @@ from dradriver.topology.machine import Machine
 
 
 def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int) -> NoPlaceError:
-    """One sentence on one machine.
+    """The error that says in one sentence why the machine has no place for the request.
 
     Args:
         machine: The machine.
@@ -57,10 +57,10 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
         most, figure, mask = short
         nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({these(mask)})"
-    elif (found := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
+    elif (largest := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
         nearest = f"no free GPU has {properties}"
     else:
-        nearest = f"largest free {properties} set is {found.bit_count()} ({these(found)})"
+        nearest = f"largest free {properties} set is {largest.bit_count()} ({these(largest)})"
     if not tables.fits(gpus, tables.everything, criteria):
         nearest += ", and with all GPUs free there would be none either"
     if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
@@ -69,32 +69,32 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
-    """Where bandwidth alone is missing: how much there is, of which kind, and on which set; else None."""
+    """The most bandwidth there is, of which kind and on which set, if that alone is missing; else None."""
     if criteria.min_busbw_gbps and tables.shape.predicted:
-        found = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
-        if found is not None:
-            return round(float(tables.busbw[found]), 2), "bus bandwidth", found
+        mask = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
+        if mask is not None:
+            return round(float(tables.busbw[mask]), 2), "bus bandwidth", mask
     if criteria.min_bandwidth_gbps:
         weaker = msgspec.structs.replace(criteria, min_bandwidth_gbps=0.0, min_busbw_gbps=0.0)
         sets = tables.members(gpus)
         sets = sets[(sets & ~free == 0) & tables.allowed(weaker)[sets]]
         if sets.size:
-            found = int(sets[np.argmax(tables.rates()[sets])])
-            return round(tables.bandwidth_gbps(found), 2), "bandwidth between neighbours", found
+            mask = int(sets[np.argmax(tables.rates()[sets])])
+            return round(tables.bandwidth_gbps(mask), 2), "bandwidth between neighbours", mask
     return None
 
 
 def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int | None:
     """The best of the largest sets of at most ``most`` free GPUs that meet the criteria; None for none."""
     for gpus in range(most, 0, -1):
-        found = best_set(tables, free, gpus=gpus, criteria=criteria)
-        if found is not None:
-            return found
+        mask = best_set(tables, free, gpus=gpus, criteria=criteria)
+        if mask is not None:
+            return mask
     return None
 
 
 def _products(machine: Machine, request: Whole) -> str:
-    """What there is instead, where a name or a version was asked for."""
+    """What the machine has instead, if the request names a product, an architecture or a version; else empty."""
     if not serves(machine, request):
         driver, cuda = machine.driver_version or "not known", machine.cuda_version or "not known"
         return f"; its driver is {driver}, and the newest CUDA that it knows {cuda}"

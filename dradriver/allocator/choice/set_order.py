@@ -30,7 +30,7 @@ USUAL = Preference()
 
 
 def preference(request: Whole) -> Preference:
-    """Which of the equal sets the request would have."""
+    """What the request says of which set to take among those of equal bandwidth."""
     return Preference(request.strategy, request.prefer_same_numa, request.weights)
 
 
@@ -74,18 +74,18 @@ def cohesion(tables: Tables, weights: Weights) -> Floats:
 
 
 def keep_order(gpus: int) -> tuple[int, ...]:
-    """Rows of ``Tables.keep``, first decides first: a single GPU must not break a pair, a set not an eight."""
+    """Rows of ``Tables.keep`` in the order in which they decide: pairs first for one GPU, eights first for more."""
     return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
 
 
 def _first(tables: Tables, *, numa_first: bool) -> Ints:
-    """Most bandwidth; with a wish, few NUMA nodes."""
+    """Order by the most bandwidth and then, if ``numa_first``, the fewest NUMA nodes: (2**g,), int64."""
     numbers = [_classes(tables.worth)]
     return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
 
 
 def _leaves_most(tables: Tables, single: bool) -> Ints:
-    """What the remaining GPUs still offer: MAPA's "preserve" (SC21) over sets of 8, 4 and 2.
+    """Order by what the remaining GPUs still offer: MAPA's "preserve" (SC21) over sets of 8, 4 and 2.
 
     The best set of 8, of 4, of 2 that remains, then all disjoint sets of 4, of 2; for one GPU the pairs come first.
     Worked example: of a broken and a whole NVLink pair a single GPU is taken from the broken one.
@@ -94,7 +94,7 @@ def _leaves_most(tables: Tables, single: bool) -> Ints:
 
 
 def _leaves_even(tables: Tables, single: bool) -> Ints:
-    """As many GPUs as possible free on the NUMA node with the fewest, then what they offer.
+    """Order by the most GPUs free on the NUMA node with the fewest, then by what they offer.
 
     Worked example: with 0-2 of {0-3} and all of {4-7} free, one GPU comes from {4-7}.
     """
@@ -108,7 +108,7 @@ def _leaves_even(tables: Tables, single: bool) -> Ints:
 
 
 def _no_matter(tables: Tables, single: bool) -> Ints:  # noqa: ARG001  # one signature for all strategies
-    """Nothing of the rest: the lowest numbers decide."""
+    """No order by what remains: all sets are equal, and the lowest numbers decide."""
     return np.zeros(1 << tables.size, dtype=np.int64)
 
 
@@ -130,7 +130,7 @@ def _last(tables: Tables, preference: Preference) -> Ints:
 
 
 def _classes(values: Floats) -> Ints:
-    """0 for the largest values, 1 for the next smaller ones, …: values as good as equal share a number."""
+    """The rank of each value: 0 for the largest, 1 for the next smaller, …; nearly equal values share a rank."""
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
     out = np.zeros(len(values), dtype=np.int64)
@@ -139,7 +139,7 @@ def _classes(values: Floats) -> Ints:
 
 
 def _joined(numbers: list[Ints]) -> Ints:
-    """One dense number that compares as the lists of numbers do."""
+    """One small number for each set, which compares as its numbers in all lists do, the first list first."""
     out = np.zeros(len(numbers[0]), dtype=np.int64)
     for each in numbers:
         _, out = np.unique(out * (each.max() + 1) + each, return_inverse=True)

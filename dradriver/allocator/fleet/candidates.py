@@ -23,7 +23,7 @@ class Candidates:
     def __init__(
         self, group: NodeGroup, *, request: Whole, eligible: Bools | None, free: NDArray[np.uint16] | None = None
     ) -> None:
-        """Look at each node once.
+        """Find the masks that occur, in one look at each node.
 
         Args:
             group: The group.
@@ -42,28 +42,28 @@ class Candidates:
         """The first nodes by name that have one of these masks, and which each has."""
         if len(masks) == 1:
             (mask,) = masks
-            found = self._usable == mask
+            matching = self._usable == mask
         else:
             among = np.zeros(1 << self.group.tables.size, dtype=np.bool_)
             among[list(masks)] = True
-            found = among[self._usable]
+            matching = among[self._usable]
         if self._eligible is not None:
-            found &= self._eligible
+            matching &= self._eligible
         by_name = self.group.by_name()
-        slots = by_name[np.flatnonzero(found[by_name])[:limit]]
+        slots = by_name[np.flatnonzero(matching[by_name])[:limit]]
         return [(self.group.names[slot], mask) for slot, mask in zip(slots.tolist(), self.masks_of(slots), strict=True)]
 
     def first_name(self, masks: Collection[int] | Ints | None = None) -> str:
-        """The first name of those with one of these masks, of all without any."""
+        """The first node by name that has one of these masks; of all nodes, if no masks are given."""
         return self.first(self.masks if masks is None else masks, 1)[0][0]
 
     def slots(self) -> Ints:
-        """Slots of all these nodes."""
+        """The slots of all nodes that may be taken, ascending."""
         if self._eligible is None:
             return np.arange(len(self.group.names))
         return np.flatnonzero(self._eligible)
 
     def masks_of(self, slots: Sequence[int] | Ints) -> Ints:
-        """The masks of some slots."""
+        """Mask of the usable positions of the node in each of these slots: int64."""
         out: Ints = self._usable[slots].astype(np.int64)
         return out

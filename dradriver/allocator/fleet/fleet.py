@@ -130,7 +130,7 @@ class Fleet:
         group.set_free(slot, mask)
 
     def copied(self, names: Collection[str]) -> Fleet:
-        """The same fleet, to see what would be if these nodes were otherwise: only of them let anything be changed."""
+        """A copy in which only these nodes may be changed, to see what would be if they were otherwise."""
         new = Fleet()
         own = {group: group.copied() for group in {self._slots[name][0] for name in names}}
         new._groups = {key: own.get(group, group) for key, group in self._groups.items()}
@@ -150,10 +150,10 @@ class Fleet:
 
     def remove(self, name: str) -> None:
         """Forget a node; an unknown one is no error."""
-        found = self._slots.pop(name, None)
-        if found is None:
+        group_and_slot = self._slots.pop(name, None)
+        if group_and_slot is None:
             return
-        group, slot = found
+        group, slot = group_and_slot
         moved = group.drop(slot)
         if moved:
             self._slots[moved] = group, slot
@@ -254,8 +254,8 @@ class Fleet:
 
     def candidates(self, request: Whole, eligible: Eligible | None = None) -> list[Candidates]:
         """The nodes that may be taken, by kind, with the masks that the request could use of them."""
-        found = [Candidates(group, request=request, eligible=own) for group, own in self._nodes(eligible).items()]
-        return [each for each in found if len(each.masks)]
+        candidates = [Candidates(group, request=request, eligible=own) for group, own in self._nodes(eligible).items()]
+        return [each for each in candidates if len(each.masks)]
 
     def _nodes(self, eligible: Eligible | None) -> dict[NodeGroup, Bools | None]:
         """The nodes that may be taken, by kind, as an array of bool by slot; None for all of a kind."""
@@ -278,9 +278,9 @@ class Fleet:
     def _named_ones(self, names: Collection[str]) -> dict[NodeGroup, Bools | None]:
         chosen: dict[NodeGroup, Bools] = {}
         for name in names:
-            found = self._slots.get(name)
-            if found is not None:
-                group, slot = found
+            group_and_slot = self._slots.get(name)
+            if group_and_slot is not None:
+                group, slot = group_and_slot
                 if group not in chosen:
                     chosen[group] = np.zeros(len(group.names), dtype=np.bool_)
                 chosen[group][slot] = True

@@ -66,22 +66,22 @@ def place_gang(fleet: Fleet, request: GangRequest, *, eligible: Collection[str] 
 
 
 def plan(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> Plan | None:
-    """The best way to hold all pods by reach and number of nodes, None where there is none."""
+    """The plan for all pods that is best by reach and number of nodes; None where there is none."""
     spread = request.pod.strategy is Strategy.SPREAD
-    found: Plan | None = None
+    best: Plan | None = None
     for reach in REACHES:
         here = _within(fleet, nodes, request, reach)
         if here is None:
             continue
         if not spread:
             return here
-        if found is None or len(here.at) > len(found.at):
-            found = here
-    return found
+        if best is None or len(here.at) > len(best.at):
+            best = here
+    return best
 
 
 def _within(fleet: Fleet, nodes: GangNodes, request: GangRequest, reach: Step | None) -> Plan | None:
-    """The best domain of one width that holds all pods."""
+    """The plan for all pods in the best network domain of this reach; None where none holds them."""
     least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
     most = request.pods // least
     if request.max_nodes is not None:
@@ -132,9 +132,9 @@ def _fastest(fleet: Fleet, nodes: GangNodes, request: GangRequest, best: Plan) -
     while low < high:
         middle = (low + high + 1) // 2
         faster = nodes.with_busbw(float(values[middle]))
-        found = plan(fleet, faster, request)
-        if found is not None and found.reach == best.reach and len(found.at) == len(best.at):
-            low, nodes, best = middle, faster, found
+        attempt = plan(fleet, faster, request)
+        if attempt is not None and attempt.reach == best.reach and len(attempt.at) == len(best.at):
+            low, nodes, best = middle, faster, attempt
         else:
             high = middle - 1
     return nodes, best
@@ -170,7 +170,7 @@ def _described(fleet: Fleet, nodes: GangNodes, chosen: Plan, *, request: GangReq
 
 
 def _missed(pods: list[Choice]) -> tuple[Constraint, ...]:
-    """The longest list of missed rungs: each pod's is a beginning of the ladder."""
+    """The preferred constraints that some pod misses: the longest list, which begins with every other."""
     return max((pod.fallback for pod in pods), key=len)
 
 

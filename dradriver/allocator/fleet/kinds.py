@@ -60,23 +60,23 @@ def known(machine: Machine) -> bool:
 
 
 def computed(kind: MachineKind) -> Iterator[bytes]:
-    """Compute what is costly of a kind, for ``keep``: messages of 3 MB at most, to be taken in one by one."""
+    """Yield what is costly to compute of a kind, as messages for ``keep`` of 3 MB at most, in their order."""
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:
         yield pickle.dumps(layouts.layout_of(profiles))
 
 
 def keep(kind: MachineKind, part: int, message: bytes) -> None:
-    """Take in the n-th message that another process of ours made of a kind."""
-    found = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
+    """Keep what another process of ours computed of a kind: the message is the one of number ``part``, from 0."""
+    figures = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
     if part == 0:
-        facts.keep(kind.shape, found)
+        facts.keep(kind.shape, figures)
     else:
-        layouts.keep(kind.profiles[part - 1], found)
+        layouts.keep(kind.profiles[part - 1], figures)
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer the kinds that are asked for, each a length and MessagePack, until there are no more."""
+    """Read kinds, each a length and MessagePack, until there are no more, and write the messages of each."""
     while head := asked.read(_HEAD):
         kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
         for message in (*computed(kind), _END):
@@ -98,14 +98,14 @@ def answer(answers: IO[bytes]) -> Iterator[bytes]:
 
 
 def _read(answers: IO[bytes], size: int) -> bytes:
-    found = answers.read(size)
-    if len(found) < size:
+    data = answers.read(size)
+    if len(data) < size:
         raise EOFError("the process that makes them ended")
-    return found
+    return data
 
 
 def question(kind: MachineKind) -> bytes:
-    """Return what ``serve`` reads of a kind."""
+    """Return the bytes by which ``serve`` is asked for a kind."""
     text = msgspec.msgpack.encode(kind)
     return len(text).to_bytes(_HEAD) + text
 

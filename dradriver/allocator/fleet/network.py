@@ -28,10 +28,10 @@ class Sites:
 
     def number(self, location: Location) -> int:
         """The location's number, a new one where it was not seen before."""
-        found = self._number.setdefault(location, len(self.locations))
-        if found == len(self.locations):
+        number = self._number.setdefault(location, len(self.locations))
+        if number == len(self.locations):
             self.locations.append(location)
-        return found
+        return number
 
     def domains(self, step: Step) -> Ints:
         """Per location the number of its domain, -1 where that is unknown: (locations,), int64.
@@ -48,7 +48,7 @@ class Sites:
         return self._domains[step]
 
     def distances(self, sites: Ints) -> Ints:
-        """The step between each two nodes, as its number in ``BETWEEN_SERVERS``: (n, n), int64, for n locations."""
+        """The step between every two nodes, as its number in ``BETWEEN_SERVERS``: (n, n), int64, for n sites."""
         out = np.full((len(sites), len(sites)), len(BETWEEN_SERVERS) - 1, dtype=np.int64)
         for number, step in reversed([*enumerate(BETWEEN_SERVERS)]):
             domain = self.domains(step)[sites]

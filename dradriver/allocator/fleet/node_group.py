@@ -36,7 +36,7 @@ def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
 
 
 def without_uuids(machine: Machine) -> Machine:
-    """What machines of one kind have in common: equal for most of them."""
+    """The machine without its GPUs' uuids, as most machines of one kind have it in common."""
     gpus = tuple(msgspec.structs.replace(gpu, uuid="") for gpu in machine.gpus)
     return msgspec.structs.replace(machine, gpus=gpus)
 
@@ -71,7 +71,7 @@ class NodeGroup:
         self._described = lru_cache(maxsize=_MOST_ANSWERS)(partial(_describe, machine, tables))
 
     def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
-        """Take in a node, nothing free on it; its slot."""
+        """Add a node with nothing free on it, and return its slot."""
         slot = len(self.names)
         if slot == len(self._free):
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))
@@ -85,7 +85,7 @@ class NodeGroup:
         return slot
 
     def drop(self, slot: int) -> str:
-        """Free a slot by moving the last node into it; the name of the node that is there now."""
+        """Move the last node into the slot, and return its name; empty where the slot was the last."""
         last = len(self.names) - 1
         for array in (self._free, self._row, self._site):
             array[slot] = array[last]
@@ -97,7 +97,7 @@ class NodeGroup:
         return self.names[slot] if slot < last else ""
 
     def copied(self) -> NodeGroup:
-        """The same nodes with the same tables, of which one group changes nothing of the other."""
+        """A copy that shares the tables; what changes in it changes nothing here, nor the other way round."""
         new = copy.copy(self)
         new.names = self.names.copy()
         new.rooms = None if self.rooms is None else self.rooms.copied()
@@ -112,13 +112,13 @@ class NodeGroup:
         return mask
 
     def set_free(self, slot: int, mask: int) -> None:
-        """Say what is free on a node; of that what has a part on it, or is never had whole, is for parts alone."""
+        """Set what is free on a node; GPUs of it that have parts, or are never had whole, stay for parts alone."""
         if self.rooms is not None:
             mask = self.rooms.set(slot, self.rooms.masks(slot)._replace(unheld=mask))
         self._free[slot] = mask
 
     def set_offer(self, slot: int, offer: Offer) -> None:
-        """Say which of a node's GPUs may be had in parts; KeyError for a number that these nodes do not have."""
+        """Set which of a node's GPUs may be had in parts; KeyError for a number that these nodes do not have."""
         shared, sliced, parts_only = map(self.mask_of, (offer.shared, offer.sliced, offer.parts_only))
         tenants = tuple((self.mask_of([number]).bit_length() - 1, tenant) for number, tenant in offer.tenants)
         if self.rooms is not None or shared | sliced | parts_only:
@@ -126,13 +126,13 @@ class NodeGroup:
             self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only, tenants))
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Say which parts are on a node's GPUs, by number; KeyError for one that these nodes do not have."""
+        """Set which parts are on a node's GPUs, by number; KeyError for one that these nodes do not have."""
         by_position = {self._bit[number].bit_length() - 1: each for number, each in parts.items()}
         if self.rooms is not None or any(by_position.values()):
             self._free[slot] = self._made_rooms().set_parts(slot, by_position)
 
     def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:
-        """What was said of a node's GPUs and the parts on them, by number."""
+        """The offer that was set for a node, and the parts on its GPUs by their numbers."""
         if self.rooms is None:
             return WHOLE, {}
         number = [gpu.index for gpu in self.machine.gpus]
@@ -156,11 +156,11 @@ class NodeGroup:
         return self.rooms
 
     def set_row(self, slot: int, row: int) -> None:
-        """Say which row of the caller's arrays a node has."""
+        """Set which row of the caller's arrays is the node's."""
         self._row[slot] = row
 
     def set_site(self, slot: int, site: int) -> None:
-        """Say where a node stands: the number of its location."""
+        """Set where a node stands: the number of its location."""
         self._site[slot] = site
 
     def free(self, slot: int) -> int:
@@ -168,7 +168,7 @@ class NodeGroup:
         return int(self._free[slot])
 
     def row_and_site(self, slot: int) -> tuple[int, int]:
-        """What was said of a node: its row, and the number of its location."""
+        """A node's row in the caller's arrays, and the number of its location."""
         return int(self._row[slot]), int(self._site[slot])
 
     def free_masks(self) -> NDArray[np.uint16]:
@@ -186,7 +186,7 @@ class NodeGroup:
         return self._by_name
 
     def at_rows(self, eligible: Bools) -> Bools:
-        """What the caller's array says of each node, False beyond its end and for nodes without a row: (nodes,)."""
+        """The entry of each node's row in the caller's array, False beyond its end and without a row: (nodes,)."""
         rows = self._row[: len(self.names)]
         if not len(eligible):
             return np.zeros(len(rows), dtype=np.bool_)
@@ -209,7 +209,7 @@ class NodeGroup:
         return self.mask_of(request.include)
 
     def describe(self, taken: int, request: Whole) -> Choice:
-        """The choice that a set of positions is on any of these nodes; its ``node`` is empty."""
+        """The choice of this set of positions on any of these nodes; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
 

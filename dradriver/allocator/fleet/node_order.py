@@ -41,7 +41,7 @@ class Option(NamedTuple):
 def ties(
     candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Options that reach this rung and none that was passed, best first, equal ones together.
+    """Yield lists of equally good options that reach this rung and none that was passed, the best first.
 
     The most bandwidth goes first. Among equals, by strategy:
 
@@ -65,11 +65,11 @@ def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:
         taken.setdefault(option.candidates, {})[option.free] = option.taken
-    found = [
+    entries = [
         (name, each.group, sets[free]) for each, sets in taken.items() for name, free in each.first(sets.keys(), limit)
     ]
-    found.sort(key=lambda entry: entry[0])
-    return found[:limit]
+    entries.sort(key=lambda entry: entry[0])
+    return entries[:limit]
 
 
 def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria]) -> Iterator[Option]:

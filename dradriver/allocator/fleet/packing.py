@@ -76,7 +76,7 @@ class GangNodes(NamedTuple):
 
 
 def node_table(fleet: Fleet, candidates: list[Candidates], request: Whole, rung: Criteria) -> GangNodes:
-    """The candidates as arrays; on which GPUs of which number must be in a set cannot be asked."""
+    """The candidates as arrays; that GPUs of certain numbers must be in a set cannot be asked of them."""
     slots = [each.slots() for each in candidates]
     kind = np.repeat(np.arange(len(candidates)), [len(own) for own in slots])
     slot = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
@@ -124,7 +124,7 @@ def fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
 
 
 def tightest(nodes: GangNodes, order: Ints, pods: int, *, number: int, least: int) -> Ints:
-    """``number`` nodes that hold all pods, none larger than it must be.
+    """Choose ``number`` nodes that together hold all pods, none larger than it must be: their places in ``nodes``.
 
     Args:
         nodes: All nodes.
@@ -154,14 +154,14 @@ def disjoint_sets(nodes: GangNodes, at: int, count: int, *, request: Whole) -> l
     every = tables.members(request.gpus)
     every = every[tables.allowed(criteria)[every]]
     free = int(nodes.mask[at])
-    found = []
+    sets = []
     for left in range(count - 1, -1, -1):
         inside = every[every & ~free == 0]
         inside = inside[room[free ^ inside] >= left]
         value = (order.first[inside] << 40 | order.last[inside]) + (order.rest[free ^ inside] << 20)
-        found.append(int(inside[value.argmin()]))
-        free ^= found[-1]
-    return found
+        sets.append(int(inside[value.argmin()]))
+        free ^= sets[-1]
+    return sets
 
 
 def _capacity(nodes: GangNodes) -> Ints:

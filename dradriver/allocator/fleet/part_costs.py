@@ -27,7 +27,7 @@ _NOT_YET = np.int32(NONE // 2)  # the sum with any cost stays within 32 bits
 
 
 class Step(NamedTuple):
-    """Two numbers of parts and their sum, by their places in ``every_count``; the second is never none."""
+    """One step from ``placed`` parts to ``total`` by ``more``, each by its place in ``every_count``; never by none."""
 
     total: int
     placed: int
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """All of them within what is wanted; the largest sums first, so that no GPU is used twice."""
+    """All steps within what is wanted, the largest totals first, so that no GPU is used twice."""
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [
@@ -75,14 +75,14 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
 
 
 def _walk(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> None:
-    """One more GPU of each node, on which some numbers of parts cost so much."""
+    """Lower the costs in ``reached`` by what one more GPU of each node can take at these ``costs``."""
     for total, placed, more in steps(wanted):
         if more in costs:
             np.minimum(reached[total], costs[more] + reached[placed] if placed else costs[more], out=reached[total])
 
 
 def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: Ints) -> None:
-    """The empty GPUs of each node, in their order."""
+    """Lower the costs in ``reached`` by what the empty GPUs of each node can take, in the order of ``order``."""
     rooms = nodes.rooms
     g = len(rooms.layouts)
     empty = np.full((len(reached), g + 1), FAR, dtype=np.int64)  # the last is no GPU
@@ -99,7 +99,7 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: In
 
 
 def _orders(tables: Tables, masks: Array, g: int) -> Array:
-    """For each mask that occurs its positions in their order, then ``g``: (2**g, g)."""
+    """For each mask that occurs its positions in the order of ``order``, then ``g``: (2**g, g)."""
     out = np.full((1 << g, g), g, dtype=np.int8)
     for mask in np.flatnonzero(np.bincount(masks)).tolist():
         positions = order(tables, mask)
@@ -109,11 +109,11 @@ def _orders(tables: Tables, masks: Array, g: int) -> Array:
 
 @remembered
 def order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """The empty GPUs in the order in which losing them one after the other costs whole requests least."""
-    found: list[int] = []
+    """The mask's positions in the order in which losing them one by one costs whole requests least."""
+    positions: list[int] = []
     while mask:
         taken = best_set(tables, mask, gpus=1)
         assert taken is not None, "a GPU is free"
-        found += rings.positions(taken)
+        positions += rings.positions(taken)
         mask &= ~taken
-    return tuple(found)
+    return tuple(positions)

@@ -41,13 +41,13 @@ class Nodes(NamedTuple):
     openable: int
 
     def able(self, fits: Bools) -> Ints:
-        """The slots of the nodes that may be taken and of which this holds, by name."""
+        """The slots of the nodes that may be taken and for which ``fits`` is true, in the order of their names."""
         by_name = self.group.by_name()
         return by_name[(fits if self.eligible is None else fits & self.eligible)[by_name]]
 
 
 class Take(NamedTuple):
-    """So many parts of each kind of one GPU."""
+    """What a place takes of one GPU: how many parts of each kind."""
 
     position: int
     left: Left
@@ -63,7 +63,7 @@ class Place(NamedTuple):
     takes: tuple[Take, ...]
 
     def choice(self, ask: Ask) -> PartChoice:
-        """The place by the machine's own numbers, its parts dealt out to the containers that want their kinds."""
+        """The place as a choice, in the machine's own numbers: each part goes to a container that wants its kind."""
         made: list[list[Part]] = [[] for _ in ask.wanted]
         for position, left, counts in self.takes:
             for kind, part in ask.parts(left, counts, gpu=self.group.machine.gpus[position].index):
@@ -92,9 +92,9 @@ def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 
 
 def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best places on GPUs that have something left in the rows, one a node, best first."""
-    found = [place for nodes in every for place in _in_use_of(ask, nodes, limit)]
-    return sorted(found, key=lambda place: (place.key, place.name))[:limit]
+    """The best places on GPUs of which ``rooms`` says what is left, one a node, best first."""
+    places = [place for nodes in every for place in _in_use_of(ask, nodes, limit)]
+    return sorted(places, key=lambda place: (place.key, place.name))[:limit]
 
 
 def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
@@ -122,7 +122,7 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
 
 
 def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """The slots with the smallest keys and these, ascending; of equal ones those that stand first."""
+    """The ``limit`` smallest keys, each after its slot, ascending; of equal ones those that stand first."""
     if len(slots) > limit:
         last = np.partition(keys, limit - 1)[limit - 1]
         below, equal = np.flatnonzero(keys < last), np.flatnonzero(keys == last)
@@ -133,20 +133,20 @@ def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
 
 
 def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best places on empty GPUs that whole requests could have, which lose least by it; one a node, best first."""
-    one = Whole(containers=(1,), strategy=ask.request.strategy)
+    """The best places on empty GPUs, those whose loss costs whole requests least; one a node, best first."""
+    single_gpu = Whole(containers=(1,), strategy=ask.request.strategy)
     rooms = {nodes.group: nodes.rooms for nodes in every}
     candidates = []
     for nodes in every:
         free = nodes.rooms.opening(sliced=ask.sliced) & np.uint16(nodes.openable)
         if free.any():
-            candidates.append(Candidates(nodes.group, request=one, eligible=nodes.eligible, free=free))
-    found: list[Place] = []
-    for tie in node_order.ties(candidates, one, rung=ANY, passed=[]):
-        for name, group, taken in node_order.named(tie, limit - len(found)):
+            candidates.append(Candidates(nodes.group, request=single_gpu, eligible=nodes.eligible, free=free))
+    places: list[Place] = []
+    for tie in node_order.ties(candidates, single_gpu, rung=ANY, passed=[]):
+        for name, group, taken in node_order.named(tie, limit - len(places)):
             position = taken.bit_length() - 1
             take = Take(position, ask.empty(rooms[group], position), ask.wanted)
-            found.append(Place(len(found), name, group, (take,)))
-        if len(found) >= limit:
+            places.append(Place(len(places), name, group, (take,)))
+        if len(places) >= limit:
             break
-    return found
+    return places

@@ -29,19 +29,19 @@ def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
     """The best place on each of the best nodes, best first; empty where there is none."""
     exact = work(ask) <= MOST_EXACT
     each = len(steps(ask.wanted)) if exact else _AT_ONCE
-    found: list[tuple[int, str, Nodes, int]] = []
+    entries: list[tuple[int, str, Nodes, int]] = []
     for nodes in every:
         good = 0
         for slots in _lots(ask, nodes, each):
             keys = _keys(ask, nodes, slots, limit=limit, exact=exact)
             good += len(keys) - int(np.count_nonzero(keys == FAR))
-            found += [(key, nodes.group.names[slot], nodes, slot) for slot, key in _best(nodes, slots, keys, limit)]
+            entries += [(key, nodes.group.names[slot], nodes, slot) for slot, key in _best(nodes, slots, keys, limit)]
             if good >= max(_ENOUGH, limit):
                 break
-    found.sort(key=lambda entry: entry[:2])
+    entries.sort(key=lambda entry: entry[:2])
     places = []
     known: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
-    for key, name, nodes, slot in found[:limit]:
+    for key, name, nodes, slot in entries[:limit]:
         gpus = _gpus(ask, nodes, slot)
         same = (nodes.group, *gpus)
         if same not in known:
@@ -53,7 +53,7 @@ def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 
 
 def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
-    """The slots of the nodes that may be taken, so many at a time as may be looked at at once; ascending in each lot.
+    """Yield the slots of the nodes that may be taken, in lots that are looked at at once; ascending in each lot.
 
     All of them, where these are few enough; else those with room in sum, in the strategy's order, up to a number.
     """
@@ -70,18 +70,18 @@ def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
 
 
 def _keys(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
-    """What orders the places on some nodes, the smaller the better; ``FAR`` where there is none."""
+    """The key of the best place on each of these nodes, the smaller the better; ``FAR`` where there is none."""
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:
         keys = least_costs(ask, nodes, slots, enough=limit if best_fit else len(slots) + 1)
     else:
-        found = [_place(ask, nodes, _gpus(ask, nodes, slot)) for slot in slots.tolist()]
-        keys = np.array([FAR if place is None else place[0] for place in found], dtype=np.int64)
+        places = [_place(ask, nodes, _gpus(ask, nodes, slot)) for slot in slots.tolist()]
+        keys = np.array([FAR if place is None else place[0] for place in places], dtype=np.int64)
     return keys if best_fit else np.where(keys < FAR, _by_strategy(ask, nodes, slots), FAR)
 
 
 def _best(nodes: Nodes, slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """The best of some nodes that have a place, and their keys; of equal ones the first by name."""
+    """Slot and key of the best of these nodes that have a place, best first; of equal ones the first by name."""
     last = min(int(np.partition(keys, limit - 1)[limit - 1]), FAR - 1) if len(keys) > limit else FAR - 1
     chosen = np.flatnonzero(keys <= last)
     among = np.zeros(len(nodes.group.names), dtype=np.int64)
@@ -107,7 +107,7 @@ def _roomy(ask: Ask, nodes: Nodes) -> Bools:
 
 
 def _by_strategy(ask: Ask, nodes: Nodes, slots: Ints) -> Ints:
-    """The order in which nodes are looked at: the fullest first, the emptiest, or no other than by name."""
+    """A key of each node, the smallest first: the fullest, the emptiest or, where all are equal, by name."""
     sign = {Strategy.SPREAD: -1, Strategy.FIRST_FIT: 0}.get(ask.request.strategy, 1)
     if not sign:
         return np.zeros(len(slots), dtype=np.int64)
@@ -118,7 +118,7 @@ def _by_strategy(ask: Ask, nodes: Nodes, slots: Ints) -> Ints:
 
 
 def _rows(nodes: Nodes) -> Array:
-    """1 for each position whose GPU is of the kind that is wanted: (g, 1)."""
+    """1 for each position whose GPU is of the kind that is wanted, else 0: (g, 1)."""
     g = len(nodes.rooms.layouts)
     return np.array([nodes.suitable >> position & 1 for position in range(g)], dtype=np.int32)[:, None]
 
@@ -139,9 +139,9 @@ def _place(ask: Ask, nodes: Nodes, gpus: tuple[tuple[int, Left], ...]) -> tuple[
     assert isinstance(mask, int)
     empty = order(nodes.group.tables, mask)
     lefts = [*used, *((position, ask.empty(nodes.rooms, position)) for position in empty)]
-    found = assign(ask, [left for _, left in lefts], used=len(used))
-    if found is None:
+    cheapest = assign(ask, [left for _, left in lefts], used=len(used))
+    if cheapest is None:
         return None
-    cost, counts = found
+    cost, counts = cheapest
     takes = [Take(*left, count) for left, count in zip(lefts, counts, strict=True) if any(count)]
     return cost, tuple(takes)

@@ -79,29 +79,29 @@ def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError
 
 
 def _ever(ask: Ask, nodes: Nodes) -> bool:
-    """Whether such nodes have room for each kind's parts, were there no others and all GPUs empty."""
+    """Whether such a node with all its GPUs empty has room for the parts of each kind alone."""
     offered = list(rings.positions(nodes.rooms.offered(sliced=ask.sliced) & nodes.suitable))
     most = (int(ask.most_empty(nodes.rooms, kind)[offered].sum()) for kind in range(len(ask.wanted)))
     return all(map(int.__ge__, most, ask.wanted))
 
 
 def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
-    """Which profiles there are, where slices are wanted; else the most that a share can have."""
+    """What to say of what nodes offer: the MIG profiles there are, or the most that one share can have."""
     if not ask.sliced:
         most = [
             largest_share(int(nodes.rooms.memory_mib[position]), nodes.rooms.equal[position])
             for nodes in offering
             for position in rings.positions(nodes.rooms.offered(sliced=False) & nodes.suitable)
         ]
-        found = max(most, key=lambda one: (one.cores, one.memory_mib), default=None)
-        return "" if found is None else f"; the most that one share can have is {phrases.amount(found)}"
+        largest = max(most, key=lambda share: (share.cores, share.memory_mib), default=None)
+        return "" if largest is None else f"; the most that one share can have is {phrases.amount(largest)}"
     layouts = {layout for nodes in offering for layout in nodes.rooms.layouts if layout is not None}
     known = sorted({profile.name for layout in layouts for profile in layout.profiles})
     return f"; there are {', '.join(known) or 'no profiles'}"
 
 
 def _nearest(ask: Ask, offering: Sequence[Nodes]) -> str:
-    """On which node the most is left of one GPU that is in use by parts."""
+    """What to say of the node that has the most left of one GPU that is in use by parts."""
     best: tuple[int, str, str] | None = None
     for nodes in offering:
         rooms = nodes.rooms
@@ -111,6 +111,6 @@ def _nearest(ask: Ask, offering: Sequence[Nodes]) -> str:
             continue
         slot = int(slots[room[:, slots].max(axis=0).argmax()])
         position = int(room[:, slot].argmax())
-        found = (-int(room[position, slot]), nodes.group.names[slot], ask.said(ask.left(rooms, position, slot)))
-        best = found if best is None else min(best, found)
+        candidate = (-int(room[position, slot]), nodes.group.names[slot], ask.said(ask.left(rooms, position, slot)))
+        best = candidate if best is None else min(best, candidate)
     return "; nothing is left of any GPU that is in use by parts" if best is None else f"; {best[1]} has {best[2]} left"

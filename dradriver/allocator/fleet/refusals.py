@@ -17,7 +17,7 @@ _MOST_MASKS = 512  # of a group, looked through for what is nearest
 def refusal(
     groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole, *, explain: bool
 ) -> NoPlaceError:
-    """Why no candidate fits.
+    """The error that says why no candidate fits.
 
     Args:
         groups: All nodes of the cluster.
@@ -78,7 +78,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
 
 
 def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
-    """What there is instead, where a product or an architecture was asked for that no node has."""
+    """What the nodes have instead of a product or architecture that none of them has; else empty."""
     what = "product" if request.product else "architecture" if request.architecture else ""
     named = Whole(containers=(1,), product=request.product, architecture=request.architecture)
     if not what or any(group.suitable(named) for group in groups):
@@ -107,14 +107,14 @@ def _largest(
 
 
 def _shortfall(candidates: Sequence[Candidates], request: Whole, criteria: Criteria) -> tuple[float, str, str] | None:
-    """The most bandwidth there is where that alone is missing, of which kind, and on which node."""
+    """The most bandwidth there is, of which kind and on which node, if that alone is missing; else None."""
     best: tuple[float, str, Candidates, int] | None = None
     for each in candidates:
         include = each.group.include(request)
         if request.gpus > each.group.tables.size or include is None:
             continue
         for mask in each.masks[-_MOST_MASKS:].tolist():
-            found = shortfall(each.group.tables, mask, gpus=request.gpus, criteria=criteria.including(include))
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found[0], found[1], each, mask
+            short = shortfall(each.group.tables, mask, gpus=request.gpus, criteria=criteria.including(include))
+            if short is not None and (best is None or short[0] > best[0]):
+                best = short[0], short[1], each, mask
     return None if best is None else (best[0], best[1], best[2].first_name([best[3]]))

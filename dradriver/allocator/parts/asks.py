@@ -40,7 +40,7 @@ class Ask(Protocol):
         """What one part costs on each GPU that has something left: (g, nodes); ``NONE`` where it does not fit."""
 
     def room(self, rooms: Rooms) -> Array:
-        """How much is left of each GPU, for who wants the emptiest: (g, nodes)."""
+        """How much is left of each GPU, one number to find the emptiest by: (g, nodes)."""
 
     def most(self, rooms: Rooms, kind: int) -> Array:
         """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
@@ -49,19 +49,19 @@ class Ask(Protocol):
         """How many parts of a kind alone would fit on an empty GPU at each position: (g,)."""
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """What all parts take at least, what each GPU has left and each empty one has: a number, (g, nodes), (g,)."""
+        """What all parts take at least, what each GPU has left, and what an empty one has: int, (g, nodes), (g,)."""
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
         """What is left of a GPU."""
 
     def empty(self, rooms: Rooms, position: int) -> Left:
-        """What is left of an empty one."""
+        """What is left of an empty GPU: all of it."""
 
     def said(self, left: Left) -> str:
         """What is left of a GPU, in words."""
 
     def ways(self, left: Left) -> Mapping[Counts, int]:
-        """What every number of parts of each kind that fits costs; none of any is one of them and costs nothing."""
+        """The cost of each combination of parts that fits, by its counts; the empty one is among them and costs 0."""
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
         """What every number of parts costs on the GPU at a position of some nodes: (len(slots),) int32 each.
@@ -74,16 +74,16 @@ class Ask(Protocol):
         """What every number of parts that fits costs on an empty GPU at a position, by number in ``every_count``."""
 
     def largest_first(self) -> list[int]:
-        """The kinds, those first that are hardest to place."""
+        """The kinds in the order of how hard they are to place, the hardest first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
-        """What one number of parts of each kind costs; None where they do not fit."""
+        """What so many parts of each kind cost together on one GPU; None where they do not fit."""
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """So many parts of each kind on a GPU with this number, each with its kind."""
+        """So many parts of each kind, placed on the GPU with this number, each after its kind."""
 
 
 @lru_cache(maxsize=256)
 def every_count(wanted: Counts) -> tuple[Counts, ...]:
-    """All numbers of parts of each kind up to those that are wanted, ascending: none of any is the first."""
+    """All combinations of at most so many parts of each kind as are wanted, ascending; the empty one is first."""
     return tuple(itertools.product(*(range(count + 1) for count in wanted)))

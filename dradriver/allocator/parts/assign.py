@@ -50,7 +50,7 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
 
 
 def work(ask: Ask) -> int:
-    """How many numbers of parts of each kind there are up to those that are wanted."""
+    """How many combinations there are of at most so many parts of each kind as are wanted."""
     return math.prod(count + 1 for count in ask.wanted)
 
 
@@ -58,17 +58,17 @@ def _dealt(ask: Ask, gpus: Sequence[Left], opening: Sequence[int]) -> tuple[int,
     none = (0,) * len(ask.wanted)
     taken, costs = [none] * len(gpus), [0] * len(gpus)
     for kind in ask.largest_first():
-        one = tuple(int(kind == other) for other in range(len(ask.wanted)))
+        one_more = tuple(int(kind == other) for other in range(len(ask.wanted)))
         for _ in range(ask.wanted[kind]):
             options = [
                 (cost + (0 if any(taken[at]) else opening[at]) - costs[at], at, cost)
                 for at, left in enumerate(gpus)
-                if (cost := ask.cost(left, _sum(taken[at], one))) is not None
+                if (cost := ask.cost(left, _sum(taken[at], one_more))) is not None
             ]
             if not options:
                 return None
             _, at, cost = min(options)
-            taken[at] = _sum(taken[at], one)
+            taken[at] = _sum(taken[at], one_more)
             costs[at] = cost
     opened = sum(opening[at] for at, counts in enumerate(taken) if any(counts))
     return sum(costs) + opened, tuple(taken)

@@ -53,7 +53,7 @@ class _States(NamedTuple):
         return [number for key, number in sorted(self.keys.items(), key=lambda item: item[0][0].bit_count())]
 
     def most_compute(self, profiles: tuple[MigProfile, ...]) -> int:
-        """The most compute slices that any instances take together."""
+        """The most compute slices that instances which fit together can take."""
         most = [0] * len(self.after)
         for state in self.by_slices():
             for (number, _), then in self.after[state].items():
@@ -116,8 +116,8 @@ class Layout:
             self.free[state] = slices - taken.bit_count()
         self.cost = np.full(shape, NONE, dtype=np.int32)
         self.start = np.full(shape, -1, dtype=np.int64)
-        for state, found in enumerate(states.after):
-            for (profile, start), then in sorted(found.items()):
+        for state, transitions in enumerate(states.after):
+            for (profile, start), then in sorted(transitions.items()):
                 cost = int(self.worth[state] - self.worth[then])
                 if cost <= self.cost[state, profile]:
                     self.cost[state, profile], self.start[state, profile] = cost, start
@@ -126,7 +126,7 @@ class Layout:
         self._answers: dict[Hashable, Any] = {}
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
-        """The state that instances, by profile's name and start, make; ``closed`` where that is none of the states."""
+        """The state of a GPU with these instances (profile name, start); ``closed`` where it is none of the states."""
         states = self._states
         slices, compute, counts = 0, 0, (0,) * len(states.counted)
         for name, start in instances:
@@ -139,18 +139,18 @@ class Layout:
         return states.keys.get((slices, compute, counts), self.closed)
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
-        """The cheapest way of each multiset within ``wanted``, instances by profile number, that fits; none is one."""
+        """The cheapest way for each count of instances by profile up to ``wanted`` that fits; all zero is one."""
         return self._answer(self._find_ways, state, wanted)
 
     def costs(self, counts: Counts) -> NDArray[np.int32]:
-        """What some instances together, by profile number, cost at their best starts; ``NONE`` where they do not fit.
+        """By state what so many instances of each profile cost at their best starts; ``NONE`` where they do not fit.
 
         (closed + 1,) int32; read only.
         """
         return self._answer(self._find_costs, counts)
 
     def _answer(self, find: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a method of this layout gives, remembered here, so that it goes with the layout."""
+        """What ``find``, a method of this layout, returns; remembered here, so that it goes with the layout."""
         key = (find.__name__, args)
         if key not in self._answers:
             if len(self._answers) >= _MOST_ANSWERS:
@@ -164,14 +164,14 @@ class Layout:
         return np.where(kept < 0, np.int32(NONE), self.worth - kept)
 
     def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
-        """The most worth that a state keeps beside them; -1 where they do not fit."""
+        """The most worth that each state keeps beside so many instances; -1 where they do not fit."""
         if not any(counts):
             return self.worth
         number = next(number for number, count in enumerate(counts) if count)
         rest = self._answer(self._find_kept, (*counts[:number], counts[number] - 1, *counts[number + 1 :]))
         kept = np.full(self.closed + 1, -1, dtype=np.int32)
-        for state, found in enumerate(self._states.after):
-            after = [then for (profile, _), then in found.items() if profile == number]
+        for state, transitions in enumerate(self._states.after):
+            after = [then for (profile, _), then in transitions.items() if profile == number]
             kept[state] = max((int(rest[then]) for then in after), default=-1)
         return kept
 
@@ -191,11 +191,11 @@ class Layout:
                 ]
                 for counts, at, _, placed in edge:
                     reached.setdefault((counts, at), placed)
-        found: dict[Counts, Way] = {}
+        ways: dict[Counts, Way] = {}
         for (counts, at), placed in reached.items():
             way = Way(int(self.worth[state] - self.worth[at]), placed)
-            found[counts] = min(found.get(counts, way), way, key=_preferred)
-        return found
+            ways[counts] = min(ways.get(counts, way), way, key=_preferred)
+        return ways
 
 
 def _preferred(way: Way) -> tuple[int, list[int]]:
@@ -212,7 +212,7 @@ def kinds(machine: Machine) -> tuple[Profiles, ...]:
 
 
 def layouts_of(machine: Machine) -> list[Layout | None]:
-    """The layout of each position's GPU; None where it has no MIG profiles, or is of a kind too many."""
+    """The layout of each position's GPU; None without MIG profiles, and for kinds beyond those looked at."""
     seen = kinds(machine)
     return [layout_of(gpu.profiles) if gpu.profiles in seen else None for gpu in machine.gpus]
 
@@ -222,14 +222,14 @@ def layout_of(profiles: Profiles) -> Layout | None:
 
     About 1 MB for a GPU of today.
     """
-    found = _KEPT.find(profiles)
-    if found is None:
+    kept = _KEPT.find(profiles)
+    if kept is None:
         return keep(profiles, _layout(profiles))
-    return None if isinstance(found, _Untold) else found
+    return None if isinstance(kept, _Untold) else kept
 
 
 def keep(profiles: Profiles, layout: Layout | None) -> Layout | None:
-    """Keep a layout that was computed elsewhere; it is returned."""
+    """Keep a layout that was computed elsewhere, and return it."""
     _KEPT.put(profiles, layout or _Untold(), 1)
     return layout
 
@@ -256,13 +256,13 @@ def _layout(profiles: Profiles) -> Layout | None:
 
 
 def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], compute: int) -> _States | None:
-    """All states that can be reached from the empty GPU, bounded by so much compute (0: not); None for too many."""
+    """All states that can be reached from the empty GPU with at most so much compute (0: any); None for too many."""
     keys: dict[_Key, int] = {(0, 0, (0,) * len(counted)): 0}
     queue = list(keys)
     after: list[dict[tuple[int, int], int]] = []
     steps = 0
     for slices, used, counts in queue:
-        found: dict[tuple[int, int], int] = {}
+        transitions: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
             then_used = used + profile.compute if compute else 0
             if then_used > compute or (number in counted and counts[counted.index(number)] >= profile.most):
@@ -275,16 +275,16 @@ def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], co
                 if then not in keys:
                     keys[then] = len(keys)
                     queue.append(then)
-                found[number, start] = keys[then]
-        after.append(found)
-        steps += len(found)
+                transitions[number, start] = keys[then]
+        after.append(transitions)
+        steps += len(transitions)
         if len(keys) > _MOST_STATES or steps > _MOST_STEPS:
             return None
     return _States(after, keys, counted, compute)
 
 
 def _spans(profiles: tuple[MigProfile, ...]) -> list[int]:
-    """The memory slices of every placement."""
+    """The memory slices of every placement, as masks."""
     return [_span(profile, start) for profile in profiles for start in profile.starts]
 
 

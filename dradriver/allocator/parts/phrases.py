@@ -9,13 +9,13 @@ from dradriver.allocator.request import Amount, Mig, Share
 def wanted(request: Share | Mig) -> str:
     """``a share of a GPU: 50 % of architecture hopper``: all that is required."""
     if isinstance(request, Share):
-        each = [amount(one) for one in request.amounts]
+        each = [amount(part) for part in request.amounts]
         what = "a share of a GPU: " if len(each) == 1 else "shares of GPUs: "
     else:
         each = [profile for profiles in request.profiles for profile in profiles]
         what = "a MIG slice: " if len(each) == 1 else "MIG slices: "
-    counts = {one: each.count(one) for one in each}
-    what += ", ".join(one if count == 1 else f"{count} times {one}" for one, count in counts.items())
+    counts = {part: each.count(part) for part in each}
+    what += ", ".join(part if count == 1 else f"{count} times {part}" for part, count in counts.items())
     kind = wanted_gpus(request)
     return f"{what} {kind}" if kind else what
 

@@ -58,7 +58,7 @@ class Rooms:
     """
 
     def __init__(self, machine: Machine, rules: Mapping[int, ShareRule]) -> None:
-        """``rules`` are by the machine's own numbers."""
+        """Take the machine that the nodes have, and how its GPUs are shared, by the machine's own numbers."""
         g = len(machine.gpus)
         own = [rules.get(gpu.index, _ANY_SIZE) for gpu in machine.gpus]
         self.memory_mib: Ints = np.array([gpu.memory_mib for gpu in machine.gpus], dtype=np.int64)
@@ -79,7 +79,7 @@ class Rooms:
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
     def add(self) -> None:
-        """Take in a node at the next slot; nothing is offered of it."""
+        """Add a node at the next slot; nothing is offered of it."""
         slot = len(self._masks)
         if slot == self._cores.shape[1]:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
@@ -102,14 +102,14 @@ class Rooms:
         self._parts.pop()
 
     def set(self, slot: int, masks: Masks) -> int:
-        """Say what a node offers and what nobody has of it; the mask that whole requests may take."""
+        """Set what a node offers and what nobody holds of it; return the mask that whole requests may take."""
         if masks != self._masks[slot]:
             self._masks[slot] = masks
             self._refresh(slot)
         return self.whole(slot)
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> int:
-        """Say which parts are on a node's GPUs, by position; the mask that whole requests may take."""
+        """Set which parts are on a node's GPUs, by position; return the mask that whole requests may take."""
         self._parts[slot] = {position: tuple(each) for position, each in parts.items() if each}
         self._refresh(slot)
         return self.whole(slot)
@@ -120,11 +120,11 @@ class Rooms:
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 
     def told(self, slot: int) -> int:
-        """Mask of a node's GPUs of which it stands in the rows what is left."""
+        """Mask of a node's GPUs of which the arrays say what is left."""
         return int(self._told[slot])
 
     def seen_by(self, tenant: int) -> Rooms:
-        """These rooms, only to be looked at, with nothing left of the GPUs that are another tenant's."""
+        """These rooms as a tenant sees them, to be read only: nothing is left of GPUs that are another tenant's."""
         tenants = self._tenants[:, : len(self._masks)]
         theirs = (tenants != 0) & (tenants != tenant)
         if not theirs.any():
@@ -139,7 +139,7 @@ class Rooms:
         return seen
 
     def copied(self) -> Rooms:
-        """The same rooms, of which one changes nothing of the other."""
+        """A copy; what changes in it changes nothing here, nor the other way round."""
         new = copy.copy(self)
         new._cores, new._memory, new._spare = self._cores.copy(), self._memory.copy(), self._spare.copy()
         new._states, new._opening, new._offered = self._states.copy(), self._opening.copy(), self._offered.copy()
@@ -148,7 +148,7 @@ class Rooms:
         return new
 
     def masks(self, slot: int) -> Masks:
-        """What was said of a node."""
+        """The masks that were set for a node."""
         return self._masks[slot]
 
     def parts(self, slot: int) -> Mapping[int, Sequence[Part]]:
@@ -221,7 +221,7 @@ def largest_share(memory_mib: int, equal: int) -> Amount:
 
 
 def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
-    """What a share takes of a GPU with so much memory; None where it is more than one share can have of it.
+    """What a share takes of a GPU with so much memory; None where it asks for more than one share can have.
 
     Of a GPU in equal shares it is one of these, also where less was asked for.
     """
@@ -232,7 +232,7 @@ def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
 
 
 def portion(amount: Amount, total_mib: int) -> int:
-    """Compute and memory added up as portions of a GPU with so much memory, which has two times ``SPARE``."""
+    """Compute and memory as one number: each a portion of the GPU's, added up; a whole GPU is 2 * ``SPARE``."""
     return amount.cores * SPARE // ALL_CORES + amount.memory_mib * SPARE // max(total_mib, 1)
 
 

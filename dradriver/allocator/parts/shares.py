@@ -137,7 +137,7 @@ class Shares:
         return int(rooms.memory_mib[position]), int(rooms.promised_mib[position]), rooms.equal[position]
 
     def _each(self, total_mib: int, promised_mib: int, equal: int) -> dict[int, _Need]:
-        """What all numbers of parts take that fit such a GPU, by number in ``every_count``."""
+        """What each combination of parts that fits such a GPU takes, by its place in ``every_count``."""
         gpu = total_mib, promised_mib, equal
         if gpu not in self._fitting:
             needs = (self._needed(counts, total_mib, equal) for counts in every_count(self.wanted))
@@ -150,7 +150,7 @@ class Shares:
 
     def _needed(self, counts: Counts, total_mib: int, equal: int) -> _Need:
         """What some parts take of a GPU together."""
-        each = [(one, count) for one, count in zip(self._taken(total_mib, equal), counts, strict=True) if count]
+        each = [(amount, count) for amount, count in zip(self._taken(total_mib, equal), counts, strict=True) if count]
         return _Need(
             sum(amount.cores * count for amount, count in each),
             sum(amount.memory_mib * count for amount, count in each),
@@ -164,8 +164,8 @@ class Shares:
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """See ``Ask``."""
         return [
-            (kind, SharePart(gpu=gpu, amount=one))
-            for kind, (one, count) in enumerate(zip(self._taken(left.total_mib, left.equal), counts, strict=True))
+            (kind, SharePart(gpu=gpu, amount=amount))
+            for kind, (amount, count) in enumerate(zip(self._taken(left.total_mib, left.equal), counts, strict=True))
             for _ in range(count)
         ]
 

@@ -117,7 +117,7 @@ class Slices:
         return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
 
     def _each(self, layout: Layout | None) -> list[tuple[int, Array]]:
-        """What all numbers of parts cost that fit the empty GPU, by state, each with its number in ``every_count``."""
+        """By state the cost of each combination of parts that fits an empty GPU, after its place in ``every_count``."""
         if layout is None:
             return []
         if layout not in self._fitting:
@@ -172,12 +172,12 @@ class Slices:
         assert left.layout is not None, "there is a way"
         numbers = self._numbers(left.layout)
         wanted = _by_profile(left.layout, numbers, counts)
-        found: list[tuple[int, Part]] = []
+        parts: list[tuple[int, Part]] = []
         for number, start in left.layout.ways(left.state, wanted)[wanted].placements:
             profile = left.layout.profiles[number]
             part = MigPart(gpu=gpu, profile=profile.name, start=start, size=profile.size)
-            found.append((self._kinds.index(profile.name), part))
-        return found
+            parts.append((self._kinds.index(profile.name), part))
+        return parts
 
 
 def _by_profile(layout: Layout, numbers: Sequence[int | None], counts: Counts) -> Counts:

@@ -38,12 +38,12 @@ class Sets(NamedTuple):
 
 
 def sets_of(masks: Ints, gpus: int) -> Sets:
-    """Masks of a machine's sets with what is always asked of them."""
+    """The sets of these masks, with the members and the size of each."""
     return Sets(masks, (masks >> np.arange(gpus)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
 
 
 def first_alike(shape: Shape) -> Ints:
-    """For each mask one that is alike, the same for all that are found to be: (2**g,), int64."""
+    """For each mask one that is alike, the same one for all masks that are found alike: (2**g,), int64."""
     labels = _labels(shape)
     families = _families(labels)
     masks = np.arange(1 << shape.size)
@@ -100,7 +100,7 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
 
 
 def _labels(shape: Shape) -> _Labels:
-    """What predictions read of each pair of GPUs, and on the diagonal of each GPU with all its pairs, as numbers."""
+    """A number for each pair of GPUs, and on the diagonal for each GPU: equal where predictions see no difference."""
     gpus = range(shape.size)
     pairs = [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], shape.paths[b][a]) for b in gpus] for a in gpus]
     number: dict[object, int] = {}
@@ -112,10 +112,10 @@ def _labels(shape: Shape) -> _Labels:
 
 
 def _families(labels: _Labels) -> list[list[int]]:
-    """The GPUs, twins together."""
-    found: list[list[int]] = []
+    """The GPUs in families of twins: any two of a family can change places and nothing else differs."""
+    families: list[list[int]] = []
     for gpu, row in enumerate(labels):
-        for family in found:
+        for family in families:
             first = family[0]
             other = labels[first].copy()
             other[first], other[gpu] = other[gpu], other[first]
@@ -123,12 +123,12 @@ def _families(labels: _Labels) -> list[list[int]]:
                 family.append(gpu)
                 break
         else:
-            found.append([gpu])
-    return found
+            families.append([gpu])
+    return families
 
 
 def _placed(labels: _Labels, joined: list[dict[int, int]], left: list[int], gpu: int, there: int) -> list[int]:
-    """Where each GPU may still go if one goes there: masks."""
+    """Masks of where each GPU may still go once ``gpu`` goes to ``there``."""
     out = [may & joined[there].get(row[gpu], 0) for row, may in zip(labels, left, strict=True)]
     out[gpu] = left[gpu] & 1 << there
     return out

@@ -85,7 +85,7 @@ def predict(
 
 
 def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
-    """The faster of rings and trees of some sets: (2, m), where one channel is the least, and where two are."""
+    """Bandwidth of some sets over rings or trees, whichever is faster: (2, m), for at least one and two channels."""
     sets = room.reach.sets
     limits = limits_of(shape, room.wires, sets)
     some = np.flatnonzero((sets.size > 3) & (room.degree > 0).any(axis=(0, 1)))  # two domains are four GPUs
@@ -104,7 +104,7 @@ def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
 
 
 def split(shape: Shape) -> Bools:
-    """Masks whose rings NCCL gives two channels at least, from 2.26 on: (2**g,), bool.
+    """Which masks NCCL gives rings of at least two channels, from 2.26 on: (2**g,), bool.
 
     It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
     in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one
@@ -127,7 +127,7 @@ def split(shape: Shape) -> Bools:
 
 
 def _over_switch(shape: Shape, count: Floats) -> Floats:
-    """Rings over switches: as fast as the GPU with the fewest links, or NVLS for larger sets.
+    """Bandwidth over switches: of rings that the GPU with the fewest links bounds, or NVLS for larger sets.
 
     NVLS has a channel for each GPU, which passes all GPUs' links once and those of its own twice. Up to 2.27 it is
     taken to reach 5/6 of them. From 2.28 on it has a measured efficiency, and its speed between nodes, which the search

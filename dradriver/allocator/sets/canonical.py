@@ -57,13 +57,13 @@ def _together(shape: Shape, a: int, b: int) -> tuple[bool, bool]:
 
 
 def _ranked(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Labels of pairs as small numbers whose order is the labels' own."""
+    """The labels of pairs replaced by small numbers in the same order."""
     number = {label: rank for rank, label in enumerate(sorted({label for row in labels for label in row}))}  # type: ignore[type-var]
     return [[number[label] for label in row] for row in labels]
 
 
 def _refined(colours: _Colours, edges: _Edges) -> tuple[_Colours, tuple[object, ...]]:
-    """The coarsest colouring in which vertices of one colour see the same, and what they see, free of numbering."""
+    """The coarsest refinement in which vertices of one colour see the same, and what they see in sorted order."""
     wide = len(colours) + 1
     apart = [[edge * wide for edge in row] for row in edges]
     while True:

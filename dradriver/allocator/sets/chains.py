@@ -136,7 +136,7 @@ def _end_on_right_sides(
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:
-    """Channels both ways over the links of some pairs that chains go between once at most: ``pairs`` is (w, ..., n)."""
+    """Channels both ways over links between pairs that a chain joins at most once: ``pairs`` is (w, ..., n)."""
     out = np.zeros(pairs.shape[1:], dtype=np.int16)
     for number, carried in zip(pairs, room.wires.carries, strict=True):
         both = 2 * carried[rows]

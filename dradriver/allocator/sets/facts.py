@@ -70,8 +70,8 @@ class Facts:
         # Many of them are one and the same graph: "NVLink" is a kind of step and a width.
         different = {graph.tobytes(): graph for graph in graphs}
         which = [list(different).index(graph.tobytes()) for graph in graphs]
-        found = np.array(list(different.values()), dtype=np.bool_).reshape(len(different), g, g)
-        cycles, paths = subsets.hamiltonian(found)
+        adjacent = np.array(list(different.values()), dtype=np.bool_).reshape(len(different), g, g)
+        cycles, paths = subsets.hamiltonian(adjacent)
         cycles, paths = cycles[which], paths[which]
         ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
         self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
@@ -92,8 +92,8 @@ class Facts:
         self.worth = self.busbw
         if shape.socket_gbps_or and shape.predicted:
             other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
-            one, two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
-            self.worth = (one, two)
+            least_one, least_two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
+            self.worth = (least_one, least_two)
         self.linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
         # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
@@ -111,12 +111,12 @@ def facts_of(shape: Shape) -> Facts:
 
 
 def keep(shape: Shape, facts: Facts) -> Facts:
-    """Keep facts of a canonical shape that were computed elsewhere; they are returned."""
+    """Keep facts of a canonical shape that were computed elsewhere, and return them."""
     return _KEPT.put(shape, facts, weight(shape))
 
 
 def weight(shape: Shape) -> int:
-    """What a shape counts for among those that are kept: its masks, and something for being one."""
+    """The weight of a shape in the cache: the number of its masks, plus a fixed amount."""
     return (1 << shape.size) + _LEAST
 
 

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """Values by key: those used last, up to a weight, and beyond that whatever somebody still has.
+    """A cache: it holds the values used last, up to a weight, and finds older ones while somebody else holds them.
 
     So what all nodes of a cluster need is there once, however much it is, and what nobody needs any more goes.
     """
@@ -34,7 +34,7 @@ class Kept(Generic[K, V]):
         return self._living.get(key)
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Keep a value, and return it. One that weighs more than all may is kept as long as somebody has it."""
+        """Keep a value, and return it. One heavier than the limit is found only while somebody else holds it."""
         if key in self._used:
             self._weight -= self._used.pop(key)[1]
         self._living[key] = value

@@ -51,30 +51,30 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
             best = max(best, 1 + fill(left - ring, rings[at:], missing - 1))
         return best
 
-    found = fill(left, rings, wanted)
+    fitting = fill(left, rings, wanted)
     settled = len(rings) <= _RINGS and next(steps, None) is not None
-    return found if settled else wanted
+    return fitting if settled else wanted
 
 
 @lru_cache(maxsize=16)
 def _fields(count: int) -> tuple[list[list[int]], int]:
-    """One channel between each pair, and the bits that tell where channels are lacking."""
+    """The number that stands for one channel of each pair, and the guard bits that show where channels are lacking."""
     unit = [[1 << _BITS * (count * a + b) for b in range(count)] for a in range(count)]
     return unit, sum(map(sum, unit)) << _BITS - 1
 
 
 def _one_by_one(onward: _Onward, left: int, guard: int, wanted: int) -> int:
-    """How many rings fit if each is the first that does."""
-    for found in range(wanted):
+    """How many rings fit if each time the first that fits is taken."""
+    for count in range(wanted):
         ring = next(_rings(onward, left, guard), None)
         if ring is None:
-            return found
+            return count
         left -= ring
     return wanted
 
 
 def _rings(onward: _Onward, left: int, guard: int) -> Iterator[int]:
-    """All rings that what is left has room for."""
+    """Yield all rings that ``left`` has room for."""
 
     def extend(ring: int, here: int, unseen: int) -> Iterator[int]:
         goals = unseen or 1

@@ -31,10 +31,10 @@ class Places:
     def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
         sets = reach.sets
         self._wires, self._reach, self._lanes = wires, reach, lanes
-        found = _found(wires, reach)
-        self.count = len(found)
-        kind = np.array([kind for kind, _ in found])
-        self._groups: Ints = np.array([mask for _, mask in found], dtype=np.int64)[:, None]
+        places = _all_places(wires, reach)
+        self.count = len(places)
+        kind = np.array([kind for kind, _ in places])
+        self._groups: Ints = np.array([mask for _, mask in places], dtype=np.int64)[:, None]
         self.holds: Bools = (self._groups >> np.arange(len(lanes)) & 1) != 0
         self.nodes: Bools = kind == "node"
         self.kinds: Bools = np.array([kind == name for name in ("switch", "tree", "node")])
@@ -70,7 +70,7 @@ class Places:
         return out
 
     def same_rings(self) -> Counts:
-        """Return how often one and the same ring fits through the places: (r, m), int16."""
+        """How often one and the same ring fits through the places: (r, m), int16."""
         if not self._wide.size:
             return np.array(_FREE, dtype=np.int16)
         out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)
@@ -115,7 +115,7 @@ class Places:
         return pairs
 
     def _at_one_gpu(self) -> Counts:
-        """Channels over links across a place's border at any one GPU: a ring passes a GPU once, so not both ways.
+        """The most channels over links across a place's border at one GPU, which a ring cannot use both ways.
 
         Shape (p, r, m). Left out for linked pairs.
         """
@@ -131,16 +131,16 @@ class Places:
         return out
 
 
-def _found(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
-    """The kind and the GPUs of each place."""
+def _all_places(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
+    """The kind of each place and the mask of its GPUs."""
     g = len(wires.adjacent)
     trees = wires.trees if wires.trees != wires.switches else ()
-    found = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
-    found = [(kind, mask) for kind, mask in found if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
-    found = [(kind, mask) for kind, mask in found if mask != (1 << g) - 1]
+    places = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
+    places = [(kind, mask) for kind, mask in places if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
+    places = [(kind, mask) for kind, mask in places if mask != (1 << g) - 1]
     pairs = np.argwhere(np.triu(wires.adjacent)).tolist()
     if g > 2 and len(pairs) <= FEW * (FEW - 1) // 2:
         degrees = wires.adjacent.sum(axis=1)
-        found += [("pair", 1 << a | 1 << b) for a, b in pairs
-                  if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
-    return found
+        places += [("pair", 1 << a | 1 << b) for a, b in pairs
+                   if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
+    return places

@@ -64,7 +64,7 @@ class Reach:
         self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst)
 
     def thirds(self, at: int) -> dict[tuple[int, int], int]:
-        """The GPU that a step between two members leads through where they have no links, all by their rank in the set.
+        """By two members without links the third GPU that a step between them leads through, all by rank in the set.
 
         Of those with the widest way NCCL takes the one with the widest to where the step ends (paths.cc), and of these
         the first: which that is in its own numbering is not known here.
@@ -98,8 +98,8 @@ class Reach:
             any_way = np.where((own > 0) | (second < wires.detour[at[:, a], at[:, b]]), own, second)
             has = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
             self.third[rows[:, None], sets] = has[width_of]
-            for kind, found in zip(near, has[len(widths) :], strict=True):
-                near[kind][sets] = found
+            for kind, has_ring in zip(near, has[len(widths) :], strict=True):
+                near[kind][sets] = has_ring
 
 
 def _around(adjacent: Bools, masks: Ints) -> Ints:

@@ -107,7 +107,7 @@ _TURNS = np.array(list(itertools.permutations(range(4))))
 
 @lru_cache(maxsize=16)
 def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-    """All fours of ``n``, and all ways to cut ``n`` into fours (their numbers) and a tail, PCI order first."""
+    """All sets of four of ``n``, and all ways to cut ``n`` into such fours, by number, and a tail; PCI order first."""
     quads = list(itertools.combinations(range(n), 4))
     number: dict[tuple[int, ...], int] = {quad: at for at, quad in enumerate(quads)}
     ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -136,7 +136,7 @@ def _tail_order(tables: Tables, tail: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _pair_gbps(tables: Tables, orders: Ints) -> Floats:
-    """Predicted bandwidth of the aligned pairs of orders, in sum over the last axis."""
+    """Predicted bandwidth of the aligned pairs of each order, summed over the last axis."""
     even = orders.shape[-1] // 2 * 2
     pairs = 1 << orders[..., 0:even:2] | 1 << orders[..., 1:even:2]
     out: Floats = tables.busbw[pairs].sum(axis=-1)

@@ -58,7 +58,7 @@ class Room:
         self.pcie: Counts = self._over_pcie()
 
     def _least(self, bounds: Counts) -> Counts:
-        """The least of the members' bounds: ``bounds`` is (g, r, m)."""
+        """The smallest bound of any member of each set: (r, m); ``bounds`` is (g, r, m)."""
         out: Counts = np.where(self._member[:, None, :], bounds, _FREE).min(axis=0)
         return out
 
@@ -71,7 +71,7 @@ class Room:
         return out
 
     def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
-        """Exactly how many rings fit over links, ``wanted`` at most."""
+        """Exactly how many rings fit over the links of one set, ``wanted`` at most."""
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()
@@ -84,7 +84,7 @@ class Room:
         return known
 
     def _over_links(self, linked: dict[int, Bools]) -> tuple[Counts, Counts]:
-        """A ring passes a GPU from one neighbour to another: it never turns back; two GPUs alone use all links."""
+        """Return ``links`` and ``sure``: a ring never turns back at a GPU, so only two GPUs alone use all links."""
         wires, sets, inside = self.wires, self.reach.sets, self.places.inside
         has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
         sure = np.zeros_like(self.degree[0])
@@ -102,7 +102,7 @@ class Room:
         return np.where(has, out, 0).astype(np.int16), sure
 
     def _through(self) -> Counts:
-        """Through third GPUs a ring may turn back; nothing binds it but that it crosses every cut both ways."""
+        """Return ``through``: over third GPUs a ring may turn back, and only cuts bound it, each crossed both ways."""
         wires, masks = self.wires, self.reach.sets.masks
         out = np.zeros(self.reach.third.shape, dtype=np.int16)
         wanted = np.flatnonzero(self.reach.third.any(axis=0) & self.reach.through)

@@ -91,19 +91,19 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         open_ = np.flatnonzero(begun & (speed > _WORSE * gbps) & (carried < total))
         if not open_.size:
             continue
-        found = options[over[open_], row, open_]
-        better = found * speed > carried[open_] + _TINY
-        open_, found = open_[better], found[better]
+        fitting = options[over[open_], row, open_]
+        better = fitting * speed > carried[open_] + _TINY
+        open_, fitting = open_[better], fitting[better]
         how = over_what[over[open_], row, open_]
         doubt = doubtful[over[open_], row, open_].nonzero()[0]
         if doubt.size:
-            for one in doubt.tolist():
-                through = bool(how[one] == _THROUGH)
-                found[one] = room.packed(row, int(at[open_[one]]), int(found[one]), through=through)
-            better = (found >= least[open_]) & (found * speed > carried[open_] + _TINY)
-            open_, found, how = open_[better], found[better], how[better]
+            for index in doubt.tolist():
+                through = bool(how[index] == _THROUGH)
+                fitting[index] = room.packed(row, int(at[open_[index]]), int(fitting[index]), through=through)
+            better = (fitting >= least[open_]) & (fitting * speed > carried[open_] + _TINY)
+            open_, fitting, how = open_[better], fitting[better], how[better]
         over[open_] = how
-        channels[open_], gbps[open_], carried[open_] = found, speed, found * speed
+        channels[open_], gbps[open_], carried[open_] = fitting, speed, fitting * speed
     halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)
@@ -176,15 +176,15 @@ def reached(capacity: Floats, capability: int) -> Floats:
     """
     total, best = np.zeros_like(capacity), np.zeros_like(capacity)
     for speed in speeds(capability):
-        found = np.minimum(np.floor(capacity / speed + _TINY), _MOST_CHANNELS) * speed
-        better = (found > total) & (speed > _WORSE * best)
-        total = np.where(better, found, total).astype(np.float32)
+        gbps = np.minimum(np.floor(capacity / speed + _TINY), _MOST_CHANNELS) * speed
+        better = (gbps > total) & (speed > _WORSE * best)
+        total = np.where(better, gbps, total).astype(np.float32)
         best = np.where(better, speed, best)
     return total
 
 
 def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
-    """The most channels of each row, by over what the best rings yet go, and over what these go.
+    """By the ways that the best rings so far take: the most channels of each row, and the ways that these take.
 
     Nearer ways come first, and none is farther than the best rings'. Two of shape (4, r, n).
     """
@@ -204,7 +204,7 @@ def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
 
 
 def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
-    """Where bounds may allow more rings over links than fit: shape as ``channels``, of ``_options``.
+    """Which ``channels``, of ``_options``, may be more rings over links than fit: the shape of ``channels``.
 
     Both ways round over the widest links there are for sure. One ring through third GPUs again and again is taken to
     be: such a ring that goes one way twice would have to lead through both ends of a link.

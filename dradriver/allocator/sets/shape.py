@@ -101,7 +101,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """The machine's shape: positions as in ``machine.gpus``, nothing else of its names."""
+    """The machine's shape, its positions those of ``machine.gpus``."""
     return Shape(
         links=machine.links,
         switch_links=tuple(gpu.switch_links for gpu in machine.gpus),
@@ -132,7 +132,7 @@ def shape_of(machine: Machine) -> Shape:
 
 
 def _direct(machine: Machine) -> tuple[bool, ...]:
-    """Without a PCI tree: where no two GPUs show a switch above them there is none."""
+    """Whether each GPU hangs below its CPU without a switch; without a PCI tree, whether no two share a switch."""
     above = {device.busid: device.parent for device in machine.pci}
     if all(gpu.pci in above for gpu in machine.gpus):
         return tuple(above[gpu.pci] is None for gpu in machine.gpus)

@@ -116,16 +116,16 @@ def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
 
 def components(adjacent: Bools) -> tuple[int, ...]:
     """The positions that hang together, as masks, by their lowest position: ``adjacent`` is (g, g)."""
-    near, rest, found = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
+    near, rest, parts = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
     while rest:
         part, grown = 0, rest & -rest
         while grown:
             part |= grown
             beside = [of for position, of in enumerate(near) if grown >> position & 1]
             grown = reduce(or_, beside) & ~part
-        found.append(part)
+        parts.append(part)
         rest &= ~part
-    return tuple(found)
+    return tuple(parts)
 
 
 def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
@@ -156,23 +156,23 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
     r, g, _ = adjacent.shape
     # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
-    one = bits(g).astype(np.uint16)
+    single = bits(g).astype(np.uint16)
     near = np.tile(neighbours(adjacent).T, 2).astype(np.uint16)
     everything = np.arange(1 << g)
     count = np.bitwise_count(everything)
     member = (everything[:, None] & bits(g)) != 0
     # Per graph the positions that a path through exactly these members can end at: started anywhere, and at the lowest.
     ends = np.zeros((1 << g, 2 * r), dtype=np.uint16)
-    ends[one] = one[:, None]
+    ends[single] = single[:, None]
     cycles = np.ones((1 << g, r), dtype=np.bool_)
     for size in range(2, g + 1):
         masks = everything[count == size]
         last = member[masks].nonzero()[1].reshape(-1, size).T
-        bit = one[last]
-        found = np.bitwise_or.reduce(np.where(ends[masks ^ bit] & near[last], bit[..., None], np.uint16(0)), axis=0)
-        found[:, r:] &= ~bit[0, :, None]  # the lowest is where the path began
-        ends[masks] = found
-        cycles[masks] = (found[:, r:] & near[last[0], r:]) != 0
+        bit = single[last]
+        ends_here = np.bitwise_or.reduce(np.where(ends[masks ^ bit] & near[last], bit[..., None], np.uint16(0)), axis=0)
+        ends_here[:, r:] &= ~bit[0, :, None]  # the lowest is where the path began
+        ends[masks] = ends_here
+        cycles[masks] = (ends_here[:, r:] & near[last[0], r:]) != 0
     paths = ends[:, :r] != 0
     paths[0] = True
     return cycles.T, paths.T
@@ -190,8 +190,8 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
     """
     out = np.zeros((len(inside), len(wanted)), dtype=np.int16)
     count = np.bitwise_count(wanted)
-    one = bits((inside.shape[1] - 1).bit_length())
-    for size in range(2, len(one) + 1):
+    single = bits((inside.shape[1] - 1).bit_length())
+    for size in range(2, len(single) + 1):
         of_size = np.flatnonzero(count == size)
         if not of_size.size:
             continue
@@ -200,7 +200,7 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
         for start in range(0, len(of_size), step):
             block = of_size[start : start + step]
             masks = wanted[block]
-            members = one[np.nonzero(masks[:, None] & one)[1].reshape(-1, size)]
+            members = single[np.nonzero(masks[:, None] & single)[1].reshape(-1, size)]
             parts = members[:, 1:] @ choices.T
             kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
             out[:, block] = inside[:, masks] - kept

@@ -75,17 +75,17 @@ class Tables:
         self._answers: dict[Hashable, Any] = {}
 
         general, order = canonical(shape)
-        found = facts.facts_of(general)
+        figures = facts.facts_of(general)
         position = np.argsort(order)  # where each GPU stands there
         there = subsets.unions((1 << position).tolist())  # the same set, canonically numbered
         pairs = np.ix_(position, position)
-        self.steps, self.step_rank, self.step_gbps = found.steps, found.step_rank[pairs], found.step_gbps[pairs]
+        self.steps, self.step_rank, self.step_gbps = figures.steps, figures.step_rank[pairs], figures.step_gbps[pairs]
         split = busbw.split(shape)
-        self.busbw: Floats = np.where(split, found.busbw[1][there], found.busbw[0][there])
-        self.worth: Floats = np.where(split, found.worth[1][there], found.worth[0][there])
-        self.weakest = found.weakest[there]
-        self.keep: Floats = found.keep[:, there]
-        self._linked: Bools = found.linked[there]
+        self.busbw: Floats = np.where(split, figures.busbw[1][there], figures.busbw[0][there])
+        self.worth: Floats = np.where(split, figures.worth[1][there], figures.worth[0][there])
+        self.weakest = figures.weakest[there]
+        self.keep: Floats = figures.keep[:, there]
+        self._linked: Bools = figures.linked[there]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
 
@@ -96,26 +96,26 @@ class Tables:
         return self._members[k]
 
     def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
-        """What ``build`` gives, from a bounded cache: the row used longest ago goes first."""
-        found = self._rows.get(key)
-        if found is not None:
+        """The array that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
+        row = self._rows.get(key)
+        if row is not None:
             self._rows.move_to_end(key)
-            return found
-        found = self._rows[key] = build()
-        self._entries += found.size
+            return row
+        row = self._rows[key] = build()
+        self._entries += row.size
         while self._entries > _MOST_ENTRIES and len(self._rows) > 1:
             self._entries -= self._rows.popitem(last=False)[1].size
-        return found
+        return row
 
     def answer(self, key: Hashable, find: Callable[[], R]) -> R:
         """What ``find`` gives, which is never None, from another bounded cache: answers are small, and many."""
-        found: R | None = self._answers.get(key)
-        if found is None:
-            found = find()
+        answer: R | None = self._answers.get(key)
+        if answer is None:
+            answer = find()
             if len(self._answers) >= _MOST_ANSWERS:
                 del self._answers[next(iter(self._answers))]
-            self._answers[key] = found
-        return found
+            self._answers[key] = answer
+        return answer
 
     def allowed(self, criteria: Criteria) -> Bools:
         """Masks whose set meets the criteria: (2**g,), bool."""
@@ -168,7 +168,7 @@ class Tables:
         return np.where(self.count < 2, np.float32(np.inf), rates[self.weakest])
 
     def _key(self, criteria: Criteria) -> Criteria:
-        """The criteria without what a cache need not tell apart: any figure between two line rates asks the same."""
+        """The criteria as a cache key: without bus bandwidth, the line rate raised to the next that a step has."""
         criteria = criteria.any_busbw
         if not criteria.min_bandwidth_gbps:
             return criteria
@@ -222,7 +222,7 @@ class Tables:
 
 
 def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
-    """A function whose answers are kept with the tables that they are about, so that they go with them."""
+    """The function with a cache in its first argument, the tables, so that answers go with these."""
 
     @wraps(function)
     def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -238,7 +238,7 @@ def tables_of_shape(shape: Shape) -> Tables:
 
 
 def known(shape: Shape) -> bool:
-    """Whether the tables of a shape are there, or what is costly of them."""
+    """Whether the tables of a shape, or the costly facts that they are made from, are there already."""
     return shape in _KEPT or facts.known(canonical(shape)[0])
 
 

@@ -93,16 +93,16 @@ def _worth(tour: Ints, gain: Gains) -> float:
 
 @lru_cache(maxsize=16)
 def _stages(n: int) -> list[tuple[Ints, Ints, Bools]]:
-    """Held and Karp's recursion over ``n`` stops, from all but one visited to one.
+    """The stages of Held and Karp's recursion over ``n`` stops, from all but one visited to one visited.
 
     Per number of visited stops: masks with stop 0 (m,); where in the flat table (2**n, n) the value of going on
     to each stop stands (m, n); which stops are visited already (m, n).
     """
     visited = np.arange(1 << n)
     count = np.bitwise_count(visited)
-    one = subsets.bits(n)
+    single = subsets.bits(n)
     stages = []
     for size in range(n - 1, 0, -1):
         masks = visited[(count == size) & (visited & 1 != 0)]
-        stages.append((masks, (masks[:, None] | one) * n + np.arange(n), (masks[:, None] & one) != 0))
+        stages.append((masks, (masks[:, None] | single) * n + np.arange(n), (masks[:, None] & single) != 0))
     return stages

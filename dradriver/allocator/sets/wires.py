@@ -108,7 +108,7 @@ class Wires:
         return out
 
     def pcie(self, kind: Ints, gpus: Sequence[int] | None = None) -> Counts:
-        """Channels over the PCIe links of these GPUs, or of all, by what they carry: ``kind`` is (n, m); (n, r, m)."""
+        """Channels over the PCIe links of these GPUs, or of all: (n, r, m); ``kind`` is (n, m), what each carries."""
         uplinks = self.uplinks if gpus is None else self.uplinks[gpus]
         out: Counts = uplinks[:, :, WITHIN, None].repeat(kind.shape[1], axis=2)
         for carried in range(BRIDGED, uplinks.shape[2]):
@@ -116,7 +116,7 @@ class Wires:
         return out
 
     def kinds_of(self, sets: Sets, worst: Ints) -> Ints:
-        """What each GPU's PCIe link carries of what is not below the same switches: (g, m), in ``uplinks``.
+        """The kind of traffic that each GPU's PCIe link carries, a place in ``uplinks``' last axis: (g, m), int64.
 
         Args:
             sets: Sets.

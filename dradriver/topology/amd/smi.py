@@ -186,9 +186,9 @@ def _matrix(table: _Table, names: Sequence[str], value: Callable[[str], _T | Non
         row: list[_T] = []
         for other in names:
             cell = table.rows[device][at[other]]
-            if (found := value(cell)) is None:
+            if (entry := value(cell)) is None:
                 raise _error(table.lines[device], f"{cell!r} between {device} and {other} is not known here")
-            row.append(found)
+            row.append(entry)
         out.append(row)
     return out
 
@@ -204,7 +204,7 @@ def _weight(cell: str) -> int | None:
 
 
 def _count(cell: str) -> int | None:
-    """Return the links of a pair; 1 where bandwidths say nothing."""
+    """Return the number of links of a pair, 1 where its bandwidths do not tell; None for a cell of no such form."""
     rates = _RATES.fullmatch(cell)
     if rates is None:
         return 1 if cell in _SELF else None
@@ -213,7 +213,7 @@ def _count(cell: str) -> int | None:
 
 
 def _likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return what one link and a PCIe link carry, GB/s, of the parts that are joined like this.
+    """Return what one xGMI link and one PCIe link carry, GB/s, of the likeliest parts with such links.
 
     Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
     """

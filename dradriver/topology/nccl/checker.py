@@ -72,8 +72,8 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
     noted = notes.findings()
     if not document.whole:  # what is missing may stand where nobody could read on
         noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
-    found = [*document.findings, *noted, *([] if broken is None else [broken])]
-    return sorted(found, key=lambda f: (f.line, f.column, not f.error, f.problem))
+    findings = [*document.findings, *noted, *([] if broken is None else [broken])]
+    return sorted(findings, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
 def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
@@ -182,7 +182,7 @@ def _cpu(cpu: Element, notes: Notes) -> None:
 
 
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
-    """Note what the file says otherwise than /sys does of this machine."""
+    """Note where the file contradicts what /sys says of this machine, and what it leaves out."""
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
     listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
     numas = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
@@ -215,7 +215,7 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
 
 
 def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
-    """Note a PCIe rate that NCCL counts from the file, and from /sys what it does not say, and that /sys has not."""
+    """Note a PCIe rate that differs from /sys: NCCL counts it from the file, and from /sys what the file leaves out."""
     speed, width = element.get("link_speed"), element.get("link_width")
     if facts.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return

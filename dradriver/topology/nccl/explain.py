@@ -96,18 +96,18 @@ def _weak(machine: Machine) -> Sequence[int]:
     products: dict[str, list[int]] = {}
     for i, gpu in enumerate(machine.gpus):
         products.setdefault(gpu.product, []).append(i)
-    found = []
+    weak = []
     for members in products.values():
         switched = [machine.gpus[i].switch_links for i in members]
         if any(switched):
-            found += [i for i, count in zip(members, switched, strict=True) if count < max(switched)]
+            weak += [i for i, count in zip(members, switched, strict=True) if count < max(switched)]
         else:
-            found += _weak_of_direct(machine, members)
-    return sorted(found)
+            weak += _weak_of_direct(machine, members)
+    return sorted(weak)
 
 
 def _weak_of_direct(machine: Machine, members: Sequence[int]) -> list[int]:
-    """Return those of GPUs of one product, without switches, that must have lost links.
+    """Return those of ``members``, GPUs of one product without switches, that must have lost links.
 
     A link to a GPU that is not visible is not either, so sums may differ on healthy machines: half a DGX-1 has 4, 4, 5
     and 5. Links are surely lost by a GPU that has none in a mesh, and by one that has fewer than most. Between pairs

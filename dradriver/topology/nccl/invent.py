@@ -89,7 +89,7 @@ def _labels(machine: Machine, level: PathType) -> list[int]:
 
 def _sets(labels: Sequence[int]) -> list[list[int]]:
     """Return the positions of equal labels, by first position."""
-    found: dict[int, list[int]] = {}
+    sets: dict[int, list[int]] = {}
     for i, label in enumerate(labels):
-        found.setdefault(label, []).append(i)
-    return list(found.values())
+        sets.setdefault(label, []).append(i)
+    return list(sets.values())

@@ -108,7 +108,7 @@ def _matched(machine: Machine, like: Machine, nics: dict[int, int]) -> Iterator[
 
 
 def _check_order(machine: Machine, like: Machine, nics: dict[int, int]) -> None:
-    """Refuse devices that are on one NUMA node in ``like`` and on several here."""
+    """Raise unless devices that are on one NUMA node in ``like`` are on one here."""
     first: dict[int, tuple[str, int]] = {}
     for name, here, there in _matched(machine, like, nics):
         if here.numa is None or there.numa is None:

@@ -67,13 +67,13 @@ class Notes:
         self._found.append(finding(rule, place, **words))
 
     def findings(self) -> list[Finding]:
-        """Return all findings, as they were noted."""
-        found = list(self._found)
+        """Return all findings in the order in which they were noted, with the number of places of repeated ones."""
+        findings = list(self._found)
         for position, times in self._times.values():
             if times > 1:
-                old = found[position]
-                found[position] = msgspec.structs.replace(old, problem=f"{old.problem} ({times} places)")
-        return found
+                old = findings[position]
+                findings[position] = msgspec.structs.replace(old, problem=f"{old.problem} ({times} places)")
+        return findings
 
 
 def finding(rule: str, place: tuple[int, int], **words: object) -> Finding:

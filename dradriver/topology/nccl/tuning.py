@@ -80,7 +80,7 @@ def conf(profile: str, machine: Machine) -> str:
 
 
 def check_profile(name: str) -> str:
-    """Return the name of a profile.
+    """Return ``name`` itself if there is a tuning profile of this name.
 
     Raises:
         TopologyError: There is none of this name.

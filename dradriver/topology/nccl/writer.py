@@ -87,7 +87,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
 
 
 def write_file(text: str, path: Path) -> None:
-    """Put ``text`` where NCCL may be reading: all of it or nothing, with mode 0644.
+    """Write ``text`` to ``path`` in one step, as NCCL may be reading: all of it or nothing, with mode 0644.
 
     Raises:
         TopologyError: It cannot be written there.
@@ -163,10 +163,10 @@ def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
 
 def _cpu(node: NumaNode, cpu: Cpu) -> list[tuple[str, str]]:
     mask = node.cpumap or cpulist.to_mask(node.cpus)
-    found = [("numaid", str(node.id)), ("affinity", mask), ("arch", cpu.arch), ("vendor", cpu.vendor)]
+    attributes = [("numaid", str(node.id)), ("affinity", mask), ("arch", cpu.arch), ("vendor", cpu.vendor)]
     if cpu.vendor:
-        found += [("familyid", str(facts.family_id(cpu.family))), ("modelid", str(cpu.model))]
-    return [(name, value) for name, value in found if value]
+        attributes += [("familyid", str(facts.family_id(cpu.family))), ("modelid", str(cpu.model))]
+    return [(name, value) for name, value in attributes if value]
 
 
 def _children(devices: Sequence[PciDevice], positions: Sequence[int], depth: int) -> list[str]:

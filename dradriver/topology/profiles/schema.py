@@ -37,13 +37,13 @@ def read(text: str, *, source: str, seed: str = "") -> Machine:
     Raises:
         TopologyError: Naming file, line, the bad value and what is allowed.
     """
-    found = yamltext.read(text, _FORM, source=source)
-    profile = found.convert(Profile)
+    document = yamltext.read(text, _FORM, source=source)
+    profile = document.convert(Profile)
     try:
         return _machine(profile, seed)
     except TopologyError as error:
         at, _, says = str(error).partition(": ")
-        raise found.refusal(at, says) from None
+        raise document.refusal(at, says) from None
 
 
 def _machine(profile: Profile, seed: str) -> Machine:
@@ -133,7 +133,7 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
 
 
 def _check_places(profile: Profile) -> None:
-    """Refuse a GPU or NIC on a NUMA node that is not listed, and a root complex or a CPU on two nodes."""
+    """Raise unless GPUs and NICs are on listed NUMA nodes, and each root complex and each CPU is on one."""
     nodes = [node.id for node in profile.numa]
     roots: dict[str, tuple[int, str]] = {}
     entries: list[tuple[str, GpuEntry | NicEntry]] = [(f"gpus[{i}]", gpu) for i, gpu in enumerate(profile.gpus)]

@@ -57,11 +57,11 @@ def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]],
         paths: g x g, PCIe paths, as far as they can be proved.
         switched: Whether links end in switches.
     """
-    found = _of_links(links, switched=switched)
+    likely = _of_links(links, switched=switched)
     shared = any(PathType.PHB in row for row in paths)
-    if shared and found.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and found.socket_gbps not in _PORTS_SHARE_A_BRIDGE:
-        return msgspec.structs.replace(found, socket_gbps=found.socket_gbps_or, socket_gbps_or=found.socket_gbps)
-    return found
+    if shared and likely.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and likely.socket_gbps not in _PORTS_SHARE_A_BRIDGE:
+        return msgspec.structs.replace(likely, socket_gbps=likely.socket_gbps_or, socket_gbps_or=likely.socket_gbps)
+    return likely
 
 
 def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:

@@ -22,7 +22,7 @@ def paths(
     way the path is SYS.
     """
     count = len(visible)
-    found = [list(row) for row in visible]
+    known = [list(row) for row in visible]
     label = list(range(count + len(nic_paths)))  # devices that some way of at most this level joins have the same one
     steps = [(p, i, j) for i, row in enumerate(visible) for j, p in enumerate(row[:i]) if p]
     steps += [(p, count + n, j) for n, row in enumerate(nic_paths) for j, p in enumerate(row)]
@@ -34,9 +34,9 @@ def paths(
                 old, new = label[a], label[b]
                 label = [new if value == old else value for value in label]
         for i, j in hidden:
-            if found[i][j] is None and label[i] == label[j]:
-                found[i][j] = found[j][i] = level
-    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in found)
+            if known[i][j] is None and label[i] == label[j]:
+                known[i][j] = known[j][i] = level
+    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in known)
 
 
 def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
@@ -45,14 +45,14 @@ def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
     Through a switch a GPU shows the same links to every peer (NV18 seven times are 18 links, not 126), and a pair shows
     the smaller of both sides' counts. 4 x NV4, 12 in a row, are direct (Perlmutter); 4 x NV18 are not (an NVL72 tray).
     """
-    found = [0] * len(links)
+    switched = [0] * len(links)
     most = [max(row) for row in links]
     for i, row in enumerate(links):
         members = [i, *(j for j, count in enumerate(row) if count)]
         beyond = any(sum(links[j]) > _MOST_DIRECT_LINKS for j in members)
         if beyond and all(links[a][b] == min(most[a], most[b]) for a, b in combinations(members, 2)):
-            found[i] = most[i]
-    return found if found == most else [0] * len(links)
+            switched[i] = most[i]
+    return switched if switched == most else [0] * len(links)
 
 
 def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int | None]:

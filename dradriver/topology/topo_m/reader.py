@@ -260,7 +260,7 @@ def _nic_path(cell: _Cell) -> PathType:
 
 
 def _refuse_mp(lines: Sequence[str], links: Sequence[Sequence[int]], end: int) -> None:
-    """Refuse a text whose legend knows SYS but not NV#: ``topo -mp`` prints that one.
+    """Raise if the legend knows SYS but not NV#: then ``topo -mp`` printed the text.
 
     Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without
     NVLink, and is read as such.
