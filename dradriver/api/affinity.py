@@ -84,10 +84,14 @@ def plain(selector: NodeSelector) -> dict[str, Any]:
         "nodeSelectorTerms": [
             {
                 key: [
-                    {"key": e.key, "operator": e.operator} | ({"values": e.values} if e.values else {}) for e in found
+                    {"key": e.key, "operator": e.operator} | ({"values": e.values} if e.values else {})
+                    for e in expressions
                 ]
-                for key, found in (("matchExpressions", term.match_expressions), ("matchFields", term.match_fields))
-                if found
+                for key, expressions in (
+                    ("matchExpressions", term.match_expressions),
+                    ("matchFields", term.match_fields),
+                )
+                if expressions
             }
             for term in selector.node_selector_terms
         ]

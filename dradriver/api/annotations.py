@@ -63,14 +63,14 @@ def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: 
 
 
 def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return those of a pod's own words that say something of a set of whole GPUs, or whose policy does.
+    """Return a pod's own words about sets of whole GPUs, with ``policy`` among them if what it stands for has any.
 
     A workload's do not count: they are what is best for such jobs, and for a part of a GPU nothing of it is.
     """
     said = _spelled_out({key: text for key, text in own.items() if key != names.WORKLOAD}, policies)
-    found = {key: text for key, text in said.items() if key in words.OF_SETS and text != "false"}
+    kept = {key: text for key, text in said.items() if key in words.OF_SETS and text != "false"}
     return {
-        key if key in own else names.POLICY: own.get(key, own.get(names.POLICY, text)) for key, text in found.items()
+        key if key in own else names.POLICY: own.get(key, own.get(names.POLICY, text)) for key, text in kept.items()
     }
 
 
@@ -106,7 +106,7 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
     Raises:
         WordError: An unknown key, a value that is too long, or an alias that contradicts its word.
     """
-    found: dict[str, str] = {}
+    said: dict[str, str] = {}
     for key, value in annotations.items():
         if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
@@ -120,8 +120,8 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
         elif known != key and annotations.get(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")
         else:
-            found[known] = value
-    return found
+            said[known] = value
+    return said
 
 
 def _spelled_out(own: Mapping[str, str], policies: Policies) -> dict[str, str]:

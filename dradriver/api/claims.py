@@ -110,7 +110,7 @@ def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(spec: Mapping[str, Any]) -> str:
-    """Return what tells a claim's spec from others: the server's own copy has defaults in it."""
+    """Return a digest that tells a claim's spec, as we write it, from others: the server's copy has defaults in it."""
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
@@ -149,7 +149,7 @@ def _device_class(part: Part | None, ledger: Ledger) -> str:
 
 
 def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
-    """Return what is asked of a device's capacities, all of them: what a claim does not ask for it gets all of.
+    """Return how much of each of a device's capacities a request asks for: it would get all of what it does not name.
 
     Of a device that one claim has for itself it is the least that it must have, which its own slices are.
     """

@@ -71,8 +71,9 @@ def make(
         built["nccl"] = nccl
     if mig:
         built["mig"] = {
-            request: {"profile": one.profile} | ({"starts": dict(sorted(one.starts.items()))} if one.starts else {})
-            for request, one in sorted(mig.items())
+            request: {"profile": instances.profile}
+            | ({"starts": dict(sorted(instances.starts.items()))} if instances.starts else {})
+            for request, instances in sorted(mig.items())
         }
     return dict(sorted(built.items()))
 
@@ -103,11 +104,13 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
                 raise WordError(
                     f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
                 )
-    for request, one in config.mig.items():
+    for request, instances in config.mig.items():
         where = f"opaque parameters: mig[{request!r}]"
-        if not is_mig_profile(one.profile):
-            raise WordError(f"{where}: profile {shown(one.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb")
-        for uuid, start in one.starts.items():
+        if not is_mig_profile(instances.profile):
+            raise WordError(
+                f"{where}: profile {shown(instances.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb"
+            )
+        for uuid, start in instances.starts.items():
             if not is_identity(uuid) or _NUMBER.fullmatch(uuid) or not 0 <= start <= _MOST_START:
                 raise WordError(
                     f"{where}: starts has {shown(uuid)}: {start}; write a GPU's uuid attribute (GPU-…) and the "

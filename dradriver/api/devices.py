@@ -82,8 +82,8 @@ def gpu_of_share(name: str) -> str | None:
 
 def semver(version: str) -> str | None:
     """Return a driver version as semantic version 2.0.0 (``535.104.05`` is ``535.104.5``), or None where it is none."""
-    found = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
-    return ".".join(str(int(part or 0)) for part in found.groups()) if found else None
+    match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
+    return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
 
 
 def _of_type(name: str) -> dict[str, dict[str, Any]]:
@@ -91,19 +91,19 @@ def _of_type(name: str) -> dict[str, dict[str, Any]]:
 
 
 def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
+    attributes: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
     if mode.equal_shares:
-        found["equalShares"] = {"int": mode.equal_shares}
-    return found | exclusive(mode)
+        attributes["equalShares"] = {"int": mode.equal_shares}
+    return attributes | exclusive(mode)
 
 
 def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
-    """Return to whom all parts of a GPU belong at any time, as attributes."""
+    """Return the attribute that says who alone may have parts of a GPU at a time; none where anybody may."""
     return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 
 
 def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[str, Any]:
-    """Return a capacity of which a claim may have any whole number up to ``most``, and has that unless it says.
+    """Return a capacity of which a claim may have any whole number up to ``most``, and has ``most`` unless it says.
 
     Where it is in equal parts a claim may have one of them, or all.
     """

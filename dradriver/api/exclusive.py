@@ -16,7 +16,7 @@ ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiv
 
 
 def some(policies: Policies, *, sliced: bool) -> bool:
-    """Return whether of some GPUs the shares, or the MIG slices, are of one namespace at a time."""
+    """Return whether some GPUs' shares, or where ``sliced`` their MIG slices, are of one namespace at a time."""
     return any(rule.exclusive_to for rule in policies.gpus if (rule.shared == "none") is sliced)
 
 

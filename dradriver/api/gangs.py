@@ -45,10 +45,10 @@ def gang(annotations: Mapping[str, str]) -> Gang | None:
     Raises:
         WordError: A bad value.
     """
-    found = {
+    fields = {
         name: word.read(word.key, annotations[word.key]) for name, word in _WORDS.items() if word.key in annotations
     }
-    return Gang(**found) if found else None
+    return Gang(**fields) if fields else None
 
 
 def check(gang: Gang) -> None:

@@ -67,12 +67,13 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     requests = dict(zip(_requests(found), amounts, strict=True))
     selectors = [{"cel": {"expression": text}} for text in _selectors(request, ledger)]
     every = {
-        name: _exactly(one, ledger) | ({"selectors": selectors} if selectors else {}) for name, one in requests.items()
+        name: _exactly(amount, ledger) | ({"selectors": selectors} if selectors else {})
+        for name, amount in requests.items()
     }
     constraints: list[dict[str, Any]] = []
     rungs: list[_Rung] = []
     if isinstance(request, Whole) and request.gpus > 1:
-        constraints = [{"requests": list(every), "matchAttribute": one} for one in _required(request)]
+        constraints = [{"requests": list(every), "matchAttribute": attribute} for attribute in _required(request)]
         rungs = _rungs(request)
     for rung in rungs:
         if rung.attribute is not None:
@@ -80,10 +81,10 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
                 {"requests": [f"{name}/{rung.name}" for name in every], "matchAttribute": rung.attribute}
             )
     built = [
-        {"name": name, "firstAvailable": [{"name": rung.name} | one for rung in rungs]}
+        {"name": name, "firstAvailable": [{"name": rung.name} | exactly for rung in rungs]}
         if rungs
-        else {"name": name, "exactly": one}
-        for name, one in every.items()
+        else {"name": name, "exactly": exactly}
+        for name, exactly in every.items()
     ]
     opaque = config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl(found))
     devices: dict[str, Any] = {"requests": built}
@@ -107,15 +108,16 @@ def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
     """
     _check(request)
     devices: dict[str, Any] = dict(spec["devices"])
-    said = {one.get("matchAttribute") for one in devices.get("constraints") or ()}
-    if more := [one for one in (_required(request) if request.gpus > 1 else ()) if one not in said]:
-        every = [one["name"] for one in devices["requests"]]
-        constraints = [{"requests": every, "matchAttribute": one} for one in more]
+    said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
+    if more := [attribute for attribute in (_required(request) if request.gpus > 1 else ()) if attribute not in said]:
+        every = [entry["name"] for entry in devices["requests"]]
+        constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
     if selectors := [{"cel": {"expression": text}} for text in _selectors(request, OURS)]:
         devices["requests"] = [
-            one | {"exactly": one["exactly"] | {"selectors": [*(one["exactly"].get("selectors") or ()), *selectors]}}
-            for one in devices["requests"]
+            entry
+            | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
+            for entry in devices["requests"]
         ]
     return {**spec, "devices": devices}
 
@@ -156,8 +158,8 @@ def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
     }
 
 
-def _requests(found: Resolved) -> list[str]:
-    return [name for own in request_names(found.asked).values() for name in own]
+def _requests(resolved: Resolved) -> list[str]:
+    return [name for own in request_names(resolved.asked).values() for name in own]
 
 
 def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
@@ -182,10 +184,10 @@ def _check(request: Whole) -> None:
         raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
 
 
-def _exactly(one: int | Amount, ledger: Ledger) -> dict[str, Any]:
-    if isinstance(one, int):
-        return {"deviceClassName": ledger.device_class, "allocationMode": "ExactCount", "count": one}
-    amounts = {names.CAPACITY_CORES: str(one.cores), names.CAPACITY_MEMORY: f"{one.memory_mib}Mi"}
+def _exactly(asked: int | Amount, ledger: Ledger) -> dict[str, Any]:
+    if isinstance(asked, int):
+        return {"deviceClassName": ledger.device_class, "allocationMode": "ExactCount", "count": asked}
+    amounts = {names.CAPACITY_CORES: str(asked.cores), names.CAPACITY_MEMORY: f"{asked.memory_mib}Mi"}
     share = {"deviceClassName": names.SHARE_CLASS, "allocationMode": "ExactCount", "count": 1}
     return share | {"capacity": {"requests": amounts}}
 
@@ -197,16 +199,16 @@ def _rungs(request: Whole) -> list[_Rung]:
         wished = (*wished, Constraint.SAME_NUMA)
     if not (wished or request.required or request.min_bandwidth_gbps):
         wished = _BEST
-    wished = tuple(one for one in dict.fromkeys(wished) if one not in request.required)
+    wished = tuple(constraint for constraint in dict.fromkeys(wished) if constraint not in request.required)
     if not wished:
         return []
-    rungs = [_Rung(one.value, _attribute(one, request.gpus)) for one in wished]
+    rungs = [_Rung(constraint.value, _attribute(constraint, request.gpus)) for constraint in wished]
     return [*rungs, _Rung(_ANY, None)][-MOST_RUNGS:]
 
 
 def _required(request: Whole) -> list[str]:
     """Return the attributes that all GPUs of a set of several must have in common."""
-    required = [_attribute(one, request.gpus) for one in request.required]
+    required = [_attribute(constraint, request.gpus) for constraint in request.required]
     if request.min_bandwidth_gbps:
         required.append(_attribute(Constraint.NVLINK, request.gpus))
     return list(dict.fromkeys(required))
@@ -240,29 +242,31 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
     The scheduler does not know whose parts are on a GPU, so no share is of one that is one namespace's at a time.
     """
     of = f'device.attributes["{ledger.attribute_domain}"]'
-    found = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
+    expressions = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
     # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
         name = f"{of}.productName"
         if re.search(r"[*?\[]", request.product):
-            found.append(f"has({name}) && {name}.matches({_text(_pattern(request.product))})")
+            expressions.append(f"has({name}) && {name}.matches({_text(_pattern(request.product))})")
         else:
-            found.append(f"has({name}) && {name} == {_text(request.product)}")
+            expressions.append(f"has({name}) && {name} == {_text(request.product)}")
     if request.architecture:
         name = f"{of}.architecture"
-        found.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
+        expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
     if request.min_memory_mib:
         memory = f'device.capacity["{ledger.attribute_domain}"].?memory'
-        found.append(f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0')
+        expressions.append(
+            f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0'
+        )
     for attribute, least in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
         if least:
             name = f"{of}.{attribute}"
-            found.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
+            expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
     if isinstance(request, Whole) and (link := _least_link(request)):
         size = _group(request.gpus)
         figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
-        found.append(f"{of}.?{figure}.orValue(0) >= {link}")
-    return found
+        expressions.append(f"{of}.?{figure}.orValue(0) >= {link}")
+    return expressions
 
 
 def larger_group(request: Request) -> int | None:
@@ -279,7 +283,7 @@ def larger_group(request: Request) -> int | None:
 
 
 def _least_link(request: Whole) -> int:
-    """Return the least line rate between the GPUs of a set that belonging to one group does not say; 0 for none."""
+    """Return the least line rate in GB/s that a set's GPUs need beside being of one group; 0 for none."""
     if request.gpus == 1:
         return 0
     if request.min_bandwidth_gbps:
@@ -297,15 +301,15 @@ def _pattern(glob: str) -> str:
     """
     if "[" in glob:
         raise WordError(f"{names.PRODUCT}: {shown(glob)}: where the scheduler takes what fits write * and ? only")
-    return "^" + "".join({"*": ".*", "?": "."}.get(one) or re.escape(one) for one in glob) + "$"
+    return "^" + "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in glob) + "$"
 
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=True)
 
 
-def _nccl(found: Resolved) -> str:
-    return found.nccl if isinstance(found.nccl, str) else NCCL_AUTO
+def _nccl(resolved: Resolved) -> str:
+    return resolved.nccl if isinstance(resolved.nccl, str) else NCCL_AUTO
 
 
 def _unsaid(word: str, cure: str) -> WordError:

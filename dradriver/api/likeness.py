@@ -14,7 +14,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "")
 
 
 def digest(spec: Any) -> str:
-    """Return what is equal of specs that ask for the same; empty for one that nests too deeply to be read.
+    """Return a digest that specs share if they ask for the same; empty for one that nests too deeply to be read.
 
     What is empty counts as left out, and an amount of a capacity by its value: the server makes 10Gi of 10240Mi. A
     default that it fills in counts: only the server knows what that means.
@@ -30,9 +30,9 @@ def digest(spec: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        found = {key: _amounts(one) if key == "capacity" else _plain(one) for key, one in value.items()}
-        return {key: one for key, one in found.items() if one not in _NOTHING}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+        plain = {key: _amounts(member) if key == "capacity" else _plain(member) for key, member in value.items()}
+        return {key: member for key, member in plain.items() if member not in _NOTHING}
+    return [_plain(member) for member in value] if isinstance(value, list) else value
 
 
 def _amounts(capacity: Any) -> Any:

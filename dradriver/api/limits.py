@@ -85,12 +85,12 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
     Raises:
         WordError: A value that is none, limits that contradict each other, or vGPU.
     """
-    found = {
+    gpu_limits = {
         name: str(value) for name, value in limits.items() if is_ours(name) or name.startswith((_VGPU, _PERCENTAGE))
     }
-    if not found:
+    if not gpu_limits:
         return 0
-    for name, text in found.items():
+    for name, text in gpu_limits.items():
         if name.startswith(_VGPU):
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: vGPU is for virtual machines and needs NVIDIA's licence "
@@ -106,9 +106,9 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
                 f"{where} {name}: {messages.shown(text)}: only a device plugin's configuration says how much "
                 f"of a GPU that is; write {names.SHARE}: 0.25 beside a limit {names.GPU_RESOURCE}: 1"
             )
-    gpus = _whole(where, found)
-    profiles = _profiles(where, found)
-    amount = _amount(where, found)
+    gpus = _whole(where, gpu_limits)
+    profiles = _profiles(where, gpu_limits)
+    amount = _amount(where, gpu_limits)
     if amount is None:
         if profiles and gpus:
             raise _contradiction(where, profiles, described(gpus))
@@ -127,9 +127,9 @@ def _contradiction(where: str, profiles: tuple[str, ...], other: str) -> WordErr
     return WordError(f"{where}: {described(profiles)} contradicts {other}; write one of the two")
 
 
-def _amount(where: str, found: Mapping[str, str]) -> Amount | None:
-    memory = {mib for name in _MEMORY if (mib := _memory_mib(where, name, found))}
-    cores = {percent for name in _CORES if (percent := _number(where, name, found))}
+def _amount(where: str, gpu_limits: Mapping[str, str]) -> Amount | None:
+    memory = {mib for name in _MEMORY if (mib := _memory_mib(where, name, gpu_limits))}
+    cores = {percent for name in _CORES if (percent := _number(where, name, gpu_limits))}
     for several, kind in ((memory, "memory"), (cores, "compute")):
         if len(several) > 1:
             raise WordError(f"{where}: several limits on a GPU's {kind} contradict each other; write one of them")
@@ -137,15 +137,17 @@ def _amount(where: str, found: Mapping[str, str]) -> Amount | None:
         return None
     percent = max(cores, default=0)
     if percent > 100:
-        name = next(name for name in _CORES if name in found)
-        raise messages.is_no(f"{where} {name}", found[name], messages.CORES)
+        name = next(name for name in _CORES if name in gpu_limits)
+        raise messages.is_no(f"{where} {name}", gpu_limits[name], messages.CORES)
     return Amount(percent, max(memory, default=0))
 
 
-def _whole(where: str, found: Mapping[str, str]) -> int:
+def _whole(where: str, gpu_limits: Mapping[str, str]) -> int:
     """Return the number of whole GPUs: of any, or of a product, beside which some clusters write the same of any."""
     numbers = {
-        name: _number(where, name, found) for name in found if name == names.GPU_RESOURCE or _names_product(name)
+        name: _number(where, name, gpu_limits)
+        for name in gpu_limits
+        if name == names.GPU_RESOURCE or _names_product(name)
     }
     if len({number for number in numbers.values() if number}) > 1:
         told = ", ".join(f"{name}: {number}" for name, number in sorted(numbers.items()))
@@ -153,23 +155,23 @@ def _whole(where: str, found: Mapping[str, str]) -> int:
     return max(numbers.values(), default=0)
 
 
-def _profiles(where: str, found: Mapping[str, str]) -> tuple[str, ...]:
+def _profiles(where: str, gpu_limits: Mapping[str, str]) -> tuple[str, ...]:
     profiles: list[str] = []
-    for name in sorted(name for name in found if name.startswith(_MIG)):
+    for name in sorted(name for name in gpu_limits if name.startswith(_MIG)):
         written, gb, rest = name.removeprefix(_MIG).partition("gb")
         profile = values.mig_profile(written + gb + ("+" + rest[1:] if rest.startswith(".") else rest))
         if profile is None:
             raise messages.is_no(f"{where}", name, messages.MIG_RESOURCE)
-        number = _number(where, name, found)
+        number = _number(where, name, gpu_limits)
         if number + len(profiles) > MOST_GPUS:
-            raise messages.is_no(f"{where} {name}", found[name], messages.GPUS)
+            raise messages.is_no(f"{where} {name}", gpu_limits[name], messages.GPUS)
         profiles += [profile] * number
     return tuple(profiles)
 
 
-def _number(where: str, name: str, found: Mapping[str, str]) -> int:
-    """Return the whole number that stands under a name, 0 where nothing does."""
-    text = found.get(name, "0")
+def _number(where: str, name: str, gpu_limits: Mapping[str, str]) -> int:
+    """Return the whole number that the limit of this name says, 0 where there is no such limit."""
+    text = gpu_limits.get(name, "0")
     if text.isascii() and text.isdigit() and len(text) <= 4:
         return int(text)
     value = _exact(text)
@@ -179,8 +181,8 @@ def _number(where: str, name: str, found: Mapping[str, str]) -> int:
     return int(value)
 
 
-def _memory_mib(where: str, name: str, found: Mapping[str, str]) -> int:
-    text = found.get(name)
+def _memory_mib(where: str, name: str, gpu_limits: Mapping[str, str]) -> int:
+    text = gpu_limits.get(name)
     if text is None:
         return 0
     value = _exact(text)

@@ -43,24 +43,24 @@ def existing(
     """
     by_id = {profile.id: profile for profile in profiles}
     every = list(instances)
-    beside = Counter(one.gpu_instance for one in every)
-    found = [
-        (one, by_id[one.profile_id])
-        for one in every
-        if one.profile_id in by_id
-        and one.start in by_id[one.profile_id].starts
-        and beside[one.gpu_instance] == 1
-        and not _PART_OF_INSTANCE.match(one.profile)
+    beside = Counter(instance.gpu_instance for instance in every)
+    usable = [
+        (instance, by_id[instance.profile_id])
+        for instance in every
+        if instance.profile_id in by_id
+        and instance.start in by_id[instance.profile_id].starts
+        and beside[instance.gpu_instance] == 1
+        and not _PART_OF_INSTANCE.match(instance.profile)
     ]
-    return tuple(sorted(found, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
+    return tuple(sorted(usable, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
 
 
 def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[devices.Device]:
     """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
     gpu = machine.gpus[position]
     return [
-        _instance(machine, position, mode, profile, one.start or 0, name=name)
-        for one, profile in existing(gpu.mig or (), gpu.profiles)
+        _instance(machine, position, mode, profile, instance.start or 0, name=name)
+        for instance, profile in existing(gpu.mig or (), gpu.profiles)
     ]
 
 
@@ -78,7 +78,7 @@ def gone(
         name: The GPU's device name.
     """
     gpu, held = machine.gpus[position], frozenset(kept)
-    there = {(profile.id, one.start) for one, profile in existing(gpu.mig or (), gpu.profiles)}
+    there = {(profile.id, instance.start) for instance, profile in existing(gpu.mig or (), gpu.profiles)}
     return [
         _instance(machine, position, mode, profile, start, name=name) | {"taints": [dict(taint)]}
         for profile in gpu.profiles
@@ -116,23 +116,26 @@ def placements(machine: Machine, groups: Groups, position: int, mode: Mode, *, n
     only start at 0.
     """
     gpu = machine.gpus[position]
-    found = [
+    parts = [
         _placement(machine, position, mode, profile, start, name=name)
         for profile in sorted(gpu.profiles, key=lambda profile: (profile.size, profile.name))
         for start in sorted(profile.starts, reverse=True)
     ]
     if not can_be_whole(gpu):
-        return found
+        return parts
     whole = devices.whole(machine, groups, position, name=name)
     whole["attributes"] |= devices.exclusive(mode)
-    return [whole | {"consumesCounters": [{"counterSet": name, "counters": counters(gpu)}]}, *found]
+    return [whole | {"consumesCounters": [{"counterSet": name, "counters": counters(gpu)}]}, *parts]
 
 
 def counters(gpu: Gpu) -> dict[str, Any]:
     """Return the counters that a GPU's placements share."""
     end = max(start + profile.size for profile in gpu.profiles for start in profile.starts)
-    found = [f"memory-slice-{number}" for number in range(end)]
-    return {counter: {"value": "1"} for counter in (*found, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))}
+    memory_slices = [f"memory-slice-{number}" for number in range(end)]
+    return {
+        counter: {"value": "1"}
+        for counter in (*memory_slices, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))
+    }
 
 
 def placement_name(gpu: str, profile: int, start: int) -> str:

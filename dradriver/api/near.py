@@ -42,16 +42,16 @@ def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator
 @functools.lru_cache(maxsize=1024)
 def _meant(key: str) -> str | None:
     """Return what may have been meant, as ``hint`` says it; None where a key is nothing like ours, or is ours."""
-    found = _KEY.fullmatch(key)
-    if found is None or is_ours(key):
+    match = _KEY.fullmatch(key)
+    if match is None or is_ours(key):
         return None
-    prefix, name = found[1] or key, found[2]
+    prefix, name = match[1] or key, match[2]
     letters = _BETWEEN.sub("", prefix.lower())
     if _OTHERS.match(letters):
         return None
     alike = any(difflib.SequenceMatcher(None, letters, ours).ratio() >= _ALIKE for ours in _LETTERS)
     # Others may call theirs gpu-topology.their.domain, so with a domain only a word of ours counts.
-    told = letters.startswith(_LETTERS[0]) and (found[1] is None or names.PREFIX + name in _WORDS)
+    told = letters.startswith(_LETTERS[0]) and (match[1] is None or names.PREFIX + name in _WORDS)
     if not (alike or told):
         return None
-    return hint(names.PREFIX + (name if found[1] else _TOPOLOGY.sub("", key) or "policy"), _WORDS)
+    return hint(names.PREFIX + (name if match[1] else _TOPOLOGY.sub("", key) or "policy"), _WORDS)

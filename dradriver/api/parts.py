@@ -58,14 +58,14 @@ def request(
         WordError: Asks that do not go together, or more of them than a claim can hold.
     """
     part = of_words(meant)
-    each = asked if part is None else {name: _part(name, one, part, meant) for name, one in asked.items()}
+    each = asked if part is None else {name: _part(name, ask, part, meant) for name, ask in asked.items()}
     if (total := sum(map(count, each.values()))) > values.MOST_GPUS:
         raise WordError(f"{total} GPUs in one pod: a claim can hold {values.MOST_GPUS} at most; use several pods")
-    numbers = tuple(one for one in each.values() if isinstance(one, int))
-    amounts = tuple(one for one in each.values() if isinstance(one, Amount))
-    profiles = tuple(one for one in each.values() if isinstance(one, tuple))
+    numbers = tuple(ask for ask in each.values() if isinstance(ask, int))
+    amounts = tuple(ask for ask in each.values() if isinstance(ask, Amount))
+    profiles = tuple(ask for ask in each.values() if isinstance(ask, tuple))
     if len(each) not in (len(numbers), len(amounts), len(profiles)):
-        shares = "; ".join(f"container {name[:63]!r}: {described(one)}" for name, one in each.items())
+        shares = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in each.items())
         raise WordError(f"{shares}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
     if numbers:
         return Whole(containers=numbers, **fields)
@@ -80,7 +80,7 @@ def request(
 
 
 def count(asked: Asked) -> int:
-    """Return how many devices of a claim an ask comes to."""
+    """Return how many devices of the claim a container gets for what it asks."""
     if isinstance(asked, int):
         return asked
     return 1 if isinstance(asked, Amount) else len(asked)
@@ -95,17 +95,17 @@ def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
     Args:
         asked: What each container asks for, by name in pod order.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    requests: dict[str, tuple[str, ...]] = {}
     taken = set(asked)
-    for name, one in asked.items():
-        if isinstance(one, int) or count(one) == 1:
-            found[name] = (name,)
+    for name, ask in asked.items():
+        if isinstance(ask, int) or count(ask) == 1:
+            requests[name] = (name,)
             continue
         free = (f"{name[:58]}-{number}" for number in itertools.count(1))
-        own = tuple(itertools.islice((each for each in free if each not in taken), count(one)))
+        own = tuple(itertools.islice((each for each in free if each not in taken), count(ask)))
         taken.update(own)
-        found[name] = own
-    return found
+        requests[name] = own
+    return requests
 
 
 def described(asked: Asked) -> str:

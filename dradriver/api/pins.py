@@ -137,12 +137,12 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
     """Return what is taken of each device of a node's GPUs, given by request."""
     if isinstance(choice, Choice):
         return {(choice.node, slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
-    found: dict[Device, tuple[Amount | MigSlice, ...]] = {}
+    taken: dict[Device, tuple[Amount | MigSlice, ...]] = {}
     for request, part in claims.parts_of(choice, uuids).items():
         device = choice.node, slices.device_name(uuids[request][0])
-        one = part.amount if isinstance(part, SharePart) else MigSlice(part.profile, part.start, part.size)
-        found[device] = (*found.get(device, ()), one)
-    return dict(found)
+        piece = part.amount if isinstance(part, SharePart) else MigSlice(part.profile, part.start, part.size)
+        taken[device] = (*taken.get(device, ()), piece)
+    return dict(taken)
 
 
 def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
@@ -176,7 +176,7 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
 
 
 def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, ledger: Ledger) -> bool:
-    """Return whether a request is for a part: annotations can be changed while a claim's spec cannot."""
+    """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
     said = asked.capacity.requests
     if isinstance(part, SharePart):
         return mig is None and _amount(said) == part.amount
@@ -184,7 +184,9 @@ def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, le
     if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
         return False
     if mig is None:
-        return [one.cel.expression for one in asked.selectors] == [claims.placement_selector(uuid, part, ledger)]
+        return [selector.cel.expression for selector in asked.selectors] == [
+            claims.placement_selector(uuid, part, ledger)
+        ]
     return (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
 
 
@@ -207,7 +209,7 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
     """
     if claim.status.allocation is None:
         return {}
-    found: dict[Device, Usage] = {}
+    given: dict[Device, Usage] = {}
     pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
         if result.driver != ledger.driver or result.admin_access:
@@ -217,16 +219,16 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
             if pinned is None:
                 pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
             if pinned:
-                found[device] = pinned.get(device)
+                given[device] = pinned.get(device)
                 continue
         part = part_of(claim, result)
-        others = found.get(device, ())
-        found[device] = None if part is None or others is None else (*others, part)
-    return found
+        others = given.get(device, ())
+        given[device] = None if part is None or others is None else (*others, part)
+    return given
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
-    """Return what a result is of its device, by what was counted; None for all of it, and where nobody knows."""
+    """Return the part of its device that a result gives, by what was counted; None for all, and where nobody knows."""
     if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
         return _slice_of(claim, result)
     return _share_of(result.consumed_capacity)
@@ -250,11 +252,11 @@ def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None
     GPU's profiles can tell.
     """
     same = result.driver, result.pool, result.device, result.share_id
-    for one in claim.status.devices:
-        if (one.driver, one.pool, one.device, one.share_id) != same:
+    for status in claim.status.devices:
+        if (status.driver, status.pool, status.device, status.share_id) != same:
             continue
         try:
-            told = _TOLD.decode(one.data)
+            told = _TOLD.decode(status.data)
             size, compute = (
                 quantity.whole(result.consumed_capacity.get(name, "0"))
                 for name in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
@@ -279,9 +281,9 @@ def _share_of(consumed: Mapping[str, str]) -> Amount | None:
 
 def owners(claim: Claim) -> tuple[tuple[str, str], ...]:
     """Return name and uid of the pods that a claim belongs to: of one that controls it, or of all that share it."""
-    pods = [one for one in claim.metadata.owner_references if one.kind == "Pod"]
+    pods = [owner for owner in claim.metadata.owner_references if owner.kind == "Pod"]
     shared = names.SET in claim.metadata.annotations
-    return tuple((one.name, one.uid) for one in pods if one.controller or shared)
+    return tuple((owner.name, owner.uid) for owner in pods if owner.controller or shared)
 
 
 def claim_key(pod: Pod) -> Key | None:

@@ -21,10 +21,10 @@ _SUFFIX |= {f"{letter}i": Fraction(1024 ** (power + 1)) for power, letter in enu
 
 
 def _parse(text: str) -> Fraction:
-    found = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None:
+    match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
         raise WordError(f"{text[:_LONGEST]!r} is no quantity: write a number with an optional suffix, as 500m, 2, 40Gi")
-    number, exponent, suffix = found.groups()
+    number, exponent, suffix = match.groups()
     value = Fraction(number if not number.endswith(".") else number[:-1])
     return value * Fraction(10) ** int(exponent[1:]) if exponent else value * _SUFFIX[suffix or ""]
 

@@ -104,7 +104,7 @@ def resolve(
     request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
-    found = Resolved(
+    resolved = Resolved(
         version=words.version(request, VERSION),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
@@ -116,19 +116,19 @@ def resolve(
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         shared=shared or msgspec.UNSET,
     )
-    _check_shared(found)
-    return found
+    _check_shared(resolved)
+    return resolved
 
 
 def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
-    """Return what a pod asks for whose containers use one set, all of it: of the first what each of them asks for.
+    """Return what the first container asks for, which is what all share: each of them uses all of one set.
 
     Raises:
         WordError: They ask for different things.
     """
     first = dict(list(asked.items())[:1])
-    if any(one not in first.values() for one in asked.values()):
-        each = "; ".join(f"container {name[:63]!r}: {described(one)}" for name, one in list(asked.items())[:8])
+    if any(ask not in first.values() for ask in asked.values()):
+        each = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in list(asked.items())[:8])
         raise WordError(
             f"{names.SHARED_CLAIM}: {shown(shared)}: each container that has GPUs uses all of the set, so write the "
             f"same limit in each; {each}"
@@ -136,27 +136,27 @@ def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
     return first
 
 
-def _check_shared(found: Resolved) -> None:
+def _check_shared(noted: Resolved) -> None:
     """Raise unless a pod may share its claim, as far as its other words go.
 
     Raises:
         WordError: Another word leaves nothing to share, or nobody to choose it.
     """
-    if found.shared is msgspec.UNSET:
+    if noted.shared is msgspec.UNSET:
         return
     why = ""
-    if not isinstance(found.request, Whole):
+    if not isinstance(noted.request, Whole):
         why = f"pods share whole GPUs; write a limit {names.GPU_RESOURCE} and no word about parts of one"
-    elif found.placement is not msgspec.UNSET:
+    elif noted.placement is not msgspec.UNSET:
         why = (
-            f"{names.PLACEMENT}: {found.placement}: the scheduler fills a claim for each pod; remove {names.PLACEMENT}"
+            f"{names.PLACEMENT}: {noted.placement}: the scheduler fills a claim for each pod; remove {names.PLACEMENT}"
         )
-    elif found.when_full is not msgspec.UNSET:
-        why = f"{names.WHEN_FULL}: {found.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
-    elif found.gang is not msgspec.UNSET:
+    elif noted.when_full is not msgspec.UNSET:
+        why = f"{names.WHEN_FULL}: {noted.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
+    elif noted.gang is not msgspec.UNSET:
         why = f"its pods have the same GPUs, those of a gang each their own; remove {names.GANG} and what belongs to it"
     if why:
-        raise WordError(f"{names.SHARED_CLAIM}: {shown(found.shared)}: {why}")
+        raise WordError(f"{names.SHARED_CLAIM}: {shown(noted.shared)}: {why}")
 
 
 def _unless(default: str, said: str) -> str | msgspec.UnsetType:

@@ -48,7 +48,7 @@ class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name in FIELDS if not getattr(self, name))
 
     def without(self, paths: Collection[str]) -> SliceFeatures:
-        """Return what is left of them where the fields at these paths were dropped."""
+        """Return these features without those that lost a field: ``paths`` are those of the dropped fields."""
         gone = {
             name: False
             for name, fields in FIELDS.items()

@@ -77,13 +77,13 @@ def build(
         if position in out:
             continue
         mode = _mode(gpu, modes)
-        found = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
-        if found is None:
-            found = _of_gpu(machine, groups, position, mode, features)
+        published = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
+        if published is None:
+            published = _of_gpu(machine, groups, position, mode, features)
         if features.taints and (told := taints.get(gpu.uuid)):
-            found = [device | {"taints": [*told, *device.get("taints", ())]} for device in found]
-        by_gpu.append(found)
-        if any("consumesCounters" in device for device in found):
+            published = [device | {"taints": [*told, *device.get("taints", ())]} for device in published]
+        by_gpu.append(published)
+        if any("consumesCounters" in device for device in published):
             sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
     content = [{"sharedCounters": some} for some in _runs([[one] for one in sets], mig_devices.MOST_SETS)]
     content += [{"devices": some} for some in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
@@ -135,11 +135,11 @@ def _objects(
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
     """Return the attributes of each GPU as a whole device, by that device's name; in MIG mode without its links."""
     groups = group(machine)
-    found = {}
+    by_name = {}
     for i, gpu in enumerate(machine.gpus):
         whole = devices.whole(machine, groups, i, name=device_name(gpu.uuid))
-        found[whole["name"]] = whole["attributes"] if gpu.mig is None else devices.identity(machine, i)
-    return found
+        by_name[whole["name"]] = whole["attributes"] if gpu.mig is None else devices.identity(machine, i)
+    return by_name
 
 
 def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
@@ -199,12 +199,12 @@ def generations(pool: Iterable[S], place: Callable[[S], tuple[int, int]]) -> lis
         pool: All slices of one pool.
         place: Gives a slice's generation, and how many slices that has.
     """
-    found: dict[int, list[S]] = {}
+    by_number: dict[int, list[S]] = {}
     for piece in pool:
-        found.setdefault(place(piece)[0], []).append(piece)
+        by_number.setdefault(place(piece)[0], []).append(piece)
     return [
-        Generation(number, found[number], max(place(piece)[1] for piece in found[number]))
-        for number in sorted(found, reverse=True)
+        Generation(number, by_number[number], max(place(piece)[1] for piece in by_number[number]))
+        for number in sorted(by_number, reverse=True)
     ]
 
 

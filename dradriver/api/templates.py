@@ -149,7 +149,7 @@ def _read(template: Template, words: Whole, ledger: Ledger) -> TemplateRequest:
 
 
 def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the labels or annotations of a claim that anybody may write: what is under our prefix is believed."""
+    """Return a template's labels or annotations without those under our prefix, which are believed on a claim."""
     return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
 
 
@@ -160,42 +160,42 @@ def _exactly(request: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
             f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
             f"{names.PREFERRED} on the pod, or remove the pod's {names.PREFIX} annotations"
         )
-    one = request.get("exactly")
-    if not isinstance(one, dict):
+    exactly = request.get("exactly")
+    if not isinstance(exactly, dict):
         raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
     classes = _CLASSES if ledger is OURS else (ledger.device_class,)
-    if one.get("deviceClassName") not in classes:
+    if exactly.get("deviceClassName") not in classes:
         raise WordError(
-            f"{where}: class {shown(str(one.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
+            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
             f"template of its own for other devices, or remove the pod's {names.PREFIX} annotations"
         )
-    if strange := sorted(set(one) - set(_KNOWN)):
+    if strange := sorted(set(exactly) - set(_KNOWN)):
         raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
-    if one.get("adminAccess"):
+    if exactly.get("adminAccess"):
         raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
-    if one.get("allocationMode", "ExactCount") != "ExactCount":
+    if exactly.get("allocationMode", "ExactCount") != "ExactCount":
         raise WordError(f"{where}: allocationMode All cannot be placed; write count")
-    count = one.get("count", 1)
+    count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = one["deviceClassName"] != ledger.device_class
+    part = exactly["deviceClassName"] != ledger.device_class
     if part and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
-    if not part and one.get("capacity"):
+    if not part and exactly.get("capacity"):
         cure = f"write the class {names.SHARE_CLASS}, or none" if ledger is OURS else f"write {names.MIN_MEMORY}"
         raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
-    return one
+    return exactly
 
 
 def _configured(
     entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object], ledger: Ledger
 ) -> tuple[config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
     """Return the configuration for this driver, and all entries for others."""
-    others = tuple(one for one in entries if (one.get("opaque") or {}).get("driver") != names.DRIVER)
-    for one in others:
-        if one.get("opaque") and one["opaque"].get("driver") == ledger.driver:
-            _check_theirs(one["opaque"].get("parameters"), ledger)
-    own = [one for one in entries if one not in others]
+    others = tuple(entry for entry in entries if (entry.get("opaque") or {}).get("driver") != names.DRIVER)
+    for entry in others:
+        if entry.get("opaque") and entry["opaque"].get("driver") == ledger.driver:
+            _check_theirs(entry["opaque"].get("parameters"), ledger)
+    own = [entry for entry in entries if entry not in others]
     if not own:
         return None, others
     if len(own) > 1 or set(own[0].get("requests") or asked) != set(asked):
@@ -221,9 +221,9 @@ def _check_theirs(parameters: Any, ledger: Ledger) -> None:
 
 def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]], ledger: Ledger) -> dict[str, str]:
     """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
-    found: dict[str, str] = {}
-    for name, one in asked.items():
-        for selector in one.get("selectors") or ():
+    wanted: dict[str, str] = {}
+    for name, request in asked.items():
+        for selector in request.get("selectors") or ():
             text = str((selector.get("cel") or {}).get("expression", ""))
             match = _EQUALS.fullmatch(text)
             value = None
@@ -236,32 +236,32 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]], ledger: Ledg
                     f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
                 )
             field = "product" if match["name"] == "productName" else "architecture"
-            if found.setdefault(field, value) != value:
+            if wanted.setdefault(field, value) != value:
                 raise WordError(
-                    f"requests of several kinds of GPUs ({found[field]!r}, {value!r}); write one kind a pod"
+                    f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod"
                 )
-    for field, value in found.items():
+    for field, value in wanted.items():
         said = getattr(words, field)
         if said and said != value:
             raise WordError(f"its selectors want {field} {value!r}, and the pod {said!r}; write one of the two")
-    return found
+    return wanted
 
 
 def _alike(
     constraints: list[dict[str, Any]] | tuple[()], asked: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Constraint, ...]:
     """Return what constraints on attributes come to in words; the claim has the pin in their place."""
-    found: list[Constraint] = []
-    for one in constraints:
-        attribute = one.get("matchAttribute")
-        if attribute not in _ALIKE or set(one.get("requests") or asked) != set(asked):
-            what = f"constraint {shown(str(attribute or one.get('distinctAttribute', '')))}"
+    alike: list[Constraint] = []
+    for constraint in constraints:
+        attribute = constraint.get("matchAttribute")
+        if attribute not in _ALIKE or set(constraint.get("requests") or asked) != set(asked):
+            what = f"constraint {shown(str(attribute or constraint.get('distinctAttribute', '')))}"
             raise WordError(
                 f"{what} cannot be placed, or not of some of the requests; write {names.REQUIRED} on the pod "
                 f"instead, with {', '.join(Constraint)}"
             )
-        found.append(_ALIKE[attribute])
-    return tuple(found)
+        alike.append(_ALIKE[attribute])
+    return tuple(alike)
 
 
 def _request(
@@ -272,11 +272,11 @@ def _request(
     required: tuple[Constraint, ...],
     ledger: Ledger,
 ) -> Request:
-    kinds = {str(one["deviceClassName"]) for one in asked.values()}
+    kinds = {str(exactly["deviceClassName"]) for exactly in asked.values()}
     if len(kinds) > 1:
         raise WordError(f"requests of {' and '.join(sorted(kinds))}: a pod gets one kind of these; use several pods")
     kind = kinds.pop()
-    counts = tuple(int(one.get("count", 1)) for one in asked.values())
+    counts = tuple(int(exactly.get("count", 1)) for exactly in asked.values())
     if sum(counts) > values.MOST_GPUS:
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     both = tuple(dict.fromkeys((*words.required, *required)))
@@ -287,14 +287,14 @@ def _request(
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
     if kind == names.SHARE_CLASS:
-        amounts = tuple(_amount(name, one) for name, one in asked.items())
+        amounts = tuple(_amount(name, exactly) for name, exactly in asked.items())
         return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
     profiles = tuple((_profile(name, told),) for name in asked)
     return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
 
 
-def _amount(name: str, one: Mapping[str, Any]) -> Amount:
-    said = (one.get("capacity") or {}).get("requests") or {}
+def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
+    said = (exactly.get("capacity") or {}).get("requests") or {}
     try:
         cores = quantity.whole(str(said.get(names.CAPACITY_CORES, "0")))
         memory_mib = -(-quantity.whole(str(said.get(names.CAPACITY_MEMORY, "0"))) // _MIB)
@@ -327,7 +327,9 @@ def completed(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
         asked: What was read of the template.
     """
     spec = claim["spec"]["devices"]
-    requests = [one | {"exactly": asked.devices.get(one["name"], {}) | one["exactly"]} for one in spec["requests"]]
+    requests = [
+        entry | {"exactly": asked.devices.get(entry["name"], {}) | entry["exactly"]} for entry in spec["requests"]
+    ]
     return marked(claim, asked) | {
         "spec": {"devices": {"requests": requests, "config": [*asked.others, *spec["config"]]}},
     }

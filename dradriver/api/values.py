@@ -52,8 +52,8 @@ def nccl(text: str) -> str | None:
 
 def rate_gbps(text: str) -> float | None:
     """Return a bandwidth in GB/s above zero: ``100`` or ``100GB/s``. Bits and other powers would be misread."""
-    found = _RATE.fullmatch(text.strip())
-    return float(found[1]) or None if found is not None else None
+    match = _RATE.fullmatch(text.strip())
+    return float(match[1]) or None if match is not None else None
 
 
 def memory_mib(text: str) -> int | None:
@@ -82,8 +82,8 @@ def version(text: str) -> str | None:
 
 def share(text: str) -> int | None:
     """Return a share of a GPU above nothing and below all of it in percent: ``0.5`` is 50."""
-    found = _SHARE.fullmatch(text.strip())
-    return int(found[1].ljust(2, "0")) or None if found is not None else None
+    match = _SHARE.fullmatch(text.strip())
+    return int(match[1].ljust(2, "0")) or None if match is not None else None
 
 
 def percent(text: str) -> int | None:
@@ -99,10 +99,10 @@ def mig_profile(text: str) -> str | None:
 
 def duration_s(text: str) -> int | None:
     """Return a duration of at least a second in seconds: ``30m`` is 1800, ``1h30m`` 5400."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds or None
 
 

@@ -236,15 +236,15 @@ def fields(words: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         WordError: A text that is none.
     """
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for key, text in words.items():
         word = BY_KEY[key]
         value = word.read(key, text)
         if isinstance(value, tuple):
-            value = tuple(dict.fromkeys((*found.get(word.field, ()), *value)))
+            value = tuple(dict.fromkeys((*given.get(word.field, ()), *value)))
         if word in OF_REQUESTS and value != ():
-            found[word.field] = value
-    return found
+            given[word.field] = value
+    return given
 
 
 def version(request: Request, first: int) -> int:

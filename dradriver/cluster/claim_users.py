@@ -55,12 +55,12 @@ class ClaimUsers:
         return tuple(self._leads)
 
     def misled(self, claim: Key) -> bool:
-        """Return whether another leads a set than should."""
+        """Return whether the pod that is known to lead a set is another than the one that should."""
         known = self._leads.get(claim)
         if known is None:
             return False
-        found = _first((self._pods[key] for key in self.of(claim) if key in self._pods), _may_lead)
-        return found is None or (found.metadata.namespace, found.metadata.name) != known
+        pod = _first((self._pods[key] for key in self.of(claim) if key in self._pods), _may_lead)
+        return pod is None or (pod.metadata.namespace, pod.metadata.name) != known
 
     def forget_lead(self, claim: Key) -> None:
         """Find out anew who leads a set."""
@@ -87,10 +87,10 @@ class ClaimUsers:
         Who is lifted already can go to few nodes, and comes first; then the oldest.
         """
         if claim not in self._leads:
-            found = _first((self._pods[key] for key in self.of(claim)), _may_lead)
-            if found is None:
+            pod = _first((self._pods[key] for key in self.of(claim)), _may_lead)
+            if pod is None:
                 return None
-            self._leads[claim] = found.metadata.namespace, found.metadata.name
+            self._leads[claim] = pod.metadata.namespace, pod.metadata.name
         return self._pods[self._leads[claim]]
 
     def owners(self, claim: ClaimRecord) -> Iterator[Pod]:
@@ -110,7 +110,9 @@ class ClaimUsers:
         Of those that are deleted the garbage collector takes the names away. Finished ones may be there for long.
         """
         ended = {pod.metadata.uid for pod in self.owners(claim) if pod.finished}
-        return claim.owners if len(ended) < MOST_ENDED else tuple(one for one in claim.owners if one[1] not in ended)
+        return (
+            claim.owners if len(ended) < MOST_ENDED else tuple(owner for owner in claim.owners if owner[1] not in ended)
+        )
 
     def crowd(self, claim: Key) -> Amounts:
         """Return what the pods of a set that wait for it take together, as many of them as may use a claim."""
@@ -155,5 +157,5 @@ def _may_lead(pod: Pod) -> bool:
 
 
 def _state(claim: ClaimRecord) -> tuple[object, ...]:
-    """Return what of a claim concerns all that share it."""
+    """Return those facts about a claim whose change concerns all pods that share it."""
     return claim.uid, claim.set, claim.deleting, claim.devices is None, len(claim.users) < MOST

@@ -37,16 +37,16 @@ class Holds:
         }
 
     def forget(self, claim: Key) -> set[Device]:
-        """Forget a claim wherever it stands, rightly or not. Returns the devices where it stood."""
-        found = {device for device, holders in self._holders.items() if claim in holders}
-        for device in found:
+        """Forget a claim, also where it stands by mistake. Returns the devices that had it, or were noted with it."""
+        devices = {device for device, holders in self._holders.items() if claim in holders}
+        for device in devices:
             del self._holders[device][claim]
             if not self._holders[device]:
                 del self._holders[device]
-        return found | self._devices.pop(claim, {}).keys()
+        return devices | self._devices.pop(claim, {}).keys()
 
     def sound(self, claim: Key) -> bool:
-        """Return whether a claim stands with each device that it holds."""
+        """Return whether each device that a claim holds has the claim among its holders, with the same part."""
         return all(self._holders.get(d, {}).get(claim, ...) == a for d, a in self._devices.get(claim, {}).items())
 
     def claims(self) -> tuple[Key, ...]:

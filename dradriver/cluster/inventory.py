@@ -155,7 +155,9 @@ class Inventory:
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
         free = [
-            one for one, _ in pool.devices.values() if self.usable((name, one), None) and not self.holders((name, one))
+            device
+            for device, _ in pool.devices.values()
+            if self.usable((name, device), None) and not self.holders((name, device))
         ]
         return int(self._free[row]) == len(free)
 
@@ -175,8 +177,8 @@ class Inventory:
 
     def uuids(self, pool: str) -> dict[int, str]:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
-        found = self._pools.get(pool)
-        return {} if found is None else {number: uuid for number, (_, uuid) in found.devices.items()}
+        known = self._pools.get(pool)
+        return {} if known is None else {number: uuid for number, (_, uuid) in known.devices.items()}
 
     def usable(self, device: Device, taken: Usage) -> bool | None:
         """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.
@@ -194,11 +196,11 @@ class Inventory:
         return (
             device[1] in pool.usable
             and how is not None
-            and all(how.shared if isinstance(one, Amount) else how.sliced for one in taken)
+            and all(how.shared if isinstance(part, Amount) else how.sliced for part in taken)
         )
 
     def keeps(self, pin: Pin) -> bool:
-        """Return whether all that a promise is of is handed out and untainted, as the devices that it is pinned to.
+        """Return whether every device that a promise is pinned to is still handed out, in the same form, and untainted.
 
         Nothing says otherwise while its pool is not complete. A MIG slice is pinned as a device of its own or as a part
         of its GPU: which of the two it is may have changed, and then no device is what the pin says.
@@ -206,8 +208,10 @@ class Inventory:
         if any(self.usable(*pinned) is False for pinned in pin.taken.items()):
             return False
         pool = self._pools.get(pin.choice.node)
-        sliced = {one for one, taken in pin.taken.items() if any(isinstance(part, MigSlice) for part in taken or ())}
-        return pool is None or {one for one in sliced if one[1] in pool.placed} == pin.apart
+        sliced = {
+            device for device, taken in pin.taken.items() if any(isinstance(part, MigSlice) for part in taken or ())
+        }
+        return pool is None or {device for device in sliced if device[1] in pool.placed} == pin.apart
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:
         """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
@@ -219,28 +223,28 @@ class Inventory:
         if gpu not in pool.placed:
             return pools.believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
         held = dict(pools.believed(pool.machine, gpu, own))
-        for name, one in pool.placed[gpu].items():
+        for name, part in pool.placed[gpu].items():
             for claim in self.holds.holders((device[0], name)):
                 before = held.get(claim, ())
-                held[claim] = None if before is None else (*before, one)
+                held[claim] = None if before is None else (*before, part)
         return held
 
     def placed(self, pool: str) -> frozenset[str]:
         """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
-        found = self._pools.get(pool)
-        if found is None:
+        known = self._pools.get(pool)
+        if known is None:
             return frozenset()
-        return frozenset(uuid for device, uuid in found.devices.values() if device in found.placed)
+        return frozenset(uuid for device, uuid in known.devices.values() if device in known.placed)
 
     def counted(self, pool: str) -> bool:
         """Return whether a node has MIG placements that share counters: such a node costs the scheduler long."""
-        found = self._pools.get(pool)
-        return found is not None and found.counted
+        known = self._pools.get(pool)
+        return known is not None and known.counted
 
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
-        found = self._pools.get(pool)
-        return {} if found is None else {p.name: p.compute for gpu in found.machine.gpus for p in gpu.profiles}
+        known = self._pools.get(pool)
+        return {} if known is None else {p.name: p.compute for gpu in known.machine.gpus for p in gpu.profiles}
 
     def lacks(self) -> frozenset[str]:
         """Return what the API server lacks, as the nodes' agents found, by the names of ``api/slice_features.py``."""
@@ -262,9 +266,9 @@ class Inventory:
         parts = pool.parts.get(device[1])
         if parts is not None and parts.exclusive and any(o[0] != claim[0] for o in others if o in held):
             return False
-        every = [*taken, *(one for load in loads if load is not None for one in load)]
-        amounts = [one for one in every if isinstance(one, Amount)]
-        spans = [range(one.start, one.start + one.size) for one in every if isinstance(one, MigSlice)]
+        every = [*taken, *(part for load in loads if load is not None for part in load)]
+        amounts = [part for part in every if isinstance(part, Amount)]
+        spans = [range(part.start, part.start + part.size) for part in every if isinstance(part, MigSlice)]
         return (
             not (amounts and spans)
             and sum(amount.cores for amount in amounts) <= ALL_CORES
@@ -344,7 +348,7 @@ class Inventory:
         shared, sliced, only = set(), set(), set()
         rules: list[tuple[int, ShareRule]] = []
         memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
-        found: dict[int, list[Part]] = {}
+        parts: dict[int, list[Part]] = {}
         tenants: dict[int, set[str]] = {}
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
@@ -362,18 +366,18 @@ class Inventory:
             if how.shared and rule != _ANY_SIZE:
                 rules.append((number, rule))
             if None not in held[device].values():
-                taken = [one for load in held[device].values() for one in load or ()]
-                blocked = (one for name, one in pool.placed.get(device, {}).items() if name not in pool.usable)
-                taken += [one for one in blocked if one not in taken]
+                taken = [part for load in held[device].values() for part in load or ()]
+                blocked = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
+                taken += [part for part in blocked if part not in taken]
                 if taken:
-                    found[number] = [part_on(number, one) for one in taken]
+                    parts[number] = [part_on(number, part) for part in taken]
         offer = Offer(
             shared=frozenset(shared),
             sliced=frozenset(sliced),
             parts_only=frozenset(only),
             rules=tuple(rules),
         )
-        return free, offer, found, tenants
+        return free, offer, parts, tenants
 
     def _assess(self, name: str, pool: Pool) -> bool:
         """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""

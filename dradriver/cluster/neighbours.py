@@ -107,12 +107,12 @@ def rules_of(pod: Pod) -> Rules | None:
         if chosen is not None and term.topology_key:
             apart.append(Apart(term.topology_key, chosen))
     spread = []
-    for one in spreads:
-        same = [NodeRequirement(key, "In", [labels[key]]) for key in one.match_label_keys if key in labels]
-        chosen = _chosen(one.label_selector, frozenset({own}), same)
+    for constraint in spreads:
+        same = [NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels]
+        chosen = _chosen(constraint.label_selector, frozenset({own}), same)
         # The scheduler counts nobody for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
-        if chosen is not None and chosen.expressions and one.topology_key:
-            spread.append(Spread(one.topology_key, max(one.max_skew, 1), chosen))
+        if chosen is not None and chosen.expressions and constraint.topology_key:
+            spread.append(Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen))
     if not (apart or spread):
         return None
     return Rules(own, tuple(sorted(labels.items())), tuple(apart), tuple(spread))
@@ -150,27 +150,27 @@ class Neighbours:
             rules: What it says.
             fit: Rows that it may go to, whatever is free there: their places are those that are counted.
         """
-        found = fit.copy()
+        mask = fit.copy()
         for term in rules.apart:
-            found &= ~self._nodes.labelled(term.place, set(self._places(pod, term.place, term.pods)))
-        for one in rules.spread:
-            counts = Counter(dict.fromkeys(self._nodes.values(one.place, fit), 0))
-            there = Counter(self._places(pod, one.place, one.pods, staying=True))
+            mask &= ~self._nodes.labelled(term.place, set(self._places(pod, term.place, term.pods)))
+        for spread in rules.spread:
+            counts = Counter(dict.fromkeys(self._nodes.values(spread.place, fit), 0))
+            there = Counter(self._places(pod, spread.place, spread.pods, staying=True))
             counts.update({place: number for place, number in there.items() if place in counts})
-            most = min(counts.values(), default=0) + one.skew
-            more = one.pods.has(rules.namespace, dict(rules.labels))
-            found &= self._nodes.labelled(one.place, {place for place, n in counts.items() if n + more <= most})
-        return found
+            most = min(counts.values(), default=0) + spread.skew
+            more = spread.pods.has(rules.namespace, dict(rules.labels))
+            mask &= self._nodes.labelled(spread.place, {place for place, n in counts.items() if n + more <= most})
+        return mask
 
     def shunned(self, pod: Pod, fit: Bools) -> Bools:
         """Return those of the nodes that other pods of ours do not want to have a pod beside them on: shape (rows,)."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
-        found = fit & False
+        mask = fit & False
         for term, pods in self._terms.items():
             if len(pods) <= MOST_PODS and term.pods.has(namespace, labels):
                 others = (self._place(other, term.place) for other in pods if other != (namespace, pod.metadata.name))
-                found |= self._nodes.labelled(term.place, {place for place in others if place is not None})
-        return found & fit
+                mask |= self._nodes.labelled(term.place, {place for place in others if place is not None})
+        return mask & fit
 
     def _places(self, pod: Key, label: str, chosen: Chosen, *, staying: bool = False) -> Iterator[str]:
         """Give the place of each other pod that is chosen and somewhere; ``staying`` leaves out those that end.
@@ -213,7 +213,7 @@ def _terms(pod: Pod) -> list[PodAffinityTerm]:
 def _size(selector: LabelSelector | None) -> int:
     if selector is None:
         return 1
-    return 1 + len(selector.match_labels) + sum(1 + len(one.values) for one in selector.match_expressions)
+    return 1 + len(selector.match_labels) + sum(1 + len(expression.values) for expression in selector.match_expressions)
 
 
 def _chosen(
@@ -223,5 +223,8 @@ def _chosen(
     if selector is None:
         return None
     pairs = [(key, "In", (value,)) for key, value in sorted(selector.match_labels.items())]
-    others = [(one.key, one.operator, tuple(one.values)) for one in (*selector.match_expressions, *more)]
+    others = [
+        (expression.key, expression.operator, tuple(expression.values))
+        for expression in (*selector.match_expressions, *more)
+    ]
     return Chosen(namespaces, (*pairs, *others))

@@ -88,8 +88,8 @@ class NvidiaSlices:
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
         """Return a pool's slice of that name, whichever driver's, as it was taken in."""
-        found = self._pools.get(pool)
-        return None if found is None else found.machine.get(name) or found.devices.get(name)
+        known = self._pools.get(pool)
+        return None if known is None else known.machine.get(name) or known.devices.get(name)
 
     def users(self, pool: str) -> list[Key]:
         """Return the claims that were given devices of a pool."""
@@ -105,15 +105,15 @@ class NvidiaSlices:
             self.forget(claim.key)
             given = self._given[claim.key] = _Given(claim.uid, {})
         # Of its own claims the controller knows better, whatever the names were when it first saw them.
-        found = set() if claim.pin is None else set(claim.pin.devices)
+        gpus = set() if claim.pin is None else set(claim.pin.devices)
         for device in claim.devices or ():
             pool, name = device
             self._users.setdefault(pool, set()).add(claim.key)
             now = self._pools[pool].names.get(name, "") if pool in self._pools else ""
             given.first[device] = given.first.get(device) or now
             known = {now} if claim.pin is not None else {now, given.first[device] or name}
-            found |= {(pool, one) for one in known - {""}}
-        return dict.fromkeys(found)
+            gpus |= {(pool, gpu) for gpu in known - {""}}
+        return dict.fromkeys(gpus)
 
     def forget(self, key: Key) -> None:
         """Forget a claim: it is gone, or was given nothing."""

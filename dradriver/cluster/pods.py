@@ -81,7 +81,7 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         return _whole(data)
     if pod.status.phase in FINISHED or not (static or pod.spec.node_name):
         return None
-    found = Foreign(
+    foreign = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
         name=pod.metadata.name,
         uid=pod.metadata.uid,
@@ -89,16 +89,16 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         node=sys.intern(pod.spec.node_name),
         takes=_takes(pod.spec) if pod.spec.node_name else {},
     )
-    return _static(found, data) if static else found
+    return _static(foreign, data) if static else foreign
 
 
-def _static(found: Foreign, data: msgspec.Raw) -> Static:
+def _static(foreign: Foreign, data: msgspec.Raw) -> Static:
     pod: Pod = codec.decode(data, Pod)
     note = pod.metadata.annotations.get(names.REQUEST, "")
     note = note if len(note) <= resolved.LONGEST else ""
     name = ladder.template_name(note)
     named = any(c.name == names.POD_CLAIM and c.resource_claim_template_name == name for c in pod.spec.resource_claims)
-    return Static(**msgspec.structs.asdict(found), note=sys.intern(note), template=name if named else "")
+    return Static(**msgspec.structs.asdict(foreign), note=sys.intern(note), template=name if named else "")
 
 
 def _whole(data: msgspec.Raw) -> Pod:

@@ -44,26 +44,26 @@ class Pool(msgspec.Struct):
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""
-    found = newest(pieces)
-    if any(piece.node != name for piece in found):
+    current = newest(pieces)
+    if any(piece.node != name for piece in current):
         logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
         return None
-    machine = next((piece.machine for piece in found if piece.machine is not None), None)
+    machine = next((piece.machine for piece in current if piece.machine is not None), None)
     if isinstance(machine, str):
         logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
     if machine is None or isinstance(machine, str):
         return None
     devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
-    usable = frozenset().union(*(piece.usable for piece in found))
-    parts = {device: how for piece in found for device, how in piece.parts.items()}
-    own = {device: one for piece in found for device, one in piece.placed.items()}
+    usable = frozenset().union(*(piece.usable for piece in current))
+    parts = {device: how for piece in current for device, how in piece.parts.items()}
+    own = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
     placed = _placed(machine, own)
     for device, of_gpu in placed.items():
         exclusive = any(own[each].exclusive for each in of_gpu)
         parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
         if not usable.isdisjoint(of_gpu):
             usable |= {device}
-    counted = any(one.counted for one in own.values())
+    counted = any(mig_slice.counted for mig_slice in own.values())
     return Pool(devices, usable, parts, placed, counted, machine, _offered(machine, placed, own))
 
 
@@ -80,19 +80,21 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     again and again, whatever place there is.
     """
     told = [
-        claim for claim, taken in held.items() if any(isinstance(one, MigSlice) and one.compute for one in taken or ())
+        claim
+        for claim, taken in held.items()
+        if any(isinstance(part, MigSlice) and part.compute for part in taken or ())
     ]
     if not told:
         return held
     profiles = {p.name: p for gpu in machine.gpus if slices.device_name(gpu.uuid) == device for p in gpu.profiles}
 
-    def sound(one: Amount | MigSlice) -> bool:
-        profile = profiles.get(one.profile) if isinstance(one, MigSlice) else None
+    def sound(part: Amount | MigSlice) -> bool:
+        profile = profiles.get(part.profile) if isinstance(part, MigSlice) else None
         return (
-            isinstance(one, MigSlice)
+            isinstance(part, MigSlice)
             and profile is not None
-            and one.start in profile.starts
-            and (one.size, one.compute) == (profile.size, profile.compute)
+            and part.start in profile.starts
+            and (part.size, part.compute) == (profile.size, profile.compute)
         )
 
     return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
@@ -100,19 +102,19 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
 
 def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own: Mapping[str, OwnSlice]) -> Machine:
     """Return the machine as MIG slices can be had of it: where instances are there already, those and no others."""
-    if all(one.counted for one in own.values()):
+    if all(mig_slice.counted for mig_slice in own.values()):
         return machine
     gpus = list(machine.gpus)
     for position, gpu in enumerate(gpus):
         every = placed.get(slices.device_name(gpu.uuid), {})
         if every and not any(own[name].counted for name in every):
-            gpus[position] = with_instances(gpu, [(one.profile, one.start) for one in every.values()])
+            gpus[position] = with_instances(gpu, [(mig_slice.profile, mig_slice.start) for mig_slice in every.values()])
     return msgspec.structs.replace(machine, gpus=tuple(gpus))
 
 
 def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, MigSlice]]:
     """Return what those devices of a machine are that are a MIG slice each."""
-    found: dict[str, dict[str, MigSlice]] = {}
+    placed: dict[str, dict[str, MigSlice]] = {}
     for gpu in machine.gpus if listed else ():
         device = slices.device_name(gpu.uuid)
         every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
@@ -122,5 +124,5 @@ def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, Mi
             if (name := slices.part_name(gpu.uuid, profile.id, start)) in listed
         }
         if own:
-            found[device] = own
-    return found
+            placed[device] = own
+    return placed

@@ -230,9 +230,9 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     Raises:
         BadJson: It is no device class.
     """
-    found: _RawClass = codec.decode(data, _RawClass)
-    resources = {f"deviceclass.resource.kubernetes.io/{found.metadata.name}", found.spec.extended_resource_name}
-    return DeviceClass(_bare(found.metadata), frozenset(resources - {""}))
+    raw: _RawClass = codec.decode(data, _RawClass)
+    resources = {f"deviceclass.resource.kubernetes.io/{raw.metadata.name}", raw.spec.extended_resource_name}
+    return DeviceClass(_bare(raw.metadata), frozenset(resources - {""}))
 
 
 class _RawTemplate(msgspec.Struct):
@@ -246,9 +246,9 @@ def read_template(data: msgspec.Raw) -> Template:
     Raises:
         BadJson: It is no template.
     """
-    found: _RawTemplate = codec.decode(data, _RawTemplate)
-    short = len(memoryview(found.spec)) <= templates.LONGEST
-    return msgspec.structs.replace(_known(found), spec=bytes(found.spec) if short else b"")
+    raw: _RawTemplate = codec.decode(data, _RawTemplate)
+    short = len(memoryview(raw.spec)) <= templates.LONGEST
+    return msgspec.structs.replace(_known(raw), spec=bytes(raw.spec) if short else b"")
 
 
 def known_template(data: msgspec.Raw) -> Template:
@@ -260,13 +260,13 @@ def known_template(data: msgspec.Raw) -> Template:
     return _known(codec.decode(data, _RawTemplate))
 
 
-def _known(found: _RawTemplate) -> Template:
-    if ladder.TEMPLATE_NAME.fullmatch(found.metadata.name) is None:  # a copy's author wants to keep it
-        return Template(_bare(found.metadata), None)
-    static = found.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
-    short = 0 < len(memoryview(found.spec)) <= templates.LONGEST
-    digest = likeness.digest(codec.decode(found.spec, object)) if short else ""
-    return Template(_bare(found.metadata), None, static, digest)
+def _known(raw: _RawTemplate) -> Template:
+    if ladder.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(_bare(raw.metadata), None)
+    static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
+    digest = likeness.digest(codec.decode(raw.spec, object)) if short else ""
+    return Template(_bare(raw.metadata), None, static, digest)
 
 
 _MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
@@ -307,7 +307,9 @@ def _machine(text: str) -> Machine | str:
 
 
 def _with_own(gpu: Gpu, own: dict[str, str]) -> Gpu:
-    mig = gpu.mig and tuple(msgspec.structs.replace(one, uuid=own.get(one.uuid, one.uuid)) for one in gpu.mig)
+    mig = gpu.mig and tuple(
+        msgspec.structs.replace(instance, uuid=own.get(instance.uuid, instance.uuid)) for instance in gpu.mig
+    )
     return msgspec.structs.replace(gpu, uuid=own.get(gpu.uuid, gpu.uuid), mig=mig)
 
 

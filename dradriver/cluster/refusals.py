@@ -51,5 +51,5 @@ class Refusals:
 
 
 def _kind(pod: Pod) -> Likes:
-    owner = next((one.uid for one in pod.metadata.owner_references if one.controller), "")
+    owner = next((reference.uid for reference in pod.metadata.owner_references if reference.controller), "")
     return pod.metadata.namespace, owner or pod.metadata.annotations.get(names.REQUEST, "")

@@ -40,7 +40,7 @@ class AtOnce:
     """Lets tables be made where they are needed: what the command line and tests do."""
 
     def ready(self, node: str, machine: Machine) -> bool:  # noqa: ARG002  # what others need to know
-        """Return whether a node's machine may be placed on now. If not, it is told when it may."""
+        """Return whether a node's machine may be placed on now. If not, ``Tabulator.made`` tells when it may."""
         return True
 
     def forget(self, node: str) -> None:
@@ -164,7 +164,7 @@ class Tabulator(AtOnce):
         turns.made, turns.last = turns.made + 1, now
 
     def _ask(self, kind: MachineKind) -> list[bytes]:
-        """Return what the process makes of a kind; in a thread, which does nothing but wait.
+        """Return the tables that the process makes of a kind of machine; runs in a thread, which does nothing but wait.
 
         Raises:
             OSError: The process cannot be started, or is gone.

@@ -64,12 +64,12 @@ def read_rule(data: msgspec.Raw) -> TaintRule | None:
     Raises:
         BadJson: It is no rule.
     """
-    found: _Rule = codec.decode(data, _Rule)
-    selector = found.spec.device_selector
-    if selector is None or not found.spec.taint.blocks:
+    rule: _Rule = codec.decode(data, _Rule)
+    selector = rule.spec.device_selector
+    if selector is None or not rule.spec.taint.blocks:
         return None
     return TaintRule(
-        metadata=msgspec.structs.replace(found.metadata, labels={}, annotations={}),
+        metadata=msgspec.structs.replace(rule.metadata, labels={}, annotations={}),
         driver=selector.driver or "",
         pool=selector.pool or "",
         device=selector.device or "",
@@ -144,7 +144,7 @@ class TaintRules:
         }
 
     def _taken(self, piece: SliceRecord) -> SliceRecord:
-        """Return what rules leave of a slice, and note which do."""
+        """Return a slice without the devices that rules taint, and note which rules those are."""
         if not self._rules and not self._tainting:
             return piece
         tainted = self._tainted_of(piece)

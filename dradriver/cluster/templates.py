@@ -59,8 +59,8 @@ class Templates:
         key = _named(pod)
         if key is None:
             return None
-        found = self._whole.get(key) or self.known.get(key)
-        return None if found is None or found.spec is None else found
+        template = self._whole.get(key) or self.known.get(key)
+        return None if template is None or template.spec is None else template
 
     def unread_of(self, pod: Pod) -> Key | None:
         """Return the template that a waiting pod names if it is there and its spec has to be read."""

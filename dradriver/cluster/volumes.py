@@ -97,8 +97,8 @@ class Volumes:
 
     def lacking_of(self, pod: Pod) -> str | None:
         """Return which claim a waiting pod cannot start without yet, in words."""
-        found = (self._known.get(claim) for claim in _named(pod))
-        return next((one.reason for one in found if isinstance(one, Unbound)), None)
+        answers = (self._known.get(claim) for claim in _named(pod))
+        return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
     def named(self) -> list[Key]:
         """Return all claims that waiting pods name."""
@@ -141,9 +141,9 @@ class VolumeReader:
         if asking is None:
             self._again.done(claim)
             return
-        found = await self._find(claim)
+        where = await self._find(claim)
         if self._volumes.pods(claim) is asking:  # who came since wants the next answer
-            self._news(claim, found)
+            self._news(claim, where)
         self._again.fail(claim)  # is looked at again after a pause
 
     async def _find(self, claim: Key) -> Where | Unbound | None:
@@ -176,14 +176,14 @@ async def locate(client: Client, claim: Key) -> Where | Unbound:
     """
     namespace, name = claim
     told = f"waits for PersistentVolumeClaim {shown(name)}"
-    found = await _there(client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, type=PersistentVolumeClaim))
-    if found is None:
+    stored = await _there(client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, type=PersistentVolumeClaim))
+    if stored is None:
         return Unbound(f"{told}, which is not there; create it in its namespace")
-    spec = found.spec
-    if found.status.phase == "Bound" and spec.volume_name:
+    spec = stored.spec
+    if stored.status.phase == "Bound" and spec.volume_name:
         volume = await _there(client.get(PERSISTENT_VOLUMES, spec.volume_name, type=PersistentVolume))
         return () if volume is None else where_of(volume)
-    if found.status.phase == "Lost":
+    if stored.status.phase == "Lost":
         return ()
     if spec.storage_class_name and not spec.volume_name:
         kind = await _there(client.get(STORAGE_CLASSES, spec.storage_class_name, type=StorageClass))
@@ -210,7 +210,7 @@ def where_of(volume: PersistentVolume) -> Where:
     """
     affinity = volume.spec.node_affinity
     required = None if affinity is None else affinity.required
-    found = [] if required is None else _affinity(required)
+    entries = [] if required is None else _affinity(required)
     nowhere = Term(tuple((place, "DoesNotExist", ()) for place in _PLACES), ())
     for place in _PLACES:
         values = tuple(value.strip() for value in volume.metadata.labels.get(place, "").split("__"))
@@ -219,8 +219,8 @@ def where_of(volume: PersistentVolume) -> Where:
         terms = [Term(((place, "In", values),), ())]
         if place in _GENERAL:
             terms.append(Term(((place, "DoesNotExist", ()), (_GENERAL[place], "In", values)), ()))
-        found.append((*terms, nowhere))
-    return tuple(found)
+        entries.append((*terms, nowhere))
+    return tuple(entries)
 
 
 def _affinity(required: NodeSelector) -> list[Terms]:
@@ -231,7 +231,7 @@ def _affinity(required: NodeSelector) -> list[Terms]:
     """
     terms = required.node_selector_terms
     by_field = any(term.match_fields and not term.match_expressions for term in terms)
-    older = any(one.key in _GENERAL for term in terms for one in term.match_expressions)
+    older = any(expression.key in _GENERAL for term in terms for expression in term.match_expressions)
     if not terms or by_field or older or size_of(required) > MOST_TERMS:
         return []
     return [tuple(Term(term.labels, ()) for term in terms_of(required))]

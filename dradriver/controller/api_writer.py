@@ -127,9 +127,9 @@ class ApiWriter:
             if not error.not_found:
                 raise
             return None
-        found = claim_record(claim, self._picture.ledger)
-        self._picture.assume_claim(found)
-        return found
+        record = claim_record(claim, self._picture.ledger)
+        self._picture.assume_claim(record)
+        return record
 
     async def lifted(self, pod: Pod) -> bool:
         """Ask the server whether a pod is there without our gate.
@@ -316,10 +316,10 @@ class ApiWriter:
             UnsureError: The server does not say.
         """
         try:
-            found = await self.look(key)
+            claim = await self.look(key)
         except (ApiError, Unreachable) as error:
             raise UnsureError(str(error)) from error
-        if found is not None:
+        if claim is not None:
             raise MovedOnError(f"claim {'/'.join(key)} was created, but the answer was lost")
 
     async def _moved_on(self, pod: Pod, error: ApiError) -> bool:

@@ -177,12 +177,12 @@ async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
         yield key
 
 
-def _add(sums: dict[str, collections.Counter[str]], one: object, only: Collection[str] | None = None) -> None:
+def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collection[str] | None = None) -> None:
     """Add what a foreign pod takes, or one of ours, given as node and amounts; ``only`` of some nodes."""
-    if isinstance(one, Foreign):
-        node, takes = one.node, one.takes
-    elif isinstance(one, tuple):
-        node, takes = one
+    if isinstance(entry, Foreign):
+        node, takes = entry.node, entry.takes
+    elif isinstance(entry, tuple):
+        node, takes = entry
     else:
         return
     if node and (only is None or node in only):

@@ -83,16 +83,17 @@ class Collector:
         logger.info("claim %s/%s: its pod is gone; deleted", *claim.key)
 
     def _orphaned(self, claim: ClaimRecord) -> bool:
-        """A claim that another pod uses is left alone, and one that is being deleted needs nobody's help.
+        """Return whether a claim of ours is one that no pod wants.
 
-        One without an owner is what ``kubectl delete pod --cascade=orphan`` leaves.
+        A claim that another pod uses is left alone, and one that is being deleted needs nobody's help. One without an
+        owner is what ``kubectl delete pod --cascade=orphan`` leaves.
         """
         if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
             return False
         return not any(_wants(pod, claim) for pod in self._picture.claim_users.owners(claim))
 
     async def _wanted(self, claim: ClaimRecord) -> bool:
-        """Ask the server itself whether a pod wants it still: the claims' reflector may be ahead of the pods'."""
+        """Return whether the server has a pod that wants a claim: the claims' reflector may be ahead of the pods'."""
         for name, uid in claim.owners:
             try:
                 pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
@@ -106,9 +107,10 @@ class Collector:
         return False
 
     async def _end_assumptions(self) -> None:
-        """A relist can hide a claim that came and went in between: ask the server about those not seen for long.
+        """Ask the server about the claims that were assumed long ago and that no reflector has shown since.
 
-        Nor is one shown that is somebody else's and has a set's name, and anybody can have thousands of these.
+        A relist can hide a claim that came and went in between. Nor is one shown that is somebody else's and has a
+        set's name, and anybody can have thousands of these.
         """
         now = asyncio.get_running_loop().time()
         due = (key for key, since in list(self._picture.accounts.assumed.items()) if now - since >= self._grace_s)
@@ -124,8 +126,8 @@ class Collector:
     async def _end_assumption(self, key: Key) -> None:
         claim: ClaimRecord | None = None
         try:
-            found = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
-            claim = claim_record(found, self._picture.ledger)
+            stored = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
+            claim = claim_record(stored, self._picture.ledger)
         except Unreadable as error:  # what is there holds nothing that is known
             logger.warning("claim %s/%s cannot be read: %s", *key, error)
         except ApiError as error:

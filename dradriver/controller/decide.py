@@ -68,8 +68,8 @@ def decide(
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            found = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
-            return _placement(picture, wish, found, most)
+            ranked = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
+            return _placement(picture, wish, ranked, most)
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():  # the scheduler would put it there only if those others are gone by then
         with contextlib.suppress(NoPlaceError):
@@ -187,24 +187,24 @@ def _tainted(picture: Picture) -> str:
 
 def _lacks(picture: Picture) -> str:
     """Return what the API server lacks that parts of GPUs need, as a part of a reason."""
-    found = sorted(picture.inventory.lacks() & {"shares", "counters"})
+    lacking = sorted(picture.inventory.lacks() & {"shares", "counters"})
     return (
-        f"; the API server keeps no {' and no '.join(found)} in slices: Kubernetes has them from 1.36 on"
-        if found
+        f"; the API server keeps no {' and no '.join(lacking)} in slices: Kubernetes has them from 1.36 on"
+        if lacking
         else ""
     )
 
 
 def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
-    found = list(picture.nodes.causes(wish.ask))
+    causes = list(picture.nodes.causes(wish.ask))
     aside = (picture.nodes.find(node) for node in picture.inventory.aside)
     if any(row is not None and fit[row] for row in aside):
-        found.append(UNKNOWN_KIND)
+        causes.append(UNKNOWN_KIND)
     if wish.rules is not None:
         open_ = picture.nodes.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
-            found.append(BESIDE)
-    return ", ".join(sorted(found))
+            causes.append(BESIDE)
+    return ", ".join(sorted(causes))
 
 
 def _placement(

@@ -117,7 +117,7 @@ class Executor:
         self._start(unit, self._withdraw(unit, step))
 
     def settle(self, unit: Unit, step: Settle | Wait) -> None:
-        """Put annotations right, and who shares a claim."""
+        """Put a pod's annotations right, and make it an owner of the claim that it shares, as the step says."""
         self._start(unit, self._settle(unit, step))
 
     def ask(self, unit: Unit) -> None:
@@ -175,8 +175,8 @@ class Executor:
             unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *unit.key, error)
-            found = outcome(error)
-            if found is Outcome.SERVER:
+            concern = outcome(error)
+            if concern is Outcome.SERVER:
                 self._limiter.failed(error)
                 # The pause of all is its own, too, and then it is in its turn; unless it goes on meeting it alone.
                 if unit.failures.meets_trouble(self._limiter.successes) >= ALONE:
@@ -185,7 +185,7 @@ class Executor:
                 if isinstance(error, ApiError) and error.status < 500:
                     self._limiter.succeeded()
                 text = error.message if isinstance(error, ApiError) and error.message else str(error)
-                self.fail(unit, text, in_turn=found is Outcome.MOMENT)
+                self.fail(unit, text, in_turn=concern is Outcome.MOMENT)
         except DriverError as error:
             self.fail(unit, str(error))
         except Exception:
@@ -196,7 +196,7 @@ class Executor:
             self._touch(unit.key)
 
     async def _let_go(self, unit: Unit, *, while_: asyncio.Task[None]) -> None:
-        """Keep for nobody what a unit is to have whose writes hang: somebody's webhook may hold them up for long.
+        """Take back the GPUs of a unit whose writes hang: somebody's webhook may hold them up for long.
 
         Unless it is the server that is slow, for all: then nobody else could have it sooner, and a pod that is lifted
         after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.

@@ -43,7 +43,7 @@ def follow(
 
 
 def recorder(client: Client, *, namespace: str, name: str, instance: str) -> Callable[[str], Awaitable[None]]:
-    """Return what writes the Event.
+    """Return the function that writes an Event about the policies' ConfigMap, given what is wrong with it.
 
     Args:
         client: An entered client.

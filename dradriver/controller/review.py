@@ -159,7 +159,7 @@ def _bypassed(unit: Unit, claim: ClaimRecord | None, now: float, *, promise_s: f
 
 
 def _behind(pod: Pod, picture: Picture) -> Step | None:
-    """Return what a pod does whose set is to be chosen for another that shares it; None where it is the one."""
+    """Return the wait of a pod whose set is chosen for another that shares it; None where it leads, or shares none."""
     key = claim_key(pod)
     if key is None or not is_set(key) or (lead := picture.claim_users.lead(key)) is None or _same(lead, pod):
         return None
@@ -203,7 +203,7 @@ def _same(one: Pod, other: Pod) -> bool:
 
 
 def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
-    """Return the claim that a pod uses with others and does not belong to: it would end with these."""
+    """Return the shared claim that a pod uses without owning it: it would end with the owners. None for no such."""
     mine = claim is None or claim.set is None or claim.deleting or claim.owned_by(pod.metadata.uid)
     return None if mine else claim
 

@@ -62,8 +62,8 @@ class TemplateReader:
         asked = known.get(key)
         try:
             # As it came: JSON of any depth can be read, but not be written again.
-            found = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], type=msgspec.Raw)
-            template = records.read_template(found)
+            raw = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], type=msgspec.Raw)
+            template = records.read_template(raw)
         except (ApiError, Unreachable, BadJson) as error:
             if not (isinstance(error, ApiError) and error.not_found):
                 logger.warning("template %s/%s cannot be read: %s; trying again", *key, error)

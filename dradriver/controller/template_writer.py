@@ -120,7 +120,7 @@ class TemplateWriter:
         return min((at for at in (self._rounds.begin(group), expires) if at is not None), default=None)
 
     def _look(self, key: Key) -> None:
-        """See what is to be done about a template, if anything is."""
+        """Queue a template to be made or judged if it is used, or to be deleted once it was unused for long."""
         made = self._templates.get(key)
         used = key in self._users
         # One that is being deleted may stay for long: anybody can give it a finalizer.
@@ -158,9 +158,9 @@ class TemplateWriter:
         if made is not None and self._judged.get(key) == _judged(made):
             self._rounds.done(key)
             return
-        found = resolved.read({names.REQUEST: pod.note})
+        noted = resolved.read({names.REQUEST: pod.note})
         if made is not None:
-            right = await self._right(key, pod.note, found, made)
+            right = await self._right(key, pod.note, noted, made)
             if right is None or (not right and made.metadata.deletion_timestamp is not None):
                 self._rounds.fail(key)
                 return
@@ -173,12 +173,12 @@ class TemplateWriter:
                 return
             if not await self._delete(key, made, "asks for something else than its pods"):
                 return
-        if _ladder(found) > ladder.VERSION:
+        if _ladder(noted) > ladder.VERSION:
             raise WordError(
                 "the webhook that admitted the pod is of a newer release than the controller; let the controller be "
                 "of that release, or create the pod anew once the webhook is of the controller's"
             )
-        body = ladder.template(key[0], pod.note, found)
+        body = ladder.template(key[0], pod.note, noted)
         try:
             stored = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
         except ApiError as error:
@@ -189,14 +189,14 @@ class TemplateWriter:
             logger.info("template %s/%s: made", *key)
         self._rounds.fail(key)  # until the reflector shows it
 
-    async def _right(self, key: Key, note: str, found: Resolved, made: Template) -> bool | None:
+    async def _right(self, key: Key, note: str, noted: Resolved, made: Template) -> bool | None:
         """Return whether a template that is there asks for what is to be asked for; None where that cannot be told.
 
         One of another release's ladder is that one's to judge: two controllers never undo each other's.
         """
-        if _ladder(found) != ladder.VERSION:
+        if _ladder(noted) != ladder.VERSION:
             return True
-        body = ladder.template(key[0], note, found)
+        body = ladder.template(key[0], note, noted)
         if likeness.digest(body["spec"]) == made.digest:
             return True
         # A server drops fields that it lacks, and fills in others: it alone knows what it would have made of this.
@@ -250,6 +250,6 @@ def _judged(made: Template) -> _Judged:
     return made.metadata.uid, made.static
 
 
-def _ladder(found: Resolved) -> int:
+def _ladder(noted: Resolved) -> int:
     """Return the ladder of a note; 0 of one from before there were any."""
-    return 0 if found.ladder is msgspec.UNSET else found.ladder
+    return 0 if noted.ladder is msgspec.UNSET else noted.ladder

@@ -24,8 +24,10 @@ def recorder(client: Client, *, instance: str) -> Record:
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(unread: Unread) -> None:
-        one = unread.identity
-        about = Reference(RESOURCE_CLAIMS.kind, one.namespace, one.name, one.uid, RESOURCE_CLAIMS.api_version)
+        identity = unread.identity
+        about = Reference(
+            RESOURCE_CLAIMS.kind, identity.namespace, identity.name, identity.uid, RESOURCE_CLAIMS.api_version
+        )
         message = f"it cannot be read whole, and what cannot be read of it holds no GPU: {unread.why}"
         await events.record(about=about, type="Warning", reason="NotRead", message=message, action="Reading")
 

@@ -359,10 +359,10 @@ class Worker:
         """Give the next unit its place. Returns whether there may be another one to serve."""
         if not self._limiter.room():
             return False
-        found = self._queue.next()
-        if found is None:
+        due = self._queue.next()
+        if due is None:
             return False
-        unit, rows = found
+        unit, rows = due
         if not self._writable(unit):
             self._queue.leave(unit)
             self.reasons.want(unit.pod, "earlier writes in this namespace are not answered; a webhook may hold them up")

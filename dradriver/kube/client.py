@@ -159,7 +159,7 @@ class Client:
             if error.not_found:
                 return False
             raise
-        return any(one.name == resource.plural for one in _decode(body, _Kinds).resources or ())
+        return any(kind.name == resource.plural for kind in _decode(body, _Kinds).resources or ())
 
     async def create(
         self,

@@ -72,11 +72,11 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
         return _decoder(type).decode(data)
     except _REFUSED:
         lost: list[str] = []
-        found = _leniently(_sound(bytes(data)), type, "", lost)
+        value = _leniently(_sound(bytes(data)), type, "", lost)
     if lost:
         more = f", and {len(lost) - _MOST_SAID} more" if len(lost) > _MOST_SAID else ""
-        raise BadJson("; ".join(lost[:_MOST_SAID]) + more, found)
-    return found
+        raise BadJson("; ".join(lost[:_MOST_SAID]) + more, value)
+    return value
 
 
 def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) -> T:  # noqa: A002
@@ -87,16 +87,16 @@ def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) 
         BadJson: No JSON, or without what the type must have.
     """
     try:
-        found = decode(data, type)
+        value = decode(data, type)
     except BadJson as error:
         if error.rest is None:
             raise
         raise PartlyRead(str(error), keep(error.rest)) from error
-    return keep(found)
+    return keep(value)
 
 
 def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
-    """Return a reading as a function."""
+    """Return the function that reads an object's JSON: the reading itself, or ``decode`` where it is a type."""
     if not isinstance(reading, builtins.type):
         return reading
     return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))
@@ -127,15 +127,15 @@ def _sound(text: bytes) -> bytes:
     return _HALF.sub(_whole, text)
 
 
-def _whole(found: re.Match[bytes]) -> bytes:
-    text, start = found.string, found.start()
+def _whole(match: re.Match[bytes]) -> bytes:
+    text, start = match.string, match.start()
     before = start
     while before and text[before - 1] == ord("\\"):
         before -= 1
-    pair = len(found[0]) > _ESCAPE_BYTES
+    pair = len(match[0]) > _ESCAPE_BYTES
     if (start - before) % 2:  # the backslash itself is escaped: a text about escapes, and behind it perhaps half a pair
-        return found[0][:_ESCAPE_BYTES] + (_REPLACEMENT if pair else b"")
-    return found[0] if pair else _REPLACEMENT
+        return match[0][:_ESCAPE_BYTES] + (_REPLACEMENT if pair else b"")
+    return match[0] if pair else _REPLACEMENT
 
 
 def _leniently(data: bytes | msgspec.Raw, type: Any, where: str, lost: list[str]) -> Any:  # noqa: A002
@@ -159,35 +159,35 @@ def _leniently(data: bytes | msgspec.Raw, type: Any, where: str, lost: list[str]
 
 def _struct(data: bytes | msgspec.Raw, type: builtins.type[msgspec.Struct], where: str, lost: list[str]) -> Any:  # noqa: A002
     members: Mapping[str, msgspec.Raw] = {} if _is_null(data) else _strict(data, dict[str, msgspec.Raw])
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in _fields(type):
         member = members.get(field.encode_name)
         if member is None or _is_null(member):
             continue
         place = f"{where}.{field.encode_name}" if where else field.encode_name
         try:
-            found[field.name] = _leniently(member, field.type, place, lost)
+            values[field.name] = _leniently(member, field.type, place, lost)
         except BadJson as error:
             lost.append(f"{place}: {error}")
     try:
-        return type(**found)
+        return type(**values)
     except TypeError as error:
         raise BadJson("; ".join([*lost[:_MOST_SAID], str(error)])) from None
 
 
 def _list(data: bytes | msgspec.Raw, element: Any, where: str, lost: list[str]) -> list[Any]:
-    found = []
-    for number, one in enumerate(() if _is_null(data) else _strict(data, list[msgspec.Raw])):
+    values = []
+    for number, item in enumerate(() if _is_null(data) else _strict(data, list[msgspec.Raw])):
         place = f"{where}[{number}]"
         try:
-            found.append(_leniently(one, element, place, lost))
+            values.append(_leniently(item, element, place, lost))
         except BadJson as error:
             lost.append(f"{place}: {error}")
-    return found
+    return values
 
 
 def _something(type: Any) -> Any:  # noqa: A002
-    """Return what a type is beside None."""
+    """Return a type without its None: ``X`` for ``X | None``, any other as it is."""
     if typing.get_origin(type) in (typing.Union, types.UnionType):
         others = [one for one in typing.get_args(type) if one is not types.NoneType]
         return others[0] if len(others) == 1 else type

@@ -88,7 +88,7 @@ class Recorder:
             logger.warning("no event %s about %s %s/%s: %s", reason, about.kind, about.namespace, about.name, error)
 
     def _name(self, about: Reference, *texts: str) -> str:
-        """A name that is the same for the same text about the same object, whoever of us writes it."""
+        """Return a name that is the same for the same text about the same object, whichever replica writes it."""
         told = msgspec.json.encode([self._component, about, *texts])
         digest = hashlib.sha256(told).hexdigest()[:16]
         return f"{about.name[: LONGEST_NAME - 1 - len(digest)].rstrip('-.')}.{digest}"

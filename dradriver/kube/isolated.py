@@ -59,10 +59,10 @@ class Unread:
 def identity(data: msgspec.Raw) -> Identity:
     """Return which object some JSON is, as far as it says so."""
     try:
-        found: _Named = codec.decode(data, _Named)
+        named: _Named = codec.decode(data, _Named)
     except codec.BadJson as error:
         return Identity() if error.rest is None else error.rest.metadata
-    return found.metadata
+    return named.metadata
 
 
 class Isolated(Generic[T]):
@@ -90,7 +90,7 @@ class Isolated(Generic[T]):
 
     def _tell(self, data: msgspec.Raw, why: str, *, kept: str) -> None:
         UNREAD.labels(self._plural, kept).inc()
-        found = identity(data)
+        subject = identity(data)
         now = time.monotonic()
         if now - self._minute >= _MINUTE_S:
             self._minute, self._lines = now, 0
@@ -98,7 +98,7 @@ class Isolated(Generic[T]):
         if self._lines <= _MOST_LINES:
             logger.warning(
                 "%s %s/%s cannot be read, and %s of it is kept: %s",
-                self._plural, found.namespace, found.name, kept, why[:500],
+                self._plural, subject.namespace, subject.name, kept, why[:500],
             )  # fmt: skip
         if self._on_unread is not None:
-            self._on_unread(Unread(found, why))
+            self._on_unread(Unread(subject, why))

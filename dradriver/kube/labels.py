@@ -73,9 +73,9 @@ class Names(Collector):
 
     def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
         """Have these series under a key from now on, each a value for every label; none takes the key away."""
-        found = tuple(dict.fromkeys(rows))
-        if found:
-            self._rows[key] = found
+        series = tuple(dict.fromkeys(rows))
+        if series:
+            self._rows[key] = series
         else:
             self._rows.pop(key, None)
 

@@ -65,18 +65,18 @@ class OptionalReflector(Generic[T]):
             while True:
                 wait_s = self._look_s
                 try:
-                    found = await self._served()
+                    served = await self._served()
                 except DriverError as error:
                     logger.warning("which %s the server has is not known: %s", self._versions[0].plural, error)
-                    found, wait_s = followed, self._look_s / 4
-                if found != followed:
+                    served, wait_s = followed, self._look_s / 4
+                if served != followed:
                     if task is not None:
                         task.cancel()
                     self._forget()
-                    followed = found
-                    if found is not None:
-                        logger.info("following %s %s", found.api_version, found.plural)
-                        self._reflector = Reflector(self._client, found, self._read, on_change=self._on_change)
+                    followed = served
+                    if served is not None:
+                        logger.info("following %s %s", served.api_version, served.plural)
+                        self._reflector = Reflector(self._client, served, self._read, on_change=self._on_change)
                         task = tasks.create_task(self._reflector.run())
                 self._asked.set()
                 await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311

@@ -103,8 +103,8 @@ class Store(Generic[T]):
         new = None if kind == "DELETED" else self.read(data)
         if new is not None:
             return key_of(new), new.metadata.resource_version, new
-        found = identity(data)
-        return ((found.namespace, found.name) if found.name else None), found.resource_version, None
+        subject = identity(data)
+        return ((subject.namespace, subject.name) if subject.name else None), subject.resource_version, None
 
     def replace(self, fresh: Mapping[Key, T], read_at: float | None = None) -> None:
         """Swap the content at once and tell the differences; ``read_at`` is when the read began that it is of."""

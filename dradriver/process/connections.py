@@ -179,8 +179,8 @@ async def listening(
         return http if context is None else _Tls(loop, http, context, None, server_side=True)  # type: ignore[arg-type]  # nobody waits
 
     listener = await loop.create_server(lambda: _Arrived(connections, speak), host, port, backlog=AT_ONCE)
-    for one in listener.sockets:
-        with one.dup() as same:
+    for bound in listener.sockets:
+        with bound.dup() as same:
             same.listen(WAITING)
     keeping = asyncio.create_task(connections.keep())
     try:

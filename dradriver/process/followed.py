@@ -53,7 +53,7 @@ class Followed(abc.ABC):
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Run ``step``, and whatever is to be done after it."""
+        """Run ``step``; a class that has more to do after it does that here, too."""
         self.step()
 
     def step(self) -> None:

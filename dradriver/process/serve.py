@@ -50,16 +50,16 @@ async def serve_health(
     """
     answers = {"/healthz": _check(alive), "/readyz": _check(ready), "/metrics": _metrics}
     connections = Connections(MOST)
-    async with listening(_handler(answers), host=host, port=port, connections=connections, end_s=_END_S) as found:
-        yield found
+    async with listening(_handler(answers), host=host, port=port, connections=connections, end_s=_END_S) as bound_port:
+        yield bound_port
 
 
 def _handler(answers: Mapping[str, Answer]) -> Handler:
     async def answer(request: BaseRequest) -> Response:
         if request.method not in (aiohttp.hdrs.METH_GET, aiohttp.hdrs.METH_HEAD):
             return Response(status=405, headers={aiohttp.hdrs.ALLOW: "GET,HEAD"})
-        found = answers.get(request.path)
-        return found() if found is not None else Response(status=404)
+        respond = answers.get(request.path)
+        return respond() if respond is not None else Response(status=404)
 
     return answer
 

@@ -28,7 +28,7 @@ class Asking:
         self._answered = False  # a round is over, and not all that it found a place for are served
 
     def some(self) -> bool:
-        """Ask some kinds. Returns whether that was done: not while there is nobody to ask, a rest, or one to serve."""
+        """Ask some blocked kinds. Returns whether it did: not in a rest, with somebody to serve or none to ask."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if self._answered or began < self._not_before or not self._queue.outdated:
@@ -43,6 +43,6 @@ class Asking:
         return True
 
     def again(self) -> bool:
-        """Say that all who can be served are. Returns whether that was news, so that there may be others to ask."""
+        """Take in that all who could be served have been. Returns whether blocked kinds may be asked again for that."""
         answered, self._answered = self._answered, False
         return answered

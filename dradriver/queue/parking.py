@@ -45,10 +45,10 @@ class Parking:
 
     def forget(self, key: Key) -> None:
         """Say that a unit waits no more; an unknown one is no error."""
-        found = self._waiting.pop(key, None)
-        if found is None:
+        entry = self._waiting.pop(key, None)
+        if entry is None:
             return
-        cause = found[0]
+        cause = entry[0]
         self._size[cause] -= 1
         lot = self._lots[cause]
         if not self._size[cause]:

@@ -72,34 +72,34 @@ def read_wish(
         WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
             missing or asks for what cannot be.
     """
-    found = resolved.read(pod.metadata.annotations)
+    noted = resolved.read(pod.metadata.annotations)
     known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
-    if strangers := sorted(set(found.containers) - known):
+    if strangers := sorted(set(noted.containers) - known):
         raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0][:63]!r}; create the pod anew")
     key = claim_key(pod)
     if key is None:
         raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    shared = found.shared is not msgspec.UNSET
-    if is_set(key) != shared or (shared and found.shared != key[1]):
+    shared = noted.shared is not msgspec.UNSET
+    if is_set(key) != shared or (shared and noted.shared != key[1]):
         raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
     wish = PlacementRequest(
-        request=found.request,
-        requests=tuple(dict.fromkeys(name for own in found.requests.values() for name in own)),
+        request=noted.request,
+        requests=tuple(dict.fromkeys(name for own in noted.requests.values() for name in own)),
         pod=(pod.metadata.namespace, pod.metadata.name),
         claim=key,
         shared=shared,
-        keep_env=tuple(kept_env(pod, frozenset(found.containers))),
-        nccl=NCCL_AUTO if found.nccl is msgspec.UNSET else found.nccl,
+        keep_env=tuple(kept_env(pod, frozenset(noted.containers))),
+        nccl=NCCL_AUTO if noted.nccl is msgspec.UNSET else noted.nccl,
         ask=ask_of(pod, volumes),
         rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
-    hand_over = not _narrowed(pod) and found.when_full == HAND_OVER and ledger is OURS
+    hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and ledger is OURS
     if pod.template is not None:
         asked = _by_template(wish, pod.template[1], template, ledger)
         return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
     if hand_over:
-        return msgspec.structs.replace(wish, alone=ladder.spec(found, keep_env=wish.keep_env))
+        return msgspec.structs.replace(wish, alone=ladder.spec(noted, keep_env=wish.keep_env))
     return wish
 
 

@@ -104,12 +104,12 @@ class Queue:
 
     def drop(self, key: Key) -> None:
         """Forget a unit; an unknown one is no error."""
-        found = self._units.pop(key, None)
-        if found is None:
+        entry = self._units.pop(key, None)
+        if entry is None:
             return
-        self._left_by_one(found[1])
-        if found[1].queued is None and self._head(found[1]) is None:
-            self._forget(found[1])
+        self._left_by_one(entry[1])
+        if entry[1].queued is None and self._head(entry[1]) is None:
+            self._forget(entry[1])
 
     def next(self) -> tuple[Unit, Bools | None] | None:
         """Return the oldest unit that may find a place, and the rows of the nodes to ask about (None: all).
@@ -129,20 +129,20 @@ class Queue:
 
     def leave(self, unit: Unit) -> None:
         """Take a unit out, because it has its place or cannot be served now; the next of its kind gets its turn."""
-        found = self._units.pop(unit.key, None)
-        if found is not None:
-            self._left_by_one(found[1])
-            self._queue(found[1])
+        entry = self._units.pop(unit.key, None)
+        if entry is not None:
+            self._left_by_one(entry[1])
+            self._queue(entry[1])
 
     def block(self, unit: Unit, reason: str) -> list[Unit]:
         """Say that a unit found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
 
         An empty reason is that of before.
         """
-        found = self._units.get(unit.key)
-        if found is None:
+        entry = self._units.get(unit.key)
+        if entry is None:
             return []
-        group = found[1]
+        group = entry[1]
         group.failed_at = self._nodes.clock
         if reason in ("", group.reason):
             return []
@@ -195,12 +195,12 @@ class Queue:
         free = self._free()[: self._nodes.rows]
         freed = free[self._nodes.freed[: len(free)] > self._since]
         most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
-        found: dict[str, list[_Class]] = {}
+        by_namespace: dict[str, list[_Class]] = {}
         for group in self._classes.values():
             if group.failed_at != _NEVER and group.queued is None and group.gpus <= most_gpus:
-                found.setdefault(group.heap[0][1][0], []).append(group)
+                by_namespace.setdefault(group.heap[0][1][0], []).append(group)
         self._left = {}
-        for namespace, classes in found.items():
+        for namespace, classes in by_namespace.items():
             if len(classes) > OLDEST + OTHERS:
                 classes.sort(key=lambda group: group.heap[0])
                 classes[OLDEST:] = sorted(classes[OLDEST:], key=lambda group: group.failed_at)
@@ -213,7 +213,7 @@ class Queue:
             version: Of the picture; a kind is not asked twice about the same.
             now: A clock, seconds.
         """
-        found = False
+        any_due = False
         for group in list(itertools.islice(self._rechecks, _RECHECKED)):
             self._rechecks.move_to_end(group)
             if group.seen == version or now < group.checked_at + _RECHECK_S:
@@ -222,8 +222,8 @@ class Queue:
             if group.failed_at != _NEVER:
                 group.failed_at = _NEVER
                 self._queue(group)
-                found = True
-        return found
+                any_due = True
+        return any_due
 
     def _worth(self, group: _Class) -> bool:
         """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
@@ -273,5 +273,5 @@ class Queue:
 
     def _member(self, item: tuple[Order, Key], group: _Class) -> bool:
         """Return whether an item of a class's heap is a unit of its: one may have left it, or come back elsewhere."""
-        found = self._units.get(item[1])
-        return found is not None and found[1] is group and found[0].order == item[0]
+        entry = self._units.get(item[1])
+        return entry is not None and entry[1] is group and entry[0].order == item[0]

@@ -57,10 +57,10 @@ def spelled_out(said: Mapping[str, str], policies: Policies) -> dict[str, str]:
 def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]:
     if any(key in upper for key in words.OF_PARTS):  # together they say one thing
         lower = {key: text for key, text in lower.items() if key not in words.OF_PARTS}
-    found = {**lower, **upper}
+    together = {**lower, **upper}
     if names.REQUIRED in upper and names.REQUIRED in lower:
-        found[names.REQUIRED] = f"{lower[names.REQUIRED]},{upper[names.REQUIRED]}"
-    return found
+        together[names.REQUIRED] = f"{lower[names.REQUIRED]},{upper[names.REQUIRED]}"
+    return together
 
 
 def _of_workload(text: str, policies: Policies) -> dict[str, str]:

@@ -205,5 +205,5 @@ UNKNOWN: Final = Policies(known=False)
 
 def plain(policies: Policies) -> Mapping[str, Any]:
     """Return the sections as a file would have them, defaults included."""
-    found = msgspec.to_builtins(policies)
-    return {field.encode_name: found[field.encode_name] for field in msgspec.structs.fields(Sections)}
+    sections = msgspec.to_builtins(policies)
+    return {field.encode_name: sections[field.encode_name] for field in msgspec.structs.fields(Sections)}

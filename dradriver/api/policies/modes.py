@@ -49,11 +49,11 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
     if not policies.known:
         return None
     rule = next((one for one in policies.gpus if _fits(one, node, labels, gpu)), None)
-    found: MigWord = "off" if gpu.mig is None else "static"
+    mig: MigWord = "off" if gpu.mig is None else "static"
     if rule is None:
-        return Mode(mig=found)
+        return Mode(mig=mig)
     return Mode(
-        mig=rule.mig or (found if rule.shared == "none" else "off"),
+        mig=rule.mig or (mig if rule.shared == "none" else "off"),
         shared=rule.shared,
         memory_overcommit=rule.memory_overcommit,
         equal_shares=rule.equal_shares or 0,

@@ -50,17 +50,17 @@ def read(text: bytes, *, source: str) -> Policies:
     if len(text) > MOST_BYTES:
         raise PoliciesError(f"{source}:1: {len(text)} bytes; {MOST_BYTES} are the most")
     try:
-        found = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
+        document = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
     except UnicodeDecodeError as error:
         raise PoliciesError(f"{source}:1: not UTF-8: {error}") from None
-    _restore_off(found.data)
-    sections = found.convert(Sections)
+    _restore_off(document.data)
+    sections = document.convert(Sections)
     try:
         _check_rules(sections)
         _check_words(sections)
         _check_servers(sections.nccl)
     except _PlacedError as error:
-        raise found.refusal(error.place, error.says) from None
+        raise document.refusal(error.place, error.says) from None
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
     return Policies(**{name: getattr(sections, name) for name in Sections.__struct_fields__}, digest=digest)
 
@@ -151,8 +151,8 @@ def _check_name(place: str, text: str, known: Sequence[str]) -> None:
 
 
 def _workloads(sections: Sections) -> list[tuple[str, str | dict[str, str]]]:
-    found = sections.workloads
-    return [(f"workloads.{name}", found.meaning(name)) for name in WORKLOADS]
+    workloads = sections.workloads
+    return [(f"workloads.{name}", workloads.meaning(name)) for name in WORKLOADS]
 
 
 def _check_set(place: str, words: Mapping[str, str]) -> None:

@@ -89,13 +89,13 @@ class Capacity:
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> list[str]:
         """Return what the rows lack: of each row the first of the amounts that is not left."""
-        found = []
+        resources = []
         rows = rows.copy()
         for resource, enough in self._enough(amounts):
             if (rows & ~enough).any():
-                found.append(resource)
+                resources.append(resource)
                 rows &= enough
-        return found
+        return resources
 
     def _enough(self, amounts: tuple[tuple[str, int], ...]) -> Iterator[tuple[str, Bools]]:
         for resource, amount in amounts:

@@ -68,18 +68,18 @@ class Classes:
 
         Not to be changed. What it says of rows without a node means nothing.
         """
-        found = self._masks.pop(constraints, None)
-        if found is None:
-            found = self._labels.selected(constraints)
-            found &= self._taints.tolerated(constraints.tolerations)
+        mask = self._masks.pop(constraints, None)
+        if mask is None:
+            mask = self._labels.selected(constraints)
+            mask &= self._taints.tolerated(constraints.tolerations)
             if constraints.volumes:
-                found &= self._labels.reaching(constraints.volumes)
+                mask &= self._labels.reaching(constraints.volumes)
             if not tolerates_cordon(constraints.tolerations):
-                found &= ~self._taints.cordoned
+                mask &= ~self._taints.cordoned
             if len(self._masks) >= _MOST_MASKS:
                 del self._masks[next(iter(self._masks))]
-        self._masks[constraints] = found
-        return found
+        self._masks[constraints] = mask
+        return mask
 
     def causes(self, constraints: Constraints, rows: Bools) -> list[str]:
         """Return why some of the rows are not for a class: of each row the first cause."""
@@ -92,9 +92,9 @@ class Classes:
         ]
         if not tolerates_cordon(constraints.tolerations):
             opened.insert(0, (CORDONED, ~self._taints.cordoned))
-        found = []
+        causes = []
         for cause, mask in opened:
             if (rows & ~mask).any():
-                found.append(cause)
+                causes.append(cause)
             rows = rows & mask
-        return found
+        return causes

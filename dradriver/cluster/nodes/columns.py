@@ -97,13 +97,13 @@ class Texts:
         if len(codes) > _FEW:
             chosen = np.zeros(self._codes.size, np.bool_)
             chosen[list(codes)] = True
-            found: Bools = chosen[self._rows]
-            return found
+            mask: Bools = chosen[self._rows]
+            return mask
         first, *others = codes
-        found = self._rows == first
+        mask = self._rows == first
         for code in others:
-            found |= self._rows == code
-        return found
+            mask |= self._rows == code
+        return mask
 
 
 class Numbers:

@@ -57,11 +57,11 @@ class Index:
             return operator in ("NotIn", "DoesNotExist")
         match operator:
             case "In":
-                found = self._column(self._texts, key, Texts).among(values)
-                return found if found is not None else False
+                mask = self._column(self._texts, key, Texts).among(values)
+                return mask if mask is not None else False
             case "NotIn":  # a missing label counts as different
-                found = self._column(self._texts, key, Texts).among(values)
-                return ~found if found is not None else True
+                mask = self._column(self._texts, key, Texts).among(values)
+                return ~mask if mask is not None else True
             case "Exists":
                 return self._column(self._texts, key, Texts).present()
             case "DoesNotExist":
@@ -79,8 +79,8 @@ class Index:
         """Return the values that a key has in some of the rows."""
         if key not in self._users:
             return frozenset()
-        found = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
-        return frozenset(value for value in found if value is not None)
+        texts = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
+        return frozenset(value for value in texts if value is not None)
 
     def _column(self, columns: dict[str, _Column], key: str, make: Callable[[list[str | None]], _Column]) -> _Column:
         """Return a key's column; that which nobody asked for the longest goes."""
@@ -119,8 +119,8 @@ class Labels:
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
-        found = self._labels.holds((key, "In", tuple(values))) if values else False
-        return np.full(self._rows, found) if isinstance(found, bool) else found
+        mask = self._labels.holds((key, "In", tuple(values))) if values else False
+        return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
         """Return the values that a label has in some of the rows."""
@@ -128,38 +128,38 @@ class Labels:
 
     def selected(self, constraints: Constraints) -> Bools:
         """Return the rows that a selector and an affinity choose: shape (rows,). Rows without a node mean nothing."""
-        found: Bools | bool = True
+        mask: Bools | bool = True
         for key, value in constraints.selector:
-            found = _both(found, self._labels.holds((key, "In", (value,))))
+            mask = _both(mask, self._labels.holds((key, "In", (value,))))
         if constraints.terms is not None:
-            found = _both(found, self._any(constraints.terms))
-        return np.full(self._rows, found) if isinstance(found, bool) else found
+            mask = _both(mask, self._any(constraints.terms))
+        return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def reaching(self, volumes: Where) -> Bools:
         """Return the rows that reach all of some volumes: shape (rows,), the caller's own."""
-        found: Bools | bool = True
+        mask: Bools | bool = True
         for terms in volumes:
-            found = _both(found, self._any(terms))
-        return np.full(self._rows, found) if isinstance(found, bool) else found
+            mask = _both(mask, self._any(terms))
+        return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def _any(self, terms: Terms) -> Bools | bool:
-        found: Bools | bool = False
+        mask: Bools | bool = False
         for term in terms:
-            found = _either(found, self._term(term.labels, term.fields))
-        return found
+            mask = _either(mask, self._term(term.labels, term.fields))
+        return mask
 
     def _term(self, labels: tuple[Requirement, ...], fields: tuple[Requirement, ...]) -> Bools | bool:
-        found: Bools | bool = bool(labels or fields)
+        mask: Bools | bool = bool(labels or fields)
         for index, requirements in ((self._labels, labels), (self._fields, fields)):
             for requirement in requirements:
-                if found is False:
+                if mask is False:
                     return False
-                found = _both(found, index.holds(requirement))
-        return found
+                mask = _both(mask, index.holds(requirement))
+        return mask
 
 
 def _both(a: Bools | bool, b: Bools | bool) -> Bools | bool:
-    """Both are the caller's own and may be overwritten."""
+    """Return the rows of both masks, True being all rows and False none; may overwrite its arguments."""
     if isinstance(a, bool):
         return b if a else False
     if isinstance(b, bool):
@@ -169,7 +169,7 @@ def _both(a: Bools | bool, b: Bools | bool) -> Bools | bool:
 
 
 def _either(a: Bools | bool, b: Bools | bool) -> Bools | bool:
-    """Both are the caller's own and may be overwritten."""
+    """Return the rows of either mask, True being all rows and False none; may overwrite its arguments."""
     if isinstance(a, bool):
         return True if a else b
     if isinstance(b, bool):

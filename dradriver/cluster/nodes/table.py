@@ -168,7 +168,7 @@ class NodeTable:
         return tuple(self._known)
 
     def is_as(self, name: str, node: Node | None) -> bool:
-        """Return whether a node is taken in as it is; None for one that is not there."""
+        """Return whether the table has a node in this state; ``node`` is None for one that is not there."""
         return self._known.get(name) == (None if node is None else _read(node))
 
     def used(self) -> Mapping[str, Amounts]:
@@ -205,14 +205,14 @@ class NodeTable:
             only: Rows of the nodes that are looked at; None for all.
         """
         offered = self._offered if only is None else self._offered & only
-        found = [GONE] if (offered & ~self._there).any() else []
+        causes = [GONE] if (offered & ~self._there).any() else []
         if (offered & self._there & ~self._ready).any():
-            found.append(NOT_READY)
+            causes.append(NOT_READY)
         rows = offered & self._ready
-        found += self._classes.causes(ask.key, rows)
+        causes += self._classes.causes(ask.key, rows)
         with self._without(besides):
             lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)
-        return tuple(sorted([*found, *(f"too little {resource}" for resource in lacking)]))
+        return tuple(sorted([*causes, *(f"too little {resource}" for resource in lacking)]))
 
     @contextlib.contextmanager
     def _without(self, besides: tuple[str, Amounts] | None) -> Iterator[None]:

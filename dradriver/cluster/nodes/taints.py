@@ -75,10 +75,10 @@ class Taints:
         for pattern in tolerations:
             if codes := self._covered.get(pattern):
                 covered[list(codes)] = True
-        found: Bools = covered[self._slots[0]]
+        mask: Bools = covered[self._slots[0]]
         for slot in self._slots[1:]:
-            found &= covered[slot]
-        return found
+            mask &= covered[slot]
+        return mask
 
     def _take(self, taint: Taint) -> int:
         code = self._codes.take(taint)

@@ -177,15 +177,15 @@ def _current(name: str, pool: Sequence[ResourceSlice], warnings: list[str]) -> l
 
 def _holders(node: _Node, held: Held) -> _Holders:
     """Return who holds each device of a node, those who have it first, and who only monitors it last."""
-    found: dict[str, list[Holder]] = {}
+    by_device: dict[str, list[Holder]] = {}
     for driver, device, holder in held.get(node.name, ()):
         if driver == node.driver:
-            found.setdefault(node.called.get(device, device), []).append(holder)
+            by_device.setdefault(node.called.get(device, device), []).append(holder)
         elif driver == OURS.driver:  # what it promises, whosever the devices are
-            found.setdefault(device, []).append(holder)
-    for holders in found.values():
+            by_device.setdefault(device, []).append(holder)
+    for holders in by_device.values():
         holders.sort(key=lambda holder: list(Hold).index(holder.hold))
-    return found
+    return by_device
 
 
 def _view(node: _Node, holders: _Holders) -> NodeView:
@@ -196,7 +196,7 @@ def _view(node: _Node, holders: _Holders) -> NodeView:
         who = list(holders.get(name, ()))
         for part, device in parts.items():  # who has a MIG slice that is a device, has that slice
             words = slice_words(device)
-            who += [msgspec.structs.replace(one, part=one.part or words) for one in holders.get(part, ())]
+            who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
         gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=_blocked(gpu, shown, parts.values())))
     view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus))
