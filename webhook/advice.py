@@ -41,17 +41,17 @@ def warnings(pod: pod_view.Pod) -> list[str]:
     Raises:
         WordError: A container's environment is none.
     """
-    found: list[str] = []
+    texts: list[str] = []
     left = MOST_BYTES
     for container in (*pod.init_containers, *pod.containers):
         where = f"container {container.name[:63]!r}: "
         if container.security_context is not None and container.security_context.privileged:
-            found.append(where + "privileged: it sees every GPU of the node, not only its own")
+            texts.append(where + "privileged: it sees every GPU of the node, not only its own")
         size = len(memoryview(container.env))
         if size <= left and not pod_view.same(container.env, pod_view.ABSENT):
             left -= size
-            found += [where + text for text in _about_env(container)]
-    return found
+            texts += [where + text for text in _about_env(container)]
+    return texts
 
 
 def _about_env(container: pod_view.Container) -> Iterator[str]:

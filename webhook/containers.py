@@ -55,14 +55,14 @@ def amounts(container: pod_view.Container) -> Amounts:
 @functools.lru_cache(maxsize=256)
 def _amounts(limits: bytes, requests: bytes) -> Amounts:
     """Read a container's limits and requests, which are asked for several times, and are alike in a job's pods."""
-    found = pod_view.quantities(Raw(limits))
-    others = found if limits == requests else pod_view.quantities(Raw(requests))
-    return Amounts(found, others, (*_gpus("limits", found), *_gpus("requests", others)))
+    limited = pod_view.quantities(Raw(limits))
+    requested = limited if limits == requests else pod_view.quantities(Raw(requests))
+    return Amounts(limited, requested, (*_gpus("limits", limited), *_gpus("requests", requested)))
 
 
-def _gpus(where: str, found: Mapping[str, pod_view.Quantity]) -> list[tuple[str, ...]]:
-    ours = [(where, resource) for resource in found if limits.is_ours(resource)]
-    return [(where,)] if ours and len(ours) == len(found) else list(ours)
+def _gpus(where: str, amounts: Mapping[str, pod_view.Quantity]) -> list[tuple[str, ...]]:
+    ours = [(where, resource) for resource in amounts if limits.is_ours(resource)]
+    return [(where,)] if ours and len(ours) == len(amounts) else list(ours)
 
 
 def asks(pod: pod_view.Pod) -> Asks:
@@ -74,19 +74,19 @@ def asks(pod: pod_view.Pod) -> Asks:
     Raises:
         WordError: A limit that is none, or limits and requests of whole GPUs that differ.
     """
-    found = {c.name: one for c in pod.app_containers if (one := asked(c.name, amounts(c)))}
-    if not found and (first := pod.app_containers[:1]):
+    by_name = {c.name: ask for c in pod.app_containers if (ask := asked(c.name, amounts(c)))}
+    if not by_name and (first := pod.app_containers[:1]):
         text = pod.words.get(names.GPUS)
         if text is not None:
             return {first[0].name: words.BY_KEY[names.GPUS].read(names.GPUS, text)}
         if not _PARTS.isdisjoint(pod.words):
             return {first[0].name: 1}
-    return found or _of_init_containers(pod)
+    return by_name or _of_init_containers(pod)
 
 
 def _of_init_containers(pod: pod_view.Pod) -> Asks:
-    found = [(c.name, one) for c in pod.init_containers if (one := asked(c.name, amounts(c)))]
-    return dict([max(found, key=lambda item: count(item[1]))] if found else [])
+    by_name = [(c.name, ask) for c in pod.init_containers if (ask := asked(c.name, amounts(c)))]
+    return dict([max(by_name, key=lambda item: count(item[1]))] if by_name else [])
 
 
 def product(pod: pod_view.Pod) -> str:
@@ -96,11 +96,11 @@ def product(pod: pod_view.Pod) -> str:
         WordError: Two containers name two.
     """
     every = (*pod.containers, *pod.init_containers)
-    found = {c.name: one for c in every if (one := limits.product(_limits_of(c.name), amounts(c).limits))}
-    if len(set(found.values())) > 1:
-        told = "; ".join(f"container {name[:63]!r}: {one}" for name, one in found.items())
+    by_name = {c.name: named for c in every if (named := limits.product(_limits_of(c.name), amounts(c).limits))}
+    if len(set(by_name.values())) > 1:
+        told = "; ".join(f"container {name[:63]!r}: {named}" for name, named in by_name.items())
         raise WordError(f"{told}: all GPUs of a pod are of one product; use several pods")
-    return next(iter(found.values()), "")
+    return next(iter(by_name.values()), "")
 
 
 def asked(name: str, amounts: Amounts) -> Asked:
@@ -136,10 +136,10 @@ def lender(name: str, wanted: Asked, asks: Asks) -> str | None:
     Raises:
         WordError: It asks for what neither one container nor the whole pod has.
     """
-    for other, one in asks.items():
-        if one == wanted:
+    for other, ask in asks.items():
+        if ask == wanted:
             return other
-    numbers = [one for one in asks.values() if isinstance(one, int)]
+    numbers = [ask for ask in asks.values() if isinstance(ask, int)]
     if numbers and wanted == sum(numbers):
         return None
     allowed = [str(number) for number in sorted({*numbers, sum(numbers)})] if numbers else map(described, asks.values())

@@ -101,12 +101,12 @@ def create(
         references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
-    found, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
-    warnings += addon.check(found, ledger)
-    warnings += static.advice(found) if template is None else ()  # else the template says how many
+    wish, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
+    warnings += addon.check(wish, ledger)
+    warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += _without_effect(pod.words)
-    warnings += kueue.advice(pod, found, ledger)
-    shared = None if found.shared is msgspec.UNSET else found.shared
+    warnings += kueue.advice(pod, wish, ledger)
+    shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
         asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
     sent, gates = spec.resource_claims or (), desired.with_last(spec.scheduling_gates or (), _GATE)
@@ -114,8 +114,8 @@ def create(
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
         claims = desired.replaced(sent, pod_view.PodClaim(template[0], new_name()))
-    elif static.is_static(found):
-        note = resolved.write(static.noted(found, static.kept(pod, requests)))
+    elif static.is_static(wish):
+        note = resolved.write(static.noted(wish, static.kept(pod, requests)))
         claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
@@ -152,12 +152,12 @@ def _resolved(
 
     Pods of one job come in numbers, all with the same words.
     """
-    found = resolved.resolve(dict(words), dict(asks), policies, product=product)
+    wish = resolved.resolve(dict(words), dict(asks), policies, product=product)
     if by_template:
-        references.check(found)
-        return found, resolved.write(found), {}
-    static.check(found, policies)
-    return found, resolved.write(found), found.requests
+        references.check(wish)
+        return wish, resolved.write(wish), {}
+    static.check(wish, policies)
+    return wish, resolved.write(wish), wish.requests
 
 
 def _without_effect(words: Mapping[str, str]) -> list[str]:
@@ -205,18 +205,18 @@ def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
 def _noted(pod: pod_view.Pod) -> tuple[Asks, str]:
     """Return what a copy's note says that its containers ask for, and the product that their limits named."""
     try:
-        found = resolved.read(pod.written)
+        note = resolved.read(pod.written)
     except WordError as error:
         raise WordError(f"{error}, or remove this annotation and give each container its limit") from None
     present = [container.name for container in (*pod.app_containers, *pod.init_containers)]
-    noted = found.asked
+    noted = note.asked
     for name in noted:
         if name not in present:
             raise WordError(
                 f"{names.REQUEST} names a container {name[:63]!r} that the pod does not have; remove this "
                 f"annotation and give each container its limit {names.GPU_RESOURCE}"
             )
-    return {name: noted[name] for name in present if name in noted}, found.product or ""
+    return {name: noted[name] for name in present if name in noted}, note.product or ""
 
 
 def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:
@@ -253,7 +253,7 @@ def _uses_claim(claims: Sequence[pod_view.UsedClaim]) -> bool:
 
 
 def _app(container: pod_view.Container, requests: Requests) -> desired.Container | None:
-    """What an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
+    """Return what an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
     stripped = containers.amounts(container).gpus
     if container.name in requests:
         return _user(container, requests[container.name], stripped)
@@ -263,28 +263,28 @@ def _app(container: pod_view.Container, requests: Requests) -> desired.Container
 def _user(
     container: pod_view.Container, requests: Sequence[str | None], stripped: tuple[tuple[str, ...], ...]
 ) -> desired.Container:
-    """What a container should be that uses these requests of the claim; None for all of it."""
+    """Return what a container should be that uses these requests of the claim; None for all of it."""
     own = [pod_view.UsedClaim(names.POD_CLAIM, request) for request in requests]
     return desired.Container(desired.with_last(container.claims, *own), stripped)
 
 
 def _init(container: pod_view.Container, asks: Asks, requests: Requests, *, copied: bool) -> desired.Container | None:
-    """What an init container should be: a borrower of GPUs that another has later.
+    """Return what an init container should be: a borrower of GPUs that another has later.
 
     Raises:
         WordError: It asks for a number that nobody has.
     """
-    found = containers.amounts(container)
+    amounts = containers.amounts(container)
     # A copy's init containers hold their share already; a limit here is a LimitRange's default.
     if copied and _lost(container, requests):
-        return _user(container, next(iter(requests.values())), found.gpus)
-    if not found.gpus:
+        return _user(container, next(iter(requests.values())), amounts.gpus)
+    if not amounts.gpus:
         return None
-    own_ask = 0 if copied else containers.asked(container.name, found)
+    own_ask = 0 if copied else containers.asked(container.name, amounts)
     if not own_ask:
-        return desired.Container(tuple(range(len(container.claims))), found.gpus)
+        return desired.Container(tuple(range(len(container.claims))), amounts.gpus)
     lender = containers.lender(container.name, own_ask, asks)
-    return _user(container, (None,) if lender is None else requests[lender], found.gpus)
+    return _user(container, (None,) if lender is None else requests[lender], amounts.gpus)
 
 
 def _lost(container: pod_view.Container, requests: Requests) -> bool:

@@ -88,4 +88,4 @@ def as_in(live: Sequence[pod_view.Named], sent: Sequence[pod_view.Named], name: 
             as_sent = [i for i in mine if sent[i] == entry][:1]
             result += as_sent or [pod_view.plain(entry)]
             mine = [i for i in mine if i not in as_sent]
-    return (*result, *sorted(i for found in places.values() for i in found))
+    return (*result, *sorted(i for indices in places.values() for i in indices))

@@ -212,11 +212,11 @@ def read(text: bytes | Raw) -> Pod:
         WordError: It is no pod.
     """
     pod = decode(_POD, text, "")
-    found = _texts(pod.metadata.annotations, "metadata.annotations: ")
+    annotations = _texts(pod.metadata.annotations, "metadata.annotations: ")
     labels = _texts(pod.metadata.labels, "metadata.labels: ")
     words: dict[str, str] = {}
     written: dict[str, str] = {}
-    for key, value in (found or {}).items():
+    for key, value in (annotations or {}).items():
         if is_ours(key):
             (written if is_written(key) else words)[key] = value
     labelled = labels or {}
@@ -225,13 +225,13 @@ def read(text: bytes | Raw) -> Pod:
     return Pod(
         words=words,
         written=written,
-        annotated=found is not None,
+        annotated=annotations is not None,
         labelled=labels is not None,
         label=labelled.get(names.LABEL),
-        keys=tuple(found or ()),
+        keys=tuple(annotations or ()),
         labels=tuple(labelled),
         queued=queued,
-        queued_alone=bool(queue) and not podset and PARENT not in (found or {}),
+        queued_alone=bool(queue) and not podset and PARENT not in (annotations or {}),
         note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),
         spec=pod.spec,
     )

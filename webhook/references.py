@@ -30,37 +30,37 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
     Raises:
         WordError: Several templates that it may be, a word that names none, or nothing but a claim by its name.
     """
-    found = {
+    templates = {
         entry.name: entry.resource_claim_template_name
         for entry in pod.spec.resource_claims or ()
         if entry.resource_claim_template_name and entry.name != names.POD_CLAIM
     }
-    for entry, template in found.items():
+    for entry, template in templates.items():
         check_names(entry, template)
     said = pod.words.get(names.CLAIM)
     if said is not None:
-        if said not in found:
+        if said not in templates:
             raise WordError(
                 f"{names.CLAIM}: {shown(said)} is no entry of spec.resourceClaims with a resourceClaimTemplateName; "
-                f"{_one_of(found) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
+                f"{_one_of(templates) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
             )
         if asks:
             raise WordError(
                 f"{names.CLAIM}: {shown(said)} contradicts limits or words that ask for GPUs; write one of the two"
             )
-        return said, found[said]
+        return said, templates[said]
     if not pod.words or any(container.name in asks for container in pod.app_containers):
         return None
-    if not found:
+    if not templates:
         if not asks:
             _refuse_named(pod)
         return None
-    if len(found) > 1:
+    if len(templates) > 1:
         raise WordError(
             f"the pod has several claims by template, and no limit {names.GPU_RESOURCE}: say which is its GPUs, "
-            f"{_one_of(found)} as annotation {names.CLAIM}"
+            f"{_one_of(templates)} as annotation {names.CLAIM}"
         )
-    return next(iter(found.items()))
+    return next(iter(templates.items()))
 
 
 def check_names(entry: str, template: str) -> None:
@@ -98,13 +98,13 @@ def users(pod: pod_view.Pod, entry: str) -> Asks:
                 f"resources.claims: [{{name: {entry[:63]}}}] instead"
             )
     every = (*pod.app_containers, *pod.init_containers)
-    found = dict.fromkeys([c.name for c in every if any(used.name == entry for used in c.claims)], 1)
-    if not found:
+    using = dict.fromkeys([c.name for c in every if any(used.name == entry for used in c.claims)], 1)
+    if not using:
         raise WordError(
             f"no container uses claim {shown(entry)}: write resources.claims: [{{name: {entry[:63]}}}] in those that "
             f"want its GPUs"
         )
-    return dict(list(found.items())[:MOST_GPUS])
+    return dict(list(using.items())[:MOST_GPUS])
 
 
 def _one_of(entries: dict[str, str]) -> str:
@@ -112,7 +112,7 @@ def _one_of(entries: dict[str, str]) -> str:
 
 
 def check(found: Resolved) -> None:
-    """Raise unless the words of a pod whose claim a template makes leave it to that which part of a GPU it is.
+    """Raise unless a pod's words fit a claim that a template makes: what part of a GPU it is, the template says.
 
     Raises:
         WordError: They do not.

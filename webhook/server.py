@@ -126,5 +126,5 @@ async def serve(
         auto_decompress=False,
         lingering_time=1.0,
         read_bufsize=READ_BYTES,
-    ) as found:
-        yield found
+    ) as bound_port:
+        yield bound_port

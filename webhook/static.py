@@ -77,17 +77,17 @@ def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
     Raises:
         WordError: An environment is none, or has more of them than any pod.
     """
-    found: set[str] = set()
+    protected: set[str] = set()
     for container in (*pod.containers, *pod.init_containers):
         if container.name in containers and not pod_view.same(container.env, pod_view.ABSENT):
             where = f"container {container.name[:63]!r}: env"
             if len(memoryview(container.env)) > MOST_BYTES:
                 raise WordError(f"{where}: more than {MOST_BYTES} bytes of JSON; use a ConfigMap")
             variables = pod_view.decode(_ENV, container.env, "env: ") or ()
-            found.update(one.name for one in variables if one.name.startswith(KEEP))
-    if len(found) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in found):
+            protected.update(variable.name for variable in variables if variable.name.startswith(KEEP))
+    if len(protected) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in protected):
         raise WordError(
             f"more than {MOST_KEPT} variables that begin with {', '.join(KEEP)}, or one of more than {LONGEST_KEPT} "
             f"characters; use a ConfigMap"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(protected))

@@ -82,8 +82,8 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Led
     if pod.words.get(names.SHARED_CLAIM) != live.words.get(names.SHARED_CLAIM):
         raise WordError(_OTHER_SET)
     if asks is None or not (live.gated or same):
-        found = _read_too_late(pod.words, live.words, policies)
-        return note, [_NO_NOTE] if found and live.gated else found
+        too_late = _read_too_late(pod.words, live.words, policies)
+        return note, [_NO_NOTE] if too_late and live.gated else too_late
     read = functools.partial(
         _read, asks=asks, product=product, policies=policies, ledger=ledger, by_template=live.template is not None
     )
@@ -111,16 +111,16 @@ def _read(
     Raises:
         WordError: They are bad, or for no such pod.
     """
-    found = resolved.resolve(words, asks, policies, product=product)
-    warnings = addon.check(found, ledger)
-    if static.is_static(found):
+    wish = resolved.resolve(words, asks, policies, product=product)
+    warnings = addon.check(wish, ledger)
+    if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if by_template:
-        references.check(found)
+        references.check(wish)
     else:
-        static.check(found, policies)
-        warnings += static.advice(found)
-    return found, warnings
+        static.check(wish, policies)
+        warnings += static.advice(wish)
+    return wish, warnings
 
 
 def _has_parts(asks: Asks) -> bool:
@@ -130,8 +130,8 @@ def _has_parts(asks: Asks) -> bool:
 def _asks(live: pod_view.Pod) -> tuple[Asks | None, str, bool]:
     """Return the GPUs of the live pod's containers, None where nothing tells, their product, and if its note does."""
     try:
-        found = resolved.read(live.written)
-        return found.asked, found.product or "", True
+        note = resolved.read(live.written)
+        return note.asked, note.product or "", True
     except WordError:
         pass
     users = [c.name for c in live.app_containers if pod_view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]

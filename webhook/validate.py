@@ -79,7 +79,7 @@ _TEMPLATE: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
 def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
-    """Return warnings when the claim or template may be stored.
+    """Return warnings for a claim or template that may be stored.
 
     Args:
         kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; others pass.
@@ -95,10 +95,10 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
         return []
     path = "spec" if kind == "ResourceClaim" else "spec.spec"
-    found = _object(kind, new)
-    if found is None:
+    sent = _object(kind, new)
+    if sent is None:
         raise WordError(f"this is no {kind}: it is null")
-    text = memoryview(found.spec)
+    text = memoryview(sent.spec)
     if text == _old_spec(kind, old):
         return []
     if len(text) > MOST_BYTES:
@@ -108,14 +108,14 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: spec: {error}") from None
     devices = spec.devices or _Devices()
-    requests = [one.name for one in devices.requests or ()]
+    requests = [request.name for request in devices.requests or ()]
     for i, entry in enumerate(devices.config or ()):
         if entry.opaque is not None and entry.opaque.driver == names.DRIVER:
             try:
                 _check_requests(config.read(entry.opaque.parameters), requests)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
-    labels = (found.metadata and found.metadata.labels) or {}
+    labels = (sent.metadata and sent.metadata.labels) or {}
     if kind == "ResourceClaim" and labels.get(names.LABEL) == names.LABEL_PLACED:
         return []  # the controller's, which an admission policy lets nobody else write: it chose the GPUs
     at = next(_exclusive(devices, policies), None)
@@ -145,26 +145,26 @@ def _exclusive(devices: _Devices, policies: Policies) -> Iterator[str]:
     """Yield the paths of the requests that may get a part of a GPU whose parts are of one namespace at a time."""
     kinds = {sliced for sliced in (False, True) if exclusive.some(policies, sliced=sliced)}
     for i, request in enumerate((devices.requests or ()) if kinds else ()):
-        for one in (request.exactly, *(request.first_available or ())):
-            if one is not None and not one.admin_access and not kinds.isdisjoint(_parts(one)) and not _elsewhere(one):
+        for way in (request.exactly, *(request.first_available or ())):
+            if way is not None and not way.admin_access and not kinds.isdisjoint(_parts(way)) and not _elsewhere(way):
                 yield f"requests[{i}]"
 
 
-def _parts(one: _Exactly) -> set[bool]:
-    """Return whether a request may get MIG slices, or shares, or both; nothing of whole GPUs."""
-    if one.device_class_name == names.DEVICE_CLASS:
-        said = (one.capacity and one.capacity.requests) or {}
+def _parts(way: _Exactly) -> set[bool]:
+    """Return which parts of GPUs a request may get: True for MIG slices, False for shares; empty for whole GPUs."""
+    if way.device_class_name == names.DEVICE_CLASS:
+        said = (way.capacity and way.capacity.requests) or {}
         return {sliced for capacity, sliced in _CAPACITIES.items() if capacity in said}
-    return {_CLASSES[one.device_class_name]} if one.device_class_name in _CLASSES else set()
+    return {_CLASSES[way.device_class_name]} if way.device_class_name in _CLASSES else set()
 
 
-def _elsewhere(one: _Exactly) -> bool:
-    said = [(selector.cel or {}).get("expression", "") for selector in one.selectors or ()]
+def _elsewhere(way: _Exactly) -> bool:
+    said = [(selector.cel or {}).get("expression", "") for selector in way.selectors or ()]
     return exclusive.ELSEWHERE in map(str.strip, said)
 
 
 def _check_requests(told: config.ClaimConfig, requests: Sequence[str]) -> None:
-    """Refuse what is told of a request that there is not: the node agent, which looks by name, would never see it."""
+    """Raise unless the claim has each request that is told of: the node agent never looks at any other."""
     for field, said in (("order", told.order), ("mig", told.mig)):
         for name in said:
             if name not in requests:
@@ -185,7 +185,7 @@ def _object(kind: str, text: Raw) -> _Object | None:
 
 def _old_spec(kind: str, old: Raw) -> memoryview | None:
     try:
-        found = _object(kind, old)
+        before = _object(kind, old)
     except WordError:
         return None  # then what is new is read
-    return None if found is None else memoryview(found.spec)
+    return None if before is None else memoryview(before.spec)

@@ -126,17 +126,17 @@ def _write(
 
 def _metadata(kind: str, text: Raw) -> _Metadata:
     try:
-        found = _OBJECT.decode(text)
+        workload = _OBJECT.decode(text)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    return _Metadata() if found is None else found.metadata
+    return _Metadata() if workload is None else workload.metadata
 
 
 def _templates(text: Raw, path: tuple[str, ...], above: _Path = ()) -> Iterator[tuple[_Path, _Template]]:
-    """Yield each template below a path, with its own."""
+    """Yield each pod template below a path of an object, after the path at which it stands."""
     if not path:
-        if (found := _TEMPLATE.decode(text)) is not None:
-            yield above, found
+        if (template := _TEMPLATE.decode(text)) is not None:
+            yield above, template
         return
     members = _MEMBERS.decode(text) or {}
     items = dict(enumerate(members)) if isinstance(members, list) else members

@@ -41,18 +41,18 @@ class Plan(NamedTuple):
             ClaimError: Two devices of a request bring different things at one place, and a container cannot have both.
             DriverError: What a device brings cannot be known now.
         """
-        by_number = {one.number: one for one in made}
+        by_number = {change.number: change for change in made}
         devices = list(self.claim.devices)
-        for number, one in by_number.items():
-            own = device_manager.edits(self.gpus[number], one)
+        for number, change in by_number.items():
+            own = device_manager.edits(self.gpus[number], change)
             device = devices[number]
             devices[number] = msgspec.structs.replace(
                 device,
                 edits=own + device.edits,
-                told=device_manager.told(one),
-                wanted=one.wanted,
-                done=one.done,
-                driver=one.driver,
+                told=device_manager.told(change),
+                wanted=change.wanted,
+                done=change.done,
+                driver=change.driver,
             )
         _refuse_clash(devices)
         return msgspec.structs.replace(self.claim, devices=tuple(devices))
@@ -108,16 +108,16 @@ def plan(
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
         request = request_of(result)
         asked = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
-        found = _found(result, asked.config, machine, device_manager, node=node)
-        device = _unmade(result, found)
-        if isinstance(found.kind, MadeKind):
-            intents.append(_intent(claim, number, device, found, boot))
+        located = _located(result, asked.config, machine, device_manager, node=node)
+        device = _unmade(result, located)
+        if isinstance(located.kind, MadeKind):
+            intents.append(_intent(claim, number, device, located, boot))
             device = msgspec.structs.replace(device, made=intents[-1].key)
         else:
-            device = msgspec.structs.replace(device, edits=found.kind.edits(found.gpu))
-        gpus.append(found.gpu)
+            device = msgspec.structs.replace(device, edits=located.kind.edits(located.gpu))
+        gpus.append(located.gpu)
         devices.append(device)
-        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, found.gpu))
+        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, located.gpu))
     files: dict[str, bytes] = {}
     for request, asked in by_request.items():
         first = next(n for n, device in enumerate(devices) if device.request == request)
@@ -129,42 +129,42 @@ def plan(
     return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))
 
 
-def _found(
+def _located(
     result: AllocationResult, config: ClaimConfig | None, machine: Machine, device_manager: DeviceManager, *, node: str
 ) -> Device:
-    """Return what a result is on this machine.
+    """Return the device of this machine that a result names.
 
     Raises:
         ClaimError: What the claim says of it cannot be understood.
         DeviceMissingError: It is not on the machine now.
     """
     wish = AllocatedDevice(result.device, request_of(result), result.consumed_capacity, config)
-    found = device_manager.find(machine, wish)
-    if found is None:
+    located = device_manager.find(machine, wish)
+    if located is None:
         mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
         raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
-    return found
+    return located
 
 
-def _unmade(result: AllocationResult, found: Device) -> PreparedDevice:
+def _unmade(result: AllocationResult, located: Device) -> PreparedDevice:
     """Return a result's device without what it brings to a container."""
     return PreparedDevice(
         request=request_of(result),
         pool=result.pool,
         device=result.device,
-        uuid=found.gpu.uuid,
-        part=found.kind.name if found.kind.part else "",
-        told=dict(found.told),
+        uuid=located.gpu.uuid,
+        part=located.kind.name if located.kind.part else "",
+        told=dict(located.told),
         share_id=result.share_id,
         admin=bool(result.admin_access),
     )
 
 
-def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, found: Device, boot: str) -> Made:
+def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, located: Device, boot: str) -> Made:
     """Return what is to be made for a device of the claim, as it is asked for.
 
     Raises:
-        ClaimError: Somebody asks to look on at what does not exist.
+        ClaimError: The claim asks for admin access to a part, which does not exist before it is made.
     """
     if device.admin:
         raise ClaimError(f"device {device.device}: admin access is to whole GPUs, not to parts that are made")
@@ -172,9 +172,9 @@ def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, found: De
         owner=claim.metadata.uid,
         number=number,
         boot=boot,
-        kind=found.kind.name,
+        kind=located.kind.name,
         device=device.device,
         uuid=device.uuid,
         share_id=device.share_id,
-        wanted=found.asked,
+        wanted=located.asked,
     )

@@ -47,7 +47,7 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
-    """Return the device's name in the claim's spec, which a running pod is known to the runtime by."""
+    """Return the device's name in the claim's spec, by which the runtime knows what a running pod has."""
     share = f"-{device.share_id}" if device.share_id else ""
     return f"{claim.uid}-{device.request}-{device.device}{share}"
 
@@ -92,8 +92,8 @@ class _ContainerEdits(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     def read(self) -> Edits:
         return Edits(
-            nodes=tuple(DeviceNode(one.path, one.host_path or one.path) for one in self.device_nodes),
-            mounts=tuple(Mount(one.host_path, one.container_path, "rw" in one.options) for one in self.mounts),
+            nodes=tuple(DeviceNode(node.path, node.host_path or node.path) for node in self.device_nodes),
+            mounts=tuple(Mount(mount.host_path, mount.container_path, "rw" in mount.options) for mount in self.mounts),
             env=self.env,
         )
 
@@ -151,12 +151,12 @@ class CdiFolder:
             OSError: It cannot be read.
         """
         try:
-            found = msgspec.json.decode(self._path(uid).read_bytes(), type=_Spec)
+            written = msgspec.json.decode(self._path(uid).read_bytes(), type=_Spec)
         except (FileNotFoundError, IsADirectoryError):
             return {}
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None
-        return {device.name: device.container_edits.read() for device in found.devices}
+        return {device.name: device.container_edits.read() for device in written.devices}
 
     def remove(self, uid: str) -> None:
         """Make the claim's spec be gone; an unknown uid is fine.

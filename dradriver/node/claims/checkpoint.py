@@ -87,7 +87,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def first(self, device: PreparedDevice) -> bool:
         """Return whether the device is the first of its request, which carries what the request brings as a whole."""
-        return device is next(one for one in self.devices if one.request == device.request)
+        return device is next(other for other in self.devices if other.request == device.request)
 
 
 class Checkpoint(Journal[PreparedClaim]):
@@ -137,19 +137,19 @@ def _read_older(text: bytes) -> PreparedClaim:
     env = dict(old.env)
     devices = tuple(
         PreparedDevice(
-            request=one.request,
-            pool=one.pool,
-            device=one.device,
-            uuid=one.uuid,
+            request=device.request,
+            pool=device.pool,
+            device=device.device,
+            uuid=device.uuid,
             edits=Edits(
-                nodes=(DeviceNode(one.path, one.host_path),) if one.host_path else (),
-                env=env.pop(one.request, ()),
-                cdi=one.cdi,
+                nodes=(DeviceNode(device.path, device.host_path),) if device.host_path else (),
+                env=env.pop(device.request, ()),
+                cdi=device.cdi,
             ),
-            share_id=one.share_id,
-            admin=one.admin,
+            share_id=device.share_id,
+            admin=device.admin,
         )
-        for one in old.devices
+        for device in old.devices
     )
     return PreparedClaim(uid=old.uid, namespace=old.namespace, name=old.name, devices=devices)
 

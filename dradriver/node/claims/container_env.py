@@ -139,14 +139,14 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
     """
     assert claim.status.allocation is not None, "it has a result"
     asked = {result.request, request_of(result)}
-    found = [
+    entries = [
         (entry.source == "FromClaim", number, entry.opaque.parameters)
         for number, entry in enumerate(claim.status.allocation.devices.config)
         if entry.opaque is not None
         and entry.opaque.driver == names.DRIVER
         and (not entry.requests or asked & set(entry.requests))
     ]
-    return config.read(max(found, key=lambda entry: entry[:2])[2]) if found else None
+    return config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
 
 
 def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
@@ -156,11 +156,11 @@ def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
     each request in the order of the choice's containers, as results have the requests in the order of the claim's.
     """
     choice = choice_of(claim)
-    found = config_for(claim, claim.results[0]) if claim.results else None
-    if choice is None or found is None:
+    settings = config_for(claim, claim.results[0]) if claim.results else None
+    if choice is None or settings is None:
         return ()
     requests = dict.fromkeys(map(request_of, claim.results))
-    uuids = [uuid for request in requests for uuid in found.order.get(request, ())]
+    uuids = [uuid for request in requests for uuid in settings.order.get(request, ())]
     numbers = [number for part in choice.containers for number in part]
     known = dict(zip(numbers, uuids, strict=False))
     if len(uuids) != len(numbers) or any(number not in known for number in choice.ring):
@@ -168,9 +168,9 @@ def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
     return tuple(known[number] for number in choice.ring)
 
 
-def _env(request: str, gpus: Sequence[Gpu], found: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:
+def _env(request: str, gpus: Sequence[Gpu], settings: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:
     env = {} if _HIDE[0] in kept else {_HIDE[0]: _HIDE[1]}
-    order = found.order.get(request) if found is not None else None
+    order = settings.order.get(request) if settings is not None else None
     if order and not kept & {_ORDER, _VISIBLE}:
         env |= _rank_order(order, gpus)
     return tuple(f"{key}={value}" for key, value in env.items())

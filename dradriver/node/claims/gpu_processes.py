@@ -37,7 +37,7 @@ _MOST_PIDS: Final = 8
 
 
 def asked_of(discovery: Discovery) -> Processes:
-    """Return what asks a discovery; where that can hang, beside the event loop, in one thread however long it does."""
+    """Return what asks a discovery for the processes on GPUs: in one thread of its own, where the answer can hang."""
     thread = Thread("processes")
 
     async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
@@ -50,12 +50,12 @@ def asked_of(discovery: Discovery) -> Processes:
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
-    """Return no process: where others use the GPUs rightly."""
+    """Return that no process is on any GPU: for nodes where others use the GPUs rightly."""
     return {}
 
 
 async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
-    """Raise where a process is on a GPU that the claim shall have for itself, or the first share of.
+    """Raise unless no process is on the GPUs that the claim is to have for itself, or the first share of.
 
     A driver that refuses to tell holds nothing up, since it may never tell. One that does not answer does: a container
     would hang with it.
@@ -101,13 +101,13 @@ async def _occupied(processes: Processes, own: Sequence[str], *, until: float) -
         return None
     try:
         async with asyncio.timeout_at(until):
-            found = await processes(own)
+            pids = await processes(own)
     except TimeoutError as error:
         raise NotYetError("the driver does not answer, so whether processes are on the GPUs is not known") from error
     except DriverError as error:
         logger.warning("whether processes are on GPUs that are given out cannot be known: %s", error)
         return None
-    said = [f"GPU {uuid}: {text(found[uuid])}" for uuid in own if found.get(uuid)]
+    said = [f"GPU {uuid}: {text(pids[uuid])}" for uuid in own if pids.get(uuid)]
     return "; ".join(said) or None
 
 

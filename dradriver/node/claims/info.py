@@ -49,10 +49,10 @@ def _containers(claim: ResourceClaim) -> dict[str, str]:
     requests = list(dict.fromkeys(result.request.partition("/")[0] for result in results))
     if not isinstance(choice, PartChoice):
         return {request: request for request in requests}
-    found, left = {}, iter(requests)
+    by_request, left = {}, iter(requests)
     for parts in choice.containers:
         for _ in parts:
             request = next(left, "")
             numbered = _NUMBERED.fullmatch(request) if len(parts) > 1 else None
-            found[request] = numbered[1] if numbered is not None else request
-    return found
+            by_request[request] = numbered[1] if numbered is not None else request
+    return by_request

@@ -13,7 +13,7 @@ from dradriver.topology.machine import Machine, MigDevice
 
 
 def doubtful(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether the hardware must be asked: an instance is not there by its number and uuid, or it serves MPS."""
+    """Return whether the hardware must be asked: an instance is gone, by number and uuid, or a share is by MPS."""
     return any(isinstance(device.done, MpsServed) for device in prepared.devices) or any(
         (device.done.instance, device.done.mig) not in {(one.gpu_instance, one.uuid) for one in there}
         for device, there in _given(prepared, machine)
@@ -21,7 +21,7 @@ def doubtful(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether the place is empty of an instance that the agent did not make, and makes for nobody again."""
+    """Return whether an instance that the agent did not make is gone from its place: it is not made again."""
     return any(
         device.wanted.found and device.wanted.placed not in {(one.profile_id, one.start) for one in there}
         for device, there in _given(prepared, machine)
@@ -29,7 +29,7 @@ def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def _given(prepared: PreparedClaim, machine: Machine | None) -> Iterator[tuple[PreparedDevice, tuple[MigDevice, ...]]]:
-    """Yield each device that is an instance, with what is on its GPU; of a GPU that is lost nobody knows."""
+    """Yield each device that is an instance, with all instances on its GPU; none of a GPU that the machine lacks."""
     on = {gpu.uuid: gpu.mig or () for gpu in machine.gpus} if machine is not None else {}
     for device in prepared.devices:
         if isinstance(device.done, MigInstance) and device.uuid in on:

@@ -122,11 +122,11 @@ class Ledgers:
         driver = self._driver()
         made = [self.made.get(device.made) for device in claim.devices if device.made]
         return all(
-            one is not None
-            and one.value.done is not None
-            and one.value.boot == self._boot
-            and one.value.in_load(driver)
-            for one in made
+            entry is not None
+            and entry.value.done is not None
+            and entry.value.boot == self._boot
+            and entry.value.in_load(driver)
+            for entry in made
         )
 
     def _made_again(self, key: str) -> Made | None:
@@ -196,12 +196,12 @@ class Ledgers:
             OSError: A file cannot be read.
         """
         claims = [entry.value for entry in self.claims.read().values()]
-        found = {entry.value.uuid for entry in self.made.read().values()}
-        found |= {device.uuid for claim in claims for device in claim.devices if not device.admin}
+        uuids = {entry.value.uuid for entry in self.made.read().values()}
+        uuids |= {device.uuid for claim in claims for device in claim.devices if not device.admin}
         for uid in self.claims.kept():
             unread = self._unread(uid, gpus)
-            found |= set(gpus) if unread is None else unread
-        return found & set(gpus)
+            uuids |= set(gpus) if unread is None else unread
+        return uuids & set(gpus)
 
     def _unread(self, uid: str, gpus: Collection[str]) -> set[str] | None:
         """Return which of these GPUs a claim has whose entry cannot be read; None where nothing says.
@@ -215,7 +215,7 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Raise where another claim holds a device of this one, or another namespace has parts of its GPUs.
+        """Raise unless no other claim holds a device of this one, and no other namespace has parts of its GPUs.
 
         The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
         those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for
@@ -290,11 +290,11 @@ class Mounted:
 
     def read(self, uid: str) -> list[bytes]:
         """Return the contents of those of the claim's files that can be read."""
-        found = []
+        contents = []
         for path in self._of(uid).glob("*"):
             with contextlib.suppress(OSError):
-                found.append(path.read_bytes())
-        return found
+                contents.append(path.read_bytes())
+        return contents
 
     def remove(self, uid: str) -> None:
         """Remove the claim's files; none there is fine.

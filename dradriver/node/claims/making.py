@@ -83,7 +83,7 @@ class Making:
         await self._shielded(uid, lambda: self._unprepare(uid), held)
 
     async def clean(self) -> dict[str, str]:
-        """Undo what is left of claims that are not prepared. Returns why that cannot be, by the GPU's uuid.
+        """Undo what is left on the hardware of claims that are not prepared; return why that cannot be, by GPU's uuid.
 
         A killed agent leaves something, and a claim that was given back while the hardware did not do as it was told.
         """
@@ -102,7 +102,7 @@ class Making:
         return refused
 
     async def check(self, uid: str) -> None:
-        """Raise where something that was made for a claim cannot be used yet; nobody else waits for that.
+        """Raise unless all that was made for a claim can be used now; no other claim waits for that.
 
         Raises:
             NotYetError: Why not.
@@ -112,8 +112,8 @@ class Making:
                 made = self._ledgers.made.of(uid)
         except OSError as error:
             raise NotYetError(f"the node cannot read what was made: {error}") from error
-        for one in made:
-            self._device_manager.check(one)
+        for change in made:
+            self._device_manager.check(change)
 
     async def look(self, uid: str) -> bool:
         """Look whether what was made for a claim is there still; return whether something is not, and is noted as such.
@@ -125,7 +125,7 @@ class Making:
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """End what is left of devices on GPUs of which nobody has anything. Returns why that cannot be, by uuid.
+        """Clear what gone devices left on GPUs of which nobody has anything; return why that cannot be, by uuid.
 
         Args:
             gpus: Uuids; those of which there is an entry are left alone.
@@ -193,10 +193,10 @@ class Making:
     async def _unprepare(self, uid: str) -> None:
         async with locked(self._lock):
             self._ledgers.cdi.remove(uid)
-            made = [one.to_undo() for one in self._ledgers.made.of(uid)]
+            made = [change.to_undo() for change in self._ledgers.made.of(uid)]
             try:
-                for one in made:  # from now on the claim is not whole
-                    self._ledgers.made.write(one)
+                for change in made:  # from now on the claim is not whole
+                    self._ledgers.made.write(change)
             except OSError:  # a full disk: without its entry nobody takes it for whole either
                 self._ledgers.drop(uid)
         try:
@@ -223,18 +223,18 @@ class Making:
     async def _look(self, uid: str) -> bool:
         async with self._alone():
             async with locked(self._lock):
-                made = [one for one in self._ledgers.made.of(uid) if one.done is not None]
-            gone = [one for one in made if not await self._device_manager.there(one)]
+                made = [change for change in self._ledgers.made.of(uid) if change.done is not None]
+            gone = [change for change in made if not await self._device_manager.there(change)]
             async with locked(self._lock):
                 noted = self._ledgers.made.of(uid)
-                for one in gone:
-                    if one in noted:  # not given back meanwhile
-                        self._ledgers.made.write(one.to_undo())
+                for change in gone:
+                    if change in noted:  # not given back meanwhile
+                        self._ledgers.made.write(change.to_undo())
                         self._ledgers.cdi.remove(uid)  # no container starts with what has its number now
             return bool(gone)
 
     async def _rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """A driver that does not answer answers to none, and is asked no more."""
+        """Clear what is left on these GPUs that nobody has; a driver that does not answer for one is asked no more."""
         refused: dict[str, str] = {}
         hangs: NotYetError | None = None
         async with self._alone():
@@ -259,19 +259,19 @@ class Making:
         """
         refused: dict[str, NotYetError] = {}
         hangs: NotYetError | None = None
-        for one in reversed(made):
+        for change in reversed(made):
             async with locked(self._lock):
                 known = self._known()
             try:
                 if hangs is not None:
                     raise hangs
-                await self._device_manager.undo(one, known)
+                await self._device_manager.undo(change, known)
             except NotYetError as error:
-                refused[one.key] = error
+                refused[change.key] = error
                 hangs = error if isinstance(error.__cause__, TimeoutError) else hangs
                 continue
             async with locked(self._lock):
-                self._ledgers.made.remove(one.key)
+                self._ledgers.made.remove(change.key)
         return refused
 
     def _known(self) -> list[Made]:

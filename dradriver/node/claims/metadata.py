@@ -87,5 +87,5 @@ def _of_choice(choice: Choice | None) -> dict[str, Any]:
 
 def _pod_claim(claim: ResourceClaim) -> str | None:
     """Return the name by which a template's claim stands in its pod; a tenant's text that could be a path is none."""
-    found = claim.metadata.annotations.get(POD_CLAIM)
-    return found if found is not None and _LABEL.fullmatch(found) else None
+    name = claim.metadata.annotations.get(POD_CLAIM)
+    return name if name is not None and _LABEL.fullmatch(name) else None

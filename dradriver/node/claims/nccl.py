@@ -30,7 +30,7 @@ class Told(NamedTuple):
 
 
 class Nccl:
-    """What the containers of this node are told."""
+    """What NCCL is told in the containers of this node."""
 
     def __init__(self, tuning_profile: Callable[[], str] = str) -> None:
         """Tell nothing yet.
@@ -92,7 +92,7 @@ class Nccl:
             return {}
 
     def _say(self, text: str) -> None:
-        """Log it once, not with every claim."""
+        """Log a text once, not with every claim."""
         if text not in self._said:
             self._said.add(text)
             logger.warning("%s", text)

@@ -160,7 +160,7 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make anew what a prepared claim was given and is gone, as with the driver; return whether something was.
+        """Make anew what is gone of a prepared claim's devices, as with their driver; return whether something was.
 
         Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
 
@@ -207,11 +207,11 @@ class Preparer:
 
     async def devices(self) -> dict[str, list[str]]:
         """Return the names of the devices of prepared claims by their GPUs' uuids; errors are those of ``prepared``."""
-        found: dict[str, list[str]] = {}
+        by_uuid: dict[str, list[str]] = {}
         for entry in (await self.prepared()).values():
             for device in entry.value.devices:
-                found.setdefault(device.uuid, []).append(device.device)
-        return found
+                by_uuid.setdefault(device.uuid, []).append(device.device)
+        return by_uuid
 
     def get(self, uid: str) -> PreparedClaim | None:
         """Return a claim as it is prepared, as far as a look without the lock can tell."""

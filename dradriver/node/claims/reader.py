@@ -27,7 +27,7 @@ class AnotherError(ClaimError):
 
 
 class ClaimReader:
-    """Reads claims."""
+    """Reads claims from the API server."""
 
     def __init__(self, get_claim: GetClaim) -> None:
         """Read nothing yet.

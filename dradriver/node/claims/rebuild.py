@@ -108,11 +108,11 @@ class Rebuilder:
     def _put(self, claim: ResourceClaim, machine: Machine) -> None:
         uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
         edits = self._ledgers.cdi.read(uid)
-        found = None if edits is None else self._rebuilt(claim, edits, machine)
-        if found is None:
+        prepared = None if edits is None else self._rebuilt(claim, edits, machine)
+        if prepared is None:
             logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
         elif uid in self._ledgers.claims.kept():
-            self._ledgers.put(found)
+            self._ledgers.put(prepared)
             metrics.CHECKPOINT_REBUILT.inc()
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
@@ -135,11 +135,11 @@ class Rebuilder:
                 config = config_for(claim, result)
             wish = AllocatedDevice(result.device, request, result.consumed_capacity, config)
             try:
-                found = self._device_manager.find(machine, wish)
+                located = self._device_manager.find(machine, wish)
             except DriverError as error:
                 logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
                 return None
-            kind, gpu = (None, None) if found is None else (found.kind, found.gpu)
+            kind, gpu = (None, None) if located is None else (located.kind, located.gpu)
             if result.pool != self._node or isinstance(kind, MadeKind):
                 return None
             device = PreparedDevice(
@@ -179,7 +179,7 @@ def _identity(texts: Iterable[bytes], uid: str) -> _Identity | None:
             file = msgspec.json.decode(text, type=_AnyFile)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        found = file.entry or file.metadata
-        if found is not None and found.uid == uid and all(map(_NAME.fullmatch, (found.namespace, found.name))):
-            return found
+        known = file.entry or file.metadata
+        if known is not None and known.uid == uid and all(map(_NAME.fullmatch, (known.namespace, known.name))):
+            return known
     return None

@@ -177,23 +177,23 @@ class Reconciler:
         owned = [device.uuid for device in prepared.devices if not device.admin and not device.part]
         what = f"claim {prepared.namespace}/{prepared.name}"
         try:
-            found = await self._processes(owned)
+            pids = await self._processes(owned)
         except (DriverError, TimeoutError) as error:
             said = str(error) or "no answer"
             return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {said}")
-        return {uuid: f"{what}: {gpu_processes.text(found[uuid])}" for uuid in owned if found.get(uuid)}
+        return {uuid: f"{what}: {gpu_processes.text(pids[uuid])}" for uuid in owned if pids.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
         """Return why no new pod should have a GPU although no claim holds it, by uuid: in two passes in a row."""
         free = set(self._gpus()) - await self._owned()
         try:
-            found = await self._processes(sorted(free)) if free else {}
+            pids = await self._processes(sorted(free)) if free else {}
         except (DriverError, TimeoutError) as error:
             logger.info("whether processes are on GPUs that no claim holds cannot be known: %s", error)
             return {uuid: self._held[uuid] for uuid in self._strays & free & self._held.keys()}
-        strays = {uuid for uuid in free - await self._owned() if found.get(uuid)}
+        strays = {uuid for uuid in free - await self._owned() if pids.get(uuid)}
         before, self._strays = self._strays, strays
-        return {uuid: f"no claim holds it, {gpu_processes.text(found[uuid])}" for uuid in strays & before}
+        return {uuid: f"no claim holds it, {gpu_processes.text(pids[uuid])}" for uuid in strays & before}
 
     async def _owned(self) -> set[str]:
         prepared = (await self._preparer.prepared()).values()

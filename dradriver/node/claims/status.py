@@ -58,16 +58,16 @@ class Statuses:
             metrics.STATUS_LOST.inc()
 
     def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have the status written of a claim that does not say what its devices are now.
+        """Have a claim's status written anew unless it says what the claim's devices are now.
 
         An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
         """
-        told = {(one.driver, one.pool, one.device, one.share_id): one.data for one in claim.status.devices}
+        told = {(entry.driver, entry.pool, entry.device, entry.share_id): entry.data for entry in claim.status.devices}
         if not told and prepared.uid in self._written:  # a server whose DRAResourceClaimDeviceStatus is off drops it
             return
-        for one in prepared.devices:
-            data = told.get((names.DRIVER, one.pool, one.device, one.share_id))
-            if data is None or not _what(one).items() <= _read(data).items():
+        for device in prepared.devices:
+            data = told.get((names.DRIVER, device.pool, device.device, device.share_id))
+            if data is None or not _what(device).items() <= _read(data).items():
                 self.put(claim, prepared)
                 return
 
@@ -80,12 +80,12 @@ class Statuses:
         while True:
             await self._write(self._waiting.pop(await self._queue.get()))
 
-    async def _write(self, found: dict[str, Any]) -> None:
-        namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+    async def _write(self, applied: dict[str, Any]) -> None:
+        namespace, name = applied["metadata"]["namespace"], applied["metadata"]["name"]
         for tried in range(_TRIES):
             try:
-                await self._apply(namespace, name, found)
-                self._written.add(found["metadata"]["uid"])
+                await self._apply(namespace, name, applied)
+                self._written.add(applied["metadata"]["uid"])
                 self._refused = ""
                 return
             except Unreachable as error:
@@ -148,13 +148,13 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
 
 
 def _what(device: PreparedDevice) -> dict[str, Any]:
-    """Return what its data says that the device is."""
+    """Return what a device's data must say of it: its own uuid, and which part of a GPU it is."""
     part = {"parentUUID": device.uuid, **device.told} if device.told else {}
     return {"uuid": _uuid(device), **part}
 
 
 def _read(data: msgspec.Raw) -> dict[str, Any]:
-    """Return what a status has as a device's data: anybody's, who may write it."""
+    """Return the data that a status has of a device; empty where it is no JSON object, for others may write it."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -47,8 +47,8 @@ def simulated(
     """
 
     def known(uuid: str) -> Gpu | None:
-        found = machine()
-        return next((gpu for gpu in found.gpus if gpu.uuid == uuid), None) if found is not None else None
+        now = machine()
+        return next((gpu for gpu in now.gpus if gpu.uuid == uuid), None) if now is not None else None
 
     return of(
         edits,
@@ -64,7 +64,7 @@ def simulated(
 
 
 def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
-    """Return what gives a simulated GPU with the MIG devices that the file in the folder says are on it."""
+    """Return a function that returns a simulated GPU with the MIG devices that the folder's file says are on it."""
     return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 

@@ -95,12 +95,12 @@ class DeviceManager:
         """
         settled = {intent.key: intent for intent in intents}
         for kind_name, uuid in dict.fromkeys((intent.kind, intent.uuid) for intent in intents):
-            group = [one for one in intents if (one.kind, one.uuid) == (kind_name, uuid)]
+            group = [intent for intent in intents if (intent.kind, intent.uuid) == (kind_name, uuid)]
             kind, control = self._of(group[0])
-            beside = [one for one in ledger if one.uuid == uuid and one.key not in settled]
+            beside = [entry for entry in ledger if entry.uuid == uuid and entry.key not in settled]
             wanted = await self._answer(lambda: kind.settle(control, group, beside), group[0].device)  # noqa: B023
-            for one, found in zip(group, wanted, strict=True):
-                settled[one.key] = msgspec.structs.replace(one, wanted=found, driver=control.driver())
+            for intent, decided in zip(group, wanted, strict=True):
+                settled[intent.key] = msgspec.structs.replace(intent, wanted=decided, driver=control.driver())
         return list(settled.values())
 
     async def make(self, intent: Made) -> AsyncIterator[Made]:
@@ -130,7 +130,7 @@ class DeviceManager:
             NotYetError: The hardware refused, which is its cause, or did not answer.
         """
         kind, control = self._of(made)
-        beside = [one for one in ledger if one.uuid == made.uuid and one.key != made.key]
+        beside = [entry for entry in ledger if entry.uuid == made.uuid and entry.key != made.key]
         loop = asyncio.get_running_loop()
         until = loop.time() + self._in_use_s
         while True:
@@ -147,7 +147,7 @@ class DeviceManager:
             await asyncio.sleep(_AGAIN_S)
 
     def check(self, made: Made) -> None:
-        """Raise where what was made cannot be used yet.
+        """Raise unless what was made can be used now.
 
         Raises:
             NotYetError: Why not.
@@ -168,7 +168,7 @@ class DeviceManager:
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """End what devices that are gone may have left of a GPU, by its uuid, of which the ledger has no entry.
+        """Clear what devices that are gone may have left on a GPU, by its uuid, of which the ledger has no entry.
 
         Raises:
             NotYetError: The hardware refused or did not answer.

@@ -134,12 +134,12 @@ class HardwareJournal(Journal[Made]):
             ClaimError: The key cannot be a file's name.
             OSError: It cannot be read or written.
         """
-        found = super().get(key)
-        if found is None and key in self.kept() and not self.foreign(key) and (anew := self._again(key)) is not None:
+        entry = super().get(key)
+        if entry is None and key in self.kept() and not self.foreign(key) and (anew := self._again(key)) is not None:
             self.write(anew)
             logger.warning("what was made for claim %s is known from the claim's own entry", anew.owner)
-            found = super().get(key)
-        return found
+            entry = super().get(key)
+        return entry
 
     def of(self, owner: str) -> list[Made]:
         """Return the changes for a claim, in the order in which they were intended.

@@ -120,7 +120,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def check(self, control: Control, made: Change[W, D]) -> None:
-        """Raise where what was made cannot be used yet. It asks no driver, and is called outside the one thread.
+        """Raise unless what was made can be used now. It asks no driver, and is called outside the one thread.
 
         Raises:
             HardwareError: Why not.
@@ -136,7 +136,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def rest(self, control: Control, gpu: str) -> None:
-        """End what devices that are gone may have left of a GPU that nobody has; nothing left is fine.
+        """Clear what devices that are gone may have left on a GPU that nobody has; nothing left is fine.
 
         Args:
             control: The hardware.

@@ -103,14 +103,14 @@ class SimulatedGpu:
 
     @contextlib.contextmanager
     def state(self, gpu: str) -> Iterator[State]:
-        """Give a GPU's state, and keep what was made of it unless an error ends the block.
+        """Give the block a GPU's state, and write it as the block leaves it unless an error ends that.
 
         Raises:
             OSError: The file cannot be written.
         """
         all_of = self._read()
-        one = all_of.setdefault(gpu, self._fresh(self._gpu(gpu)))
-        yield one
+        state = all_of.setdefault(gpu, self._fresh(self._gpu(gpu)))
+        yield state
         self._path.parent.mkdir(parents=True, exist_ok=True)
         files.write(self._path, msgspec.json.encode(all_of))
 
@@ -126,14 +126,14 @@ class SimulatedGpu:
 
     def seen(self, gpu: Gpu) -> Gpu:
         """Return a GPU of the machine's description with the MIG devices that are on it now."""
-        one = self._stored().get(gpu.uuid)
-        if one is None:
+        stored = self._stored().get(gpu.uuid)
+        if stored is None:
             return gpu
-        state = one if one.boot == self._boot else self._rebooted(gpu, one)
+        state = stored if stored.boot == self._boot else self._rebooted(gpu, stored)
         return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
 
     def driver(self) -> str:
-        """Return what the file says, empty where there is none."""
+        """Return which load of the driver the file ``driver`` says this is; empty where there is none."""
         with contextlib.suppress(OSError):
             return self._driver.read_text().strip()
         return ""
@@ -174,18 +174,18 @@ class SimulatedGpu:
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
         self._answer(call)
         every = self.profiles(gpu)
-        known = next((one for one in every if one.id == profile.id), None)
+        known = next((p for p in every if p.id == profile.id), None)
         with self.state(gpu) as state:
             if not state.mig:
                 raise _refused(call, NOT_SUPPORTED)
             if known is None or start not in known.starts:
                 raise _refused(call, INVALID_ARGUMENT)
             there = list(state.instances.values())
-            full = {n for one in there for n in range(one.start, one.start + one.size)}
+            full = {n for instance in there for n in range(instance.start, instance.start + instance.size)}
             if (
                 full & set(range(start, start + known.size))
-                or sum(one.compute for one in there) + known.compute > max(one.compute for one in every)
-                or sum(one.profile == known.id for one in there) >= known.most
+                or sum(instance.compute for instance in there) + known.compute > max(p.compute for p in every)
+                or sum(instance.profile == known.id for instance in there) >= known.most
             ):
                 raise _refused(call, INSUFFICIENT_RESOURCES)
             number = next(n for n in range(1, 16) if n not in state.instances)
@@ -210,11 +210,11 @@ class SimulatedGpu:
         call = "nvmlGpuInstanceCreateComputeInstance"
         self._answer(call)
         with self.state(gpu) as state:
-            one = _instance(call, state, instance)
-            if one.devices:
+            within = _instance(call, state, instance)
+            if within.devices:
                 raise _refused(call, INSUFFICIENT_RESOURCES)
             # The same placement has the same uuid as long as the machine runs (NVIDIA MIG user guide).
-            one.devices[0] = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu} {one.profile} {one.start}')}"
+            within.devices[0] = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu} {within.profile} {within.start}')}"
             return 0
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
@@ -222,12 +222,12 @@ class SimulatedGpu:
         call = "nvmlComputeInstanceDestroy"
         self._answer(call)
         with self.state(gpu) as state:
-            one = _instance(call, state, instance)
-            if compute not in one.devices:
+            within = _instance(call, state, instance)
+            if compute not in within.devices:
                 raise _refused(call, NOT_FOUND)
-            if one.devices[compute] in state.users.values():
+            if within.devices[compute] in state.users.values():
                 raise _refused(call, IN_USE)
-            del one.devices[compute]
+            del within.devices[compute]
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
         """Return how many processes are on a compute instance's MIG device."""
@@ -282,9 +282,10 @@ class SimulatedGpu:
         return self._read().get(gpu) or self._fresh(self._gpu(gpu))
 
     def _read(self) -> dict[str, State]:
-        found = self._stored()
+        stored = self._stored()
         return {
-            gpu: one if one.boot == self._boot else self._rebooted(self._gpu(gpu), one) for gpu, one in found.items()
+            gpu: state if state.boot == self._boot else self._rebooted(self._gpu(gpu), state)
+            for gpu, state in stored.items()
         }
 
     def _stored(self) -> dict[str, State]:
@@ -298,27 +299,27 @@ class SimulatedGpu:
     def _fresh(self, gpu: Gpu) -> State:
         sizes = {profile.id: profile for profile in gpu.profiles}
         instances = {
-            one.gpu_instance: Instance(
-                profile.id, one.start, profile.size, profile.compute, {one.compute_instance: one.uuid}
+            device.gpu_instance: Instance(
+                profile.id, device.start, profile.size, profile.compute, {device.compute_instance: device.uuid}
             )
-            for one in gpu.mig or ()
-            if one.profile_id is not None and one.start is not None and (profile := sizes.get(one.profile_id))
+            for device in gpu.mig or ()
+            if device.profile_id is not None and device.start is not None and (profile := sizes.get(device.profile_id))
         }
         return State(boot=self._boot, mig=gpu.mig is not None, instances=instances)
 
-    def _rebooted(self, gpu: Gpu, one: State) -> State:
+    def _rebooted(self, gpu: Gpu, before: State) -> State:
         fresh = self._fresh(gpu)
-        fresh.mig |= one.mig and not mig_devices.can_be_whole(gpu)
+        fresh.mig |= before.mig and not mig_devices.can_be_whole(gpu)
         return fresh
 
 
 def _devices(gpu: Gpu, state: State) -> tuple[MigDevice, ...]:
     by_id = {profile.id: profile for profile in gpu.profiles}
-    found = [
-        (number, one, compute, uuid)
-        for number, one in sorted(state.instances.items())
-        for compute, uuid in sorted(one.devices.items())
-        if one.profile in by_id
+    known = [
+        (number, instance, compute, uuid)
+        for number, instance in sorted(state.instances.items())
+        for compute, uuid in sorted(instance.devices.items())
+        if instance.profile in by_id
     ]
     return tuple(
         MigDevice(
@@ -326,12 +327,12 @@ def _devices(gpu: Gpu, state: State) -> tuple[MigDevice, ...]:
             uuid=uuid,
             gpu_instance=number,
             compute_instance=compute,
-            profile=by_id[one.profile].name,
-            memory_mib=by_id[one.profile].memory_mib,
-            profile_id=one.profile,
-            start=one.start,
+            profile=by_id[instance.profile].name,
+            memory_mib=by_id[instance.profile].memory_mib,
+            profile_id=instance.profile,
+            start=instance.start,
         )
-        for slot, (number, one, compute, uuid) in enumerate(found)
+        for slot, (number, instance, compute, uuid) in enumerate(known)
     )
 
 
@@ -340,7 +341,7 @@ def _refused(call: str, code: int) -> HardwareError:
 
 
 def _instance(call: str, state: State, number: int) -> Instance:
-    found = state.instances.get(number)
-    if found is None:
+    instance = state.instances.get(number)
+    if instance is None:
         raise _refused(call, NOT_FOUND)
-    return found
+    return instance

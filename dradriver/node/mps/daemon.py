@@ -104,8 +104,8 @@ class Daemon:
         """Return whether it runs."""
         if self._known is None or not self._known.goes_on():
             own = self._own()
-            daemons = [one for one in own if one.parent not in {other.pid for other in own}]
-            self._known = min(daemons, key=lambda one: one.started, default=None)
+            daemons = [process for process in own if process.parent not in {other.pid for other in own}]
+            self._known = min(daemons, key=lambda daemon: daemon.started, default=None)
         return self._known is not None
 
     def stop(self) -> None:
@@ -153,22 +153,22 @@ class Daemon:
         return True
 
     def _refuse_another(self) -> None:
-        """Raise where another socket is in the place of the first that was seen there of this daemon.
+        """Raise unless the daemon's socket is still the first that was seen in its place.
 
         Raises:
-            SetupError: One is, or none.
+            SetupError: Another one is there, or none.
         """
-        found = self._socket()
-        self._control = self._control or found
-        if found != self._control:
+        socket = self._socket()
+        self._control = self._control or socket
+        if socket != self._control:
             raise SetupError(f"MPS of GPU {self._gpu}: a container has taken the daemon's socket from its folder")
 
     def _socket(self) -> tuple[int, int] | None:
-        """Return which socket clients find; None for none. It is looked at alone: a client may have put it there."""
+        """Return device and inode of the socket that clients find; None for none. A client may have put it there."""
         with contextlib.suppress(OSError):
-            found = os.lstat(self.folder / "pipe" / "control")
-            if stat.S_ISSOCK(found.st_mode):
-                return found.st_dev, found.st_ino
+            status = os.lstat(self.folder / "pipe" / "control")
+            if stat.S_ISSOCK(status.st_mode):
+                return status.st_dev, status.st_ino
         return None
 
     def _trim(self) -> None:
@@ -206,12 +206,12 @@ class Daemon:
         """End what goes on of this GPU's daemons, also of one that nobody knew of any more."""
         more = [] if self._known is None else [self._known]
         left = {*servers, *more, *self._own()}
-        for one in left:
-            if one.goes_on():
-                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, one.pid)
+        for process in left:
+            if process.goes_on():
+                logger.warning("MPS of GPU %s does not end by itself: process %d is killed", self._gpu, process.pid)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
-        self._until(lambda: not any(one.goes_on() for one in left), _QUIT_S, "cannot be killed")
+                    os.kill(process.pid, signal.SIGKILL)
+        self._until(lambda: not any(process.goes_on() for process in left), _QUIT_S, "cannot be killed")
 
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
@@ -318,9 +318,9 @@ def _processes() -> list[_Process]:
     Daemons end with the container. A tenant may call a process as he likes, but its control group is another.
     """
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-    found = [one for pid in pids if (one := _process(pid)) is not None]
-    own = _cgroup("self") if found else b""
-    return [one for one in found if _cgroup(one.pid) == own]
+    processes = [process for pid in pids if (process := _process(pid)) is not None]
+    own = _cgroup("self") if processes else b""
+    return [process for process in processes if _cgroup(process.pid) == own]
 
 
 def _cgroup(process: int | str) -> bytes:

@@ -62,7 +62,7 @@ class MpsFolder:
         return self.path / gpu.lower()
 
     def want(self, gpu: str, server: Server) -> None:
-        """Have a daemon run.
+        """Have a GPU's daemon run, with these limits of its clients.
 
         Raises:
             OSError: The file cannot be written.
@@ -71,7 +71,7 @@ class MpsFolder:
         _write(self.of(gpu) / _WANTED, Wanted(gpu=gpu, boot=self.boot, server=server))
 
     def want_none(self, gpu: str) -> None:
-        """Have it end; none wanted is fine.
+        """Have a GPU's daemon end; none wanted is fine.
 
         Raises:
             OSError: The file is still there.
@@ -94,14 +94,14 @@ class MpsFolder:
         Raises:
             OSError: The folder cannot be read.
         """
-        found: dict[str, Wanted | Exception | None] = {}
+        by_name: dict[str, Wanted | Exception | None] = {}
         for path in sorted(self.path.glob("gpu-*")):
             if path.is_dir():
                 try:
-                    found[path.name] = self._read(path / _WANTED)
+                    by_name[path.name] = self._read(path / _WANTED)
                 except (SetupError, OSError) as error:
-                    found[path.name] = error
-        return found
+                    by_name[path.name] = error
+        return by_name
 
     def answer(self, wanted: Wanted) -> None:
         """Say that a daemon serves as wanted, or what keeps it from that.
@@ -120,7 +120,7 @@ class MpsFolder:
         files.write(self.of(gpu) / _READY, b"{}")
 
     def answer_none(self, gpu: str) -> None:
-        """Say that there is none.
+        """Say that the GPU has no daemon.
 
         Raises:
             OSError: The file is still there.
@@ -150,15 +150,15 @@ class MpsFolder:
         return False
 
     def ready(self, gpu: str) -> Wanted | None:
-        """Return the answer; None where there is no daemon in this boot, or nobody who would know.
+        """Return what was answered of a GPU's daemon; None where there is none in this boot, or nobody who would know.
 
         Raises:
             OSError: It cannot be read.
         """
         path = self.of(gpu) / _READY
         with contextlib.suppress(SetupError, FileNotFoundError):
-            found = self._read(path)
-            return found if abs(time.time() - path.stat().st_mtime) < STALE_S else None
+            answer = self._read(path)
+            return answer if abs(time.time() - path.stat().st_mtime) < STALE_S else None
         return None
 
     def ended(self, gpu: str) -> bool:
@@ -179,12 +179,12 @@ class MpsFolder:
             SetupError: It is nothing that this release writes.
         """
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=Wanted)
+            wanted = msgspec.json.decode(path.read_bytes(), type=Wanted)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise SetupError(f"{path} is nothing that this release reads: {error}") from error
-        return found if found.boot == self.boot else None
+        return wanted if wanted.boot == self.boot else None
 
 
 def _write(path: Path, value: Wanted) -> None:

@@ -76,17 +76,17 @@ def _hold(ask: Callable[[str], str], limit: _Limit, server: str) -> list[str]:
 
 
 def _wanted(gpu: str, server: Server) -> list[_Limit]:
-    found = []
+    limits = []
     if (memory := server.memory_mib) is not None:
         shown = (float(memory), "M"), (float(memory >> 10), "G")
-        found.append(_Limit("device_pinned_mem_limit", gpu, f"{memory}M", f"a limit of {memory}M", shown))
+        limits.append(_Limit("device_pinned_mem_limit", gpu, f"{memory}M", f"a limit of {memory}M", shown))
     if (share := server.thread_percentage) is not None:
         text, shown_share = f"{share} % of the threads", ((float(share), ""),)
-        found.append(_Limit("active_thread_percentage", "", str(share), text, shown_share))
-    return found
+        limits.append(_Limit("active_thread_percentage", "", str(share), text, shown_share))
+    return limits
 
 
 def _amount(said: str) -> tuple[float, str] | None:
     """Return the amount at the end of what was said, and its unit; None where there is none."""
-    found = _AMOUNT.fullmatch(said[-200:])
-    return (float(found[1]), found[2]) if found else None
+    match = _AMOUNT.fullmatch(said[-200:])
+    return (float(match[1]), match[2]) if match else None

@@ -87,9 +87,9 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     async with serve_health(health_port, ready=alive, alive=alive), asyncio.TaskGroup() as looking:
         try:
             while True:
-                found = await reading.run(supervisor.wanted)
+                every = await reading.run(supervisor.wanted)
                 looked_s = time.monotonic()
-                for name, wanted in found.items():
+                for name, wanted in every.items():
                     task, since_s = looks.get(name, (None, 0.0))
                     if task is None or task.done():
                         thread = threads.setdefault(name, Thread(f"mps {name}"))

@@ -83,18 +83,18 @@ class Supervisor:
             self._say("all GPUs", f"what is wanted cannot be read: {error}")
             return self._wanted
         self._said.pop("all GPUs", None)
-        found = {}
+        by_name = {}
         for name, wanted in every.items():
             what = f"{name}, what is wanted"
             if not isinstance(wanted, Exception):
                 self._said.pop(what, None)
-                found[name] = wanted
+                by_name[name] = wanted
                 continue
             self._say(what, f"{wanted}; all stays as it is")
             if name in self._wanted:
-                found[name] = self._wanted[name]
-        self._wanted = found
-        return found
+                by_name[name] = self._wanted[name]
+        self._wanted = by_name
+        return by_name
 
     def look(self, name: str, wanted: Wanted | None) -> None:
         """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted.
@@ -167,9 +167,9 @@ class Supervisor:
             return
         kept.trouble = ""
         self._pauses.pop(name, None)
-        for one in changed:
+        for limit in changed:
             _RESTORED.inc()
-            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, one)
+            logger.warning("MPS of GPU %s has a limit back that a client had changed: %s", name, limit)
 
     def _end(self, name: str) -> None:
         kept = self._kept.get(name)
@@ -199,7 +199,7 @@ class Supervisor:
                 self._answer(name, self._answers[name][0])
 
     def _answer(self, name: str, answer: Wanted) -> None:
-        """Have an answer stand that is not old."""
+        """Write an answer, or say that the one that stands still holds, unless that was done a moment ago."""
         with self._answering:  # a look that hung may come back while that is said of it, or when all is over
             now = self._clock()
             before, said_s = self._answers.get(name, (None, now))
@@ -220,7 +220,7 @@ class Supervisor:
         return pause is not None and pause.wanted == wanted and self._clock() < pause.until_s
 
     def _pause(self, name: str, wanted: Wanted | None, first_s: float = _FIRST_S) -> None:
-        """Leave it alone for a while, longer each time that it fails; a minute of serving is the end of that."""
+        """Leave what failed alone for a while, longer each time that it fails, until it has served for a minute."""
         before = self._pauses.get(name)
         length_s = first_s if before is None else max(first_s, before.next_s)
         next_s = min(max(_FIRST_S, 2 * length_s), _LATEST_S)

@@ -30,7 +30,7 @@ class Capabilities(Protocol):
     """What gives the device nodes that open MIG instances to containers."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return those of a GPU instance and of its compute instance, on the GPU with a minor number.
+        """Return the nodes of a GPU instance and of its compute instance, on the GPU with a minor number.
 
         Raises:
             NotYetError: They are not there and cannot be made.
@@ -78,8 +78,8 @@ class DriverCapabilities:
 
 def _make(path: Path, device: int, mode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
-        found = path.lstat()
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:
+        there = path.lstat()
+        if stat.S_ISCHR(there.st_mode) and there.st_rdev == device:
             return
         path.unlink()
     path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -91,6 +91,6 @@ class SimulatedCapabilities:
     """The nodes of simulated GPUs: behind each is one that every host has."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return one for each right, numbered as on an A100: 135 for each GPU, 9 for each instance."""
+        """Return a node for each of the two rights, numbered as on an A100: 135 for each GPU, 9 for each instance."""
         first = 3 + 135 * minor + 9 * instance
         return tuple(DeviceNode(f"/{_FOLDER}/nvidia-cap{n}", "/dev/null") for n in (first, first + 1 + compute))

@@ -57,7 +57,7 @@ class Session:
         return self._nvml.mig_infos(device, True)
 
     def compute_infos(self, device: Any, instance: Any, profile: int) -> list[Any]:
-        """Return those of compute instances within a GPU instance of a profile, by its id."""
+        """Return NVML's profiles of compute instances within a GPU instance, whose own profile is given by id."""
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
@@ -76,5 +76,5 @@ class Session:
         """Return what NVML says of the compute instances of a profile."""
         form, most = self.module.c_nvmlComputeInstance_t, int(profile.instanceCount)
         query = "nvmlGpuInstanceGetComputeInstances"
-        found = mig_profiles.listed(self.ask, query, form, most, instance, profile.id)
-        return [self.ask("nvmlComputeInstanceGetInfo_v2", one) for one in found]
+        handles = mig_profiles.listed(self.ask, query, form, most, instance, profile.id)
+        return [self.ask("nvmlComputeInstanceGetInfo_v2", handle) for handle in handles]

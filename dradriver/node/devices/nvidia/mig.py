@@ -103,10 +103,10 @@ class Mig:
         gpu = intents[0].uuid
         every = control.profiles(gpu)
         there, driver = _instances(control, gpu), control.driver()
-        noted = [one for one in beside if isinstance(one.wanted, MigPlace)]
-        owned = [one.wanted.placed for one in noted if one.in_load(driver)]
+        noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
+        owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
         self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
-        room = mig_packing.taken(every, {*there.values(), *(one.wanted.placed for one in noted)})
+        room = mig_packing.taken(every, {*there.values(), *(entry.wanted.placed for entry in noted)})
         settled: list[MigPlace | None] = [None] * len(intents)
         open_: list[tuple[int, MigProfile]] = []
         for n, intent in enumerate(intents):
@@ -114,11 +114,11 @@ class Mig:
             if start is None:
                 open_.append((n, profile))
                 continue
-            found, published = Placed(profile.id, start), intent.wanted.profile is not None
-            if published and found in there.values() and found not in owned:
+            at, published = Placed(profile.id, start), intent.wanted.profile is not None
+            if published and at in there.values() and at not in owned:
                 settled[n] = MigPlace.of(profile, start, found=True)
                 continue
-            if published and found not in there.values() and not self._made(gpu):
+            if published and at not in there.values() and not self._made(gpu):
                 raise NotYetError(
                     f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
                     f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
@@ -127,7 +127,7 @@ class Mig:
                 known = ", ".join(map(str, profile.starts))
                 raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
             if not room.fits(profile, start, max(p.compute for p in every)):
-                raise DeviceBusyError(f"device {intent.device}: {mig_packing.in_the_way(found, every, there, owned)}")
+                raise DeviceBusyError(f"device {intent.device}: {mig_packing.in_the_way(at, every, there, owned)}")
             room = room.put(profile, start)
             settled[n] = MigPlace.of(profile, start)
         starts = mig_packing.pack(every, room, [profile for _, profile in open_])

@@ -66,13 +66,13 @@ def span(profile: MigProfile, start: int) -> int:
 
 
 def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
-    """Return what instances take; one of a profile that is not known takes all."""
+    """Return what instances take of a GPU; one of a profile that is not known takes all."""
     by_id = {profile.id: profile for profile in profiles}
     room = Room()
-    for one in placed:
-        if one.profile not in by_id:
+    for at in placed:
+        if at.profile not in by_id:
             return Room(slices=-1, compute=_compute(profiles))
-        room = room.put(by_id[one.profile], one.start)
+        room = room.put(by_id[at.profile], at.start)
     return room
 
 
@@ -88,22 +88,22 @@ def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> Mi
         ClaimError: The GPU has none such, or it is more than the claim was allocated.
     """
     if asked.profile is not None:
-        said, found = str(asked.profile), [one for one in every if one.id == asked.profile]
+        said, matching = str(asked.profile), [profile for profile in every if profile.id == asked.profile]
     elif asked.name is not None:
-        said, found = asked.name, [one for one in every if one.name == asked.name]
+        said, matching = asked.name, [profile for profile in every if profile.name == asked.name]
     else:
         said, sizes = f"of {asked.memory} memory and {asked.compute} compute slices", (asked.memory, asked.compute)
-        found = [one for one in every if is_plain(one) and (one.size, one.compute) == sizes]
-    if not found:
-        known = ", ".join(sorted({one.name for one in every})) or "none"
+        matching = [profile for profile in every if is_plain(profile) and (profile.size, profile.compute) == sizes]
+    if not matching:
+        known = ", ".join(sorted({profile.name for profile in every})) or "none"
         raise ClaimError(f"device {device}: its GPU has no MIG profile {said}; it has {known}")
     memory, compute = asked.memory, asked.compute
-    if memory is not None and compute is not None and (found[0].size > memory or found[0].compute > compute):
+    if memory is not None and compute is not None and (matching[0].size > memory or matching[0].compute > compute):
         raise ClaimError(
-            f"device {device}: {found[0].name} takes {found[0].size} memory and {found[0].compute} compute "
+            f"device {device}: {matching[0].name} takes {matching[0].size} memory and {matching[0].compute} compute "
             f"slices; the claim was allocated {memory} and {compute}"
         )
-    return found[0]
+    return matching[0]
 
 
 def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
@@ -121,8 +121,8 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
     )
     if best is None:
         return None
-    found = dict(zip(order, best[1], strict=True))
-    return [found[n] for n in range(len(wanted))]
+    start_of = dict(zip(order, best[1], strict=True))
+    return [start_of[n] for n in range(len(wanted))]
 
 
 def in_the_way(
@@ -131,13 +131,13 @@ def in_the_way(
     """Return what is in the way, those that nobody's entry explains above all."""
     by_id = {profile.id: profile for profile in every}
     unknown = [
-        f"instance {number} ({by_id[one.profile].name if one.profile in by_id else one.profile} at {one.start})"
-        for number, one in there.items()
-        if one not in owned
+        f"instance {number} ({by_id[other.profile].name if other.profile in by_id else other.profile} at {other.start})"
+        for number, other in there.items()
+        if other not in owned
         and (
             at is None
-            or one.profile not in by_id
-            or span(by_id[one.profile], one.start) & span(by_id[at.profile], at.start)
+            or other.profile not in by_id
+            or span(by_id[other.profile], other.start) & span(by_id[at.profile], at.start)
         )
     ]
     if unknown:

@@ -120,12 +120,12 @@ class NvmlControl:
             device = nvml.device(gpu)
             if not nvml.mig_mode(device):
                 return {}
-            found = {}
+            placed = {}
             for info in nvml.profile_infos(device):
                 for instance in nvml.gpu_instances(device, info):
                     about = nvml.ask("nvmlGpuInstanceGetInfo", instance)
-                    found[int(about.id)] = Placed(int(about.profileId), int(about.placement.start))
-            return found
+                    placed[int(about.id)] = Placed(int(about.profileId), int(about.placement.start))
+            return placed
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
         """Make a GPU instance at a placement and return its number."""
@@ -176,8 +176,8 @@ class NvmlControl:
     def processes(self, gpu: str, instance: int, compute: int) -> int:
         """Return how many processes compute on a compute instance's MIG device; 0 where a guest is not told."""
         with self._session() as nvml:
-            one = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
-            device = nvml.ask("nvmlComputeInstanceGetInfo_v2", one).device
+            handle = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
+            device = nvml.ask("nvmlComputeInstanceGetInfo_v2", handle).device
             try:
                 return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", device))
             except NvmlError as error:
@@ -204,13 +204,13 @@ class NvmlControl:
         self._mps.want(gpu, server)
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Raise unless it says that shares are served so."""
+        """Raise unless the process that runs MPS daemons says that shares are served with these limits."""
         ready = self._mps.ready(gpu)
         if ready is None or ready.server != server or ready.trouble:
             raise self._mps_error(gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:
-        """Have it serve no shares any more, and wait until it says so."""
+        """Have the process that runs MPS daemons serve no shares any more, and wait until it says so."""
         self._mps.want_none(gpu)
         until = time.monotonic() + self._mps_s
         while not self._mps.ended(gpu):

@@ -65,10 +65,10 @@ class TimeSliced(Whole):
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
         """Return the GPU that the claim has a share of, where it is shared so."""
-        found = _share(machine, wish, self._sharing)
-        if found is None or self._sharing(found[0]).by != "time-slicing":
+        part = _share(machine, wish, self._sharing)
+        if part is None or self._sharing(part[0]).by != "time-slicing":
             return None
-        gpu, share = found
+        gpu, share = part
         return Found(gpu, None, _told(share))
 
 
@@ -94,10 +94,10 @@ class Mps:
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MpsShare] | None:
         """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
-        found = _share(machine, wish, self._sharing)
-        if found is None or (sharing := self._sharing(found[0])).by != "mps":
+        part = _share(machine, wish, self._sharing)
+        if part is None or (sharing := self._sharing(part[0])).by != "mps":
             return None
-        gpu, share = found
+        gpu, share = part
         if sharing.equal:
             share = _part(gpu, sharing.equal)
         if sharing.equal or devices.gpu_of_share(wish.device) is not None:
@@ -106,10 +106,10 @@ class Mps:
         return Found(gpu, own, _told(share))
 
     def settle(self, control: Control, intents: Sequence[MpsChange], beside: Sequence[Made]) -> list[MpsShare]:
-        """Note the mode that the GPU had before its first share, and see that nobody closed the GPU.
+        """Return what is wanted of each share, with the compute mode that the GPU had before its first share.
 
         Raises:
-            HardwareError: Somebody did.
+            HardwareError: Somebody has set a mode in which the GPU cannot be shared.
         """
         mode = next((_mode(one) for one in beside if one.kind == self.name), None)
         if mode is None:
@@ -120,7 +120,7 @@ class Mps:
         return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
     def make(self, control: Control, made: MpsChange) -> Iterator[MpsChange]:
-        """Have the GPU's daemon wanted; a later share finds it running."""
+        """Ask for the GPU's daemon, which runs already for a later share, and yield the share as served."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
         control.start_mps(made.uuid, made.wanted.equal or Server())
         yield msgspec.structs.replace(made, done=MpsServed())
@@ -133,11 +133,11 @@ class Mps:
         control.set_compute_mode(made.uuid, _mode(made))
 
     def check(self, control: Control, made: MpsChange) -> None:
-        """Raise until the GPU's daemon serves, which whoever runs it may take long for."""
+        """Raise unless the GPU's daemon serves by now; whoever runs it may take long to start it."""
         control.check_mps(made.uuid, made.wanted.equal or Server())
 
     def there(self, control: Control, made: MpsChange) -> bool:
-        """Return that it is: whoever runs daemons starts one that ended, and the mode, which resets undo, is set."""
+        """Return True: whoever runs daemons starts one that ended, and the mode is set again where a reset undid it."""
         if control.compute_mode(made.uuid) == modes.DEFAULT:
             control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
             logger.warning("GPU %s is in mode EXCLUSIVE_PROCESS again; it has shares by MPS", made.uuid)
@@ -147,7 +147,7 @@ class Mps:
         """Change nothing: the last share's end leaves nothing of MPS."""
 
     def told(self, made: MpsChange) -> dict[str, Any]:
-        """Return how much of the GPU it is."""
+        """Return how much of the GPU the share is."""
         return _told(made.wanted.equal or made.wanted)
 
     def edits(self, gpu: Gpu, made: MpsChange) -> Edits:
@@ -168,7 +168,7 @@ def _mode(made: MpsChange) -> int:
 
 
 def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU that the claim has less than all of, and how much; None where that is not so.
+    """Return the GPU of which the claim has a share, and how much that is; None where the device is no share.
 
     Raises:
         WordError: An amount is none.
@@ -186,7 +186,7 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
 
 
 def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU that a device is one of several equal parts of (``api.devices.equal_shares``)."""
+    """Return the GPU of which a device is an equal share (``api.devices.equal_shares``), and how much that is."""
     whole = devices.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
