@@ -78,7 +78,7 @@ async def serve(args: Options) -> None:
     admission = Admission(controller_user=args.controller_user, policies=policies, ledger=LEDGERS[args.ledger])
     endpoint = server.Endpoint(admission)
     if args.certificates == "mounted":
-        from webhook.mounted import Mounted
+        from webhook.mounted_certificate import Mounted
 
         assert args.certificate_dir is not None  # parse has seen to it
         mounted = Mounted(args.certificate_dir, context=context)
@@ -93,15 +93,15 @@ async def serve(args: Options) -> None:
 
     from dradriver.kube.client import Client
     from dradriver.kube.config import load
-    from webhook import keeper
+    from webhook import certificate_keeper
 
     async with Client(load(args.kubeconfig), user_agent="gpu-topology-webhook", timeout_s=10) as client:
-        certificates = keeper.Keeper(
+        certificates = certificate_keeper.Keeper(
             client,
             namespace=args.namespace,
             secret=args.secret or f"{args.service}-certificates",
             service=args.service,
-            configurations=keeper.configurations(
+            configurations=certificate_keeper.configurations(
                 mutating=args.mutating_configuration, validating=args.validating_configuration
             ),
             context=context,

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import limits, names, words
+from dradriver.api import annotation_words, limits, names
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, count, described
 from webhook import pod_view
@@ -78,7 +78,7 @@ def asks(pod: pod_view.Pod) -> Asks:
     if not by_name and (first := pod.app_containers[:1]):
         text = pod.words.get(names.GPUS)
         if text is not None:
-            return {first[0].name: words.BY_KEY[names.GPUS].read(names.GPUS, text)}
+            return {first[0].name: annotation_words.BY_KEY[names.GPUS].read(names.GPUS, text)}
         if not _PARTS.isdisjoint(pod.words):
             return {first[0].name: 1}
     return by_name or _of_init_containers(pod)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, ladder, messages, names, near, resolved, words
+from dradriver.api import affinity, annotation_words, ladder, messages, misspelled, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described
@@ -31,7 +31,7 @@ Requests = Mapping[str, tuple[str, ...]]
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # one for each byte, all as often
 _NOTED: Final = (
-    (words.OF_GANGS, "noted only; for now the pods of a job are placed one by one"),
+    (annotation_words.OF_GANGS, "noted only; for now the pods of a job are placed one by one"),
     ((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),
 )
 # Results that some take for wishes, and what they wish for by these.
@@ -74,7 +74,7 @@ def create(
     Raises:
         WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
     """
-    warnings = [*near.warnings(pod.keys, pod.labels)]
+    warnings = [*misspelled.warnings(pod.keys, pod.labels)]
     if not (by_limits or marked(pod)):
         return None, warnings
     bounds.check(pod)

@@ -3,7 +3,7 @@
 names        every name that stands in a Kubernetes object
 objects      the parts of Kubernetes objects that decisions are made from
 storage      the same of claims of storage, volumes and their classes
-words        every word that a pod's author can say, each declared once
+annotation_words  every word that a pod's author can say, each declared once
 annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
 limits       what the limits of the field's other drivers ask for
@@ -11,7 +11,7 @@ gangs        what a pod says of the gang that it belongs to
 values       values of annotations: strategies, numbers, kinds of GPUs
 policies     the policies file, and what its names stand for
 messages     how errors about words are put
-near         keys that are nearly words of ours, and are none
+misspelled  keys that are nearly words of ours, and are none
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices they are
 claims       the claim that pins chosen GPUs
@@ -19,12 +19,12 @@ templates    a ResourceClaimTemplate as what its pod asks for, and the claim by 
 pins         what a claim holds, or is promised
 exclusive    GPUs whose parts are of one namespace at a time: whom the scheduler alone serves keeps off them
 ladder       what a request comes to for the scheduler alone: groups, and alternatives
-likeness     whether two specs ask for the same, however they are written
+same_spec  whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 results      what was chosen, as annotations
 slice_features  what the API server keeps of a slice
-devices      a GPU as devices of a slice
+device_attributes  a GPU as devices of a slice
 mig_devices  the same of a GPU whose MIG instances are made for claims
 slices       a machine as ResourceSlices, and back
 jsonpatch    a builder of JSON Patches

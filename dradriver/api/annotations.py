@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.allocator.request import Request
-from dradriver.api import messages, names, parts, words
+from dradriver.api import annotation_words, messages, names, parts
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
@@ -20,7 +20,7 @@ _ALIASES: Final = {
     names.ALIAS_PREFIX + "required": names.REQUIRED,
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
-_KNOWN: Final = (*words.KEYS, *_ALIASES)
+_KNOWN: Final = (*annotation_words.KEYS, *_ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
 
 
@@ -68,7 +68,7 @@ def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
     A workload's do not count: they are what is best for such jobs, and for a part of a GPU nothing of it is.
     """
     said = _spelled_out({key: text for key, text in own.items() if key != names.WORKLOAD}, policies)
-    kept = {key: text for key, text in said.items() if key in words.OF_SETS and text != "false"}
+    kept = {key: text for key, text in said.items() if key in annotation_words.OF_SETS and text != "false"}
     return {
         key if key in own else names.POLICY: own.get(key, own.get(names.POLICY, text)) for key, text in kept.items()
     }
@@ -81,7 +81,7 @@ def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict
         WordError: An unknown key, or a value that ``parse`` refuses.
     """
     meant = _spelled_out(_own(annotations), policies)
-    return {key: words.said(meant, key) or allowed[0] for key, allowed in words.ASIDE.items()}
+    return {key: annotation_words.said(meant, key) or allowed[0] for key, allowed in annotation_words.ASIDE.items()}
 
 
 def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
@@ -95,9 +95,9 @@ def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -
 
 def _read(meant: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
-    fields = words.fields(meant)
+    fields = annotation_words.fields(meant)
     parts.of_words(meant)
-    return fields, words.said(meant, names.GPUS)
+    return fields, annotation_words.said(meant, names.GPUS)
 
 
 def _own(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -111,12 +111,12 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
         if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
         known = _ALIASES.get(key, key)
-        if known not in words.BY_KEY:
+        if known not in annotation_words.BY_KEY:
             raise messages.unknown(key, _KNOWN)
         if len(value) > LONGEST_VALUE:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
-        if words.BY_KEY[known].noted:
-            words.BY_KEY[known].read(known, value)
+        if annotation_words.BY_KEY[known].noted:
+            annotation_words.BY_KEY[known].read(known, value)
         elif known != key and annotations.get(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")
         else:
@@ -130,4 +130,4 @@ def _spelled_out(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
     Raises:
         WordError: What ``spelled_out`` refuses.
     """
-    return dict(sorted(spelled_out(own, policies).items(), key=lambda item: words.ORDER[item[0]]))
+    return dict(sorted(spelled_out(own, policies).items(), key=lambda item: annotation_words.ORDER[item[0]]))

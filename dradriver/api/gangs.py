@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Strategy
-from dradriver.api import words
-from dradriver.api.words import About
+from dradriver.api import annotation_words
+from dradriver.api.annotation_words import About
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     min_network_gbps: float | None = None
 
 
-_WORDS: Final = {word.field: word for word in words.EVERY if word.about is About.GANG}
+_WORDS: Final = {word.field: word for word in annotation_words.EVERY if word.about is About.GANG}
 
 
 def gang(annotations: Mapping[str, str]) -> Gang | None:

@@ -19,7 +19,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Request, Share, Whole
 from dradriver.api import config, exclusive, names
-from dradriver.api.devices import semver
+from dradriver.api.device_attributes import semver
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.messages import shown

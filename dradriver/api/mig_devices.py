@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dradriver.api import devices, names
+from dradriver.api import device_attributes, names
 from dradriver.api.policies.modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile
@@ -55,7 +55,7 @@ def existing(
     return tuple(sorted(usable, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
 
 
-def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[devices.Device]:
+def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[device_attributes.Device]:
     """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
     gpu = machine.gpus[position]
     return [
@@ -66,7 +66,7 @@ def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[de
 
 def gone(
     machine: Machine, position: int, mode: Mode, kept: Iterable[str], taint: Mapping[str, Any], *, name: str
-) -> list[devices.Device]:
+) -> list[device_attributes.Device]:
     """Return the MIG instances that claims have and that are gone, each with a taint: nobody else is given one.
 
     Args:
@@ -87,27 +87,29 @@ def gone(
     ]
 
 
-def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> devices.Device:
+def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> device_attributes.Device:
     """Return a GPU as one device with its slices as capacities: who asks for none gets all.
 
     Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
     """
     gpu = machine.gpus[position]
-    device = devices.whole(machine, groups, position, name=name)
+    device = device_attributes.whole(machine, groups, position, name=name)
     if not can_be_whole(gpu):
-        device["attributes"] = devices.identity(machine, position) | {"type": {"string": "mig"}}
+        device["attributes"] = device_attributes.identity(machine, position) | {"type": {"string": "mig"}}
     memory, compute = max(p.size for p in gpu.profiles), max(p.compute for p in gpu.profiles)
     return device | {
-        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}} | devices.exclusive(mode),
+        "attributes": device["attributes"] | {"mig": {"string": "dynamic"}} | device_attributes.exclusive(mode),
         "allowMultipleAllocations": True,
         "capacity": {
-            names.CAPACITY_MEMORY_SLICES: devices.divisible(memory, memory),
-            names.CAPACITY_COMPUTE_SLICES: devices.divisible(compute, compute),
+            names.CAPACITY_MEMORY_SLICES: device_attributes.divisible(memory, memory),
+            names.CAPACITY_COMPUTE_SLICES: device_attributes.divisible(compute, compute),
         },  # and no memory: who does not ask for it would take all of it, with any slice
     }
 
 
-def placements(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> list[devices.Device]:
+def placements(
+    machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str
+) -> list[device_attributes.Device]:
     """Return a GPU as a device for each placement of each profile, and whole where it can be.
 
     All take of the same counters, so what overlaps is never handed out together. Counters are memory slices alone, and
@@ -123,8 +125,8 @@ def placements(machine: Machine, groups: Groups, position: int, mode: Mode, *, n
     ]
     if not can_be_whole(gpu):
         return parts
-    whole = devices.whole(machine, groups, position, name=name)
-    whole["attributes"] |= devices.exclusive(mode)
+    whole = device_attributes.whole(machine, groups, position, name=name)
+    whole["attributes"] |= device_attributes.exclusive(mode)
     return [whole | {"consumesCounters": [{"counterSet": name, "counters": counters(gpu)}]}, *parts]
 
 
@@ -145,7 +147,7 @@ def placement_name(gpu: str, profile: int, start: int) -> str:
 
 def _placement(
     machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
-) -> devices.Device:
+) -> device_attributes.Device:
     taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
     media = [_MEDIA] if _has_media(profile) else []
     counted = {counter: {"value": "1"} for counter in (*taken, *media)}
@@ -155,8 +157,8 @@ def _placement(
 
 def _instance(
     machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
-) -> devices.Device:
-    attributes = devices.identity(machine, position)
+) -> device_attributes.Device:
+    attributes = device_attributes.identity(machine, position)
     attributes["parentUUID"] = attributes.pop("uuid")
     return {
         "name": placement_name(name, profile.id, start),
@@ -166,7 +168,7 @@ def _instance(
             "profile": {"string": profile.name},
             "placement": {"int": start},
         }
-        | devices.exclusive(mode),
+        | device_attributes.exclusive(mode),
         "capacity": {
             names.CAPACITY_MEMORY_SLICES: {"value": str(profile.size)},
             names.CAPACITY_COMPUTE_SLICES: {"value": str(profile.compute)},

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
-from dradriver.api import messages, names, values, words
+from dradriver.api import annotation_words, messages, names, values
+from dradriver.api.annotation_words import About
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
-from dradriver.api.words import About
 
 Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
 
 _SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
-COMMON: Final = frozenset(word.field for word in words.OF_REQUESTS if word.about is About.GPU)
+COMMON: Final = frozenset(word.field for word in annotation_words.OF_REQUESTS if word.about is About.GPU)
 """Fields of a request that parts have as well as whole GPUs."""
 
 _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
@@ -33,7 +33,8 @@ def of_words(meant: Mapping[str, str]) -> Amount | str | None:
         WordError: A bad value, or words that contradict each other.
     """
     share, memory, cores, profile = (
-        words.said(meant, key) for key in (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+        annotation_words.said(meant, key)
+        for key in (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
     )
     said = [key for key in _SHARES if key in meant]
     if profile is not None and said:
@@ -71,7 +72,7 @@ def request(
         return Whole(containers=numbers, **fields)
     if about_sets:
         key, text = next(iter(about_sets.items()))
-        other = _LIMITS if part is None else next(k for k in words.OF_PARTS if k in meant)
+        other = _LIMITS if part is None else next(k for k in annotation_words.OF_PARTS if k in meant)
         raise WordError(
             f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}; write one of the two"
         )
@@ -129,6 +130,6 @@ def _part(name: str, asked: Asked, part: Amount | str, meant: Mapping[str, str])
             return part
     elif asked == (part if isinstance(part, Amount) else (part,) * count(asked)):
         return asked
-    key = next(key for key in words.OF_PARTS if key in meant)
+    key = next(key for key in annotation_words.OF_PARTS if key in meant)
     told = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
     raise WordError(f"{key}: {shown(meant[key])} contradicts container {name[:63]!r}, {described(asked)}{told}")

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
-from dradriver.api import gangs, messages, names, values, words
+from dradriver.api import annotation_words, gangs, messages, names, values
 from dradriver.api.annotations import aside, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
@@ -100,18 +100,18 @@ def resolve(
     controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
     """
     told = aside(annotations, policies)
-    shared = words.said(annotations, names.SHARED_CLAIM)
+    shared = annotation_words.said(annotations, names.SHARED_CLAIM)
     request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     resolved = Resolved(
-        version=words.version(request, VERSION),
+        version=annotation_words.version(request, VERSION),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
         gang=gang(annotations) or msgspec.UNSET,
-        idle_timeout_s=words.said(annotations, names.IDLE_TIMEOUT) or msgspec.UNSET,
+        idle_timeout_s=annotation_words.said(annotations, names.IDLE_TIMEOUT) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         shared=shared or msgspec.UNSET,
@@ -205,7 +205,7 @@ def _check(resolved: Resolved) -> None:
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
         raise WordError("it names a claim to share that is none")
     _check_shared(resolved)
-    if (word := words.unfit(request)) is not None:
+    if (word := annotation_words.unfit(request)) is not None:
         raise WordError(f"it says {word.name} as no word can")
     if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":
         raise WordError("its product is not the one that its limits named")

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.api import devices, mig_devices, names
+from dradriver.api import device_attributes, mig_devices, names
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
@@ -70,7 +70,7 @@ def build(
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(_apart(machine, kept_off))
     out = () if features.taints else kept_off
-    by_gpu: list[list[devices.Device]] = []
+    by_gpu: list[list[device_attributes.Device]] = []
     sets: list[dict[str, Any]] = []
     for position in groups.order:
         gpu = machine.gpus[position]
@@ -137,8 +137,8 @@ def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
     groups = group(machine)
     by_name = {}
     for i, gpu in enumerate(machine.gpus):
-        whole = devices.whole(machine, groups, i, name=device_name(gpu.uuid))
-        by_name[whole["name"]] = whole["attributes"] if gpu.mig is None else devices.identity(machine, i)
+        whole = device_attributes.whole(machine, groups, i, name=device_name(gpu.uuid))
+        by_name[whole["name"]] = whole["attributes"] if gpu.mig is None else device_attributes.identity(machine, i)
     return by_name
 
 
@@ -240,7 +240,7 @@ def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
 
 def _of_gpu(
     machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
-) -> list[devices.Device]:
+) -> list[device_attributes.Device]:
     """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
 
     In MIG mode it is never whole: where instances are not made for claims, those that exist are handed out.
@@ -255,10 +255,10 @@ def _of_gpu(
     if gpu.mig is not None:
         return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
     if mode.shared == "none":
-        return [devices.whole(machine, groups, position, name=name)]
+        return [device_attributes.whole(machine, groups, position, name=name)]
     if features.shares:
-        return [devices.shared(machine, groups, position, mode, name=name)]
-    return devices.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
+        return [device_attributes.shared(machine, groups, position, mode, name=name)]
+    return device_attributes.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
 
 
 def _lost(
@@ -268,7 +268,7 @@ def _lost(
     features: SliceFeatures,
     kept: Collection[str],
     taint: Mapping[str, Any],
-) -> list[devices.Device] | None:
+) -> list[device_attributes.Device] | None:
     """Return a GPU of which a claim has a MIG instance that was there and is gone; None for any other.
 
     It is not whole, be MIG mode off by now. Without taints the instance is no device: claims count by its name.

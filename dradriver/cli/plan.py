@@ -19,7 +19,7 @@ import msgspec
 from dradriver.allocator import Choice, Estimate, Level, Request, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.api import names, words
+from dradriver.api import annotation_words, names
 from dradriver.api.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
@@ -277,7 +277,7 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
     said: dict[str, str] = {}
-    for word in words.EVERY:
+    for word in annotation_words.EVERY:
         value = getattr(question, word.name.replace("-", "_"), "") if word.key != names.GPUS else ""
         if isinstance(value, list):
             said[word.key] = ",".join(value)
@@ -285,7 +285,9 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
             said |= {word.key: "true"} if value else {}
         elif value not in ("", None):
             said[word.key] = f"{value:g}" if isinstance(value, float) else str(value)
-    checked = {str(number): words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)}
+    checked = {
+        str(number): annotation_words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)
+    }
     wish = parse(said, checked, policies)
     if not isinstance(wish, Whole):
         if question.include or question.exclude or question.message_size != "":

@@ -27,7 +27,7 @@ tabulating   tables of new kinds of machines, made in another process
 
 Claims:
 
-accounts     where each claim stands, what it holds, and where its pods count
+claims  where each claim stands, what it holds, and where its pods count
 holds        who holds which device
 claim_users  the pods of each claim, and who leads those that share one
 placement    a decision by identity

@@ -10,8 +10,8 @@ from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.templates import Template
-from dradriver.cluster.accounts import Accounts
 from dradriver.cluster.claim_users import MOST, ClaimUsers
+from dradriver.cluster.claims import Accounts
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.neighbours import Neighbours
 from dradriver.cluster.node_usage import NodeUsage

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, ladder, likeness, names, pins, slices, templates
+from dradriver.api import claims, ladder, names, pins, same_spec, slices, templates
 from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Usage
@@ -265,7 +265,7 @@ def _known(raw: _RawTemplate) -> Template:
         return Template(_bare(raw.metadata), None)
     static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
     short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
-    digest = likeness.digest(codec.decode(raw.spec, object)) if short else ""
+    digest = same_spec.digest(codec.decode(raw.spec, object)) if short else ""
     return Template(_bare(raw.metadata), None, static, digest)
 
 

@@ -1,7 +1,7 @@
 """The cluster controller: gives waiting pods their GPUs, from the picture of the cluster and the queue of pods.
 
 worker      looks at pods that changed, gives places
-review      what has to be done for one pod now; when a promise ends
+next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
 
@@ -12,14 +12,14 @@ owners      pods written into the claim that they share, those that come togethe
 outcome     what comes of a write: what a failure says of the server, the moment, the object
 executor    does them for many at once, and sees to what comes of them
 reasons     why pods wait, written on them
-collecting  claims of ours that nothing else removes
+garbage_collector  claims of ours that nothing else removes
 template_writer  templates of the claims of pods that the scheduler alone places
 template_reader  specs of templates, read when a waiting pod names one
 
 Beside it:
 
 audit       whether the books are what the reflectors show
-unread      claims that cannot be read whole, and the Event that says so
+unread_claims  claims that cannot be read whole, and the Event that says so
 background  work that goes on for ever beside all that
 
 The process:

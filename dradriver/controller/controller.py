@@ -17,11 +17,11 @@ from dradriver.cluster import pods, records
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import unread
+from dradriver.controller import unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
+from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.reasons import Record
-from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.template_writer import TemplateWriter
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
@@ -93,7 +93,7 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
-        record_unread: unread.Record | None = None,
+        record_unread: unread_claims.Record | None = None,
         ledger: Ledger = OURS,
         tabulator: Tabulator | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Controller:
         self._tabulator = tabulator
         if tabulator is not None:
             self.worker.picture.make_tables(tabulator)
-        self._unread = unread.UnreadClaims(record_unread)
+        self._unread = unread_claims.UnreadClaims(record_unread)
         self._reflectors = {
             source: Reflector[Any](
                 client,

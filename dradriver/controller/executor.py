@@ -14,9 +14,9 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
+from dradriver.controller.next_step import Settle, Wait, Withdraw
 from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.reasons import Reasons
-from dradriver.controller.review import Settle, Wait, Withdraw
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable

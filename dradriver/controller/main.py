@@ -41,7 +41,7 @@ async def serve(args: Options) -> None:
     """
     from dradriver.api.ledger import LEDGERS
     from dradriver.cluster.tabulating import Tabulator
-    from dradriver.controller import policies, reasons, unread
+    from dradriver.controller import policies, reasons, unread_claims
     from dradriver.controller.controller import Controller
     from dradriver.kube import config
     from dradriver.kube.client import Client
@@ -56,7 +56,7 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
-            record_unread=unread.recorder(client, instance=args.identity),
+            record_unread=unread_claims.recorder(client, instance=args.identity),
             ledger=LEDGERS[args.ledger],
             tabulator=Tabulator(),
         )

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import ladder, likeness, names, resolved
+from dradriver.api import ladder, names, resolved, same_spec
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.pins import Key
@@ -197,7 +197,7 @@ class TemplateWriter:
         if _ladder(noted) != ladder.VERSION:
             return True
         body = ladder.template(key[0], note, noted)
-        if likeness.digest(body["spec"]) == made.digest:
+        if same_spec.digest(body["spec"]) == made.digest:
             return True
         # A server drops fields that it lacks, and fills in others: it alone knows what it would have made of this.
         body["metadata"] = {"generateName": names.CLAIM_PREFIX, "namespace": key[0]}
@@ -206,7 +206,7 @@ class TemplateWriter:
         except (ApiError, Unreachable) as error:
             logger.warning("template %s/%s: used as it is, for it cannot be compared: %s", *key, error)
             return None
-        return likeness.digest(probe["spec"]) == made.digest
+        return same_spec.digest(probe["spec"]) == made.digest
 
     async def _collect(self, key: Key, made: Template) -> None:
         self._expired.discard(key)

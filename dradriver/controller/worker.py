@@ -21,19 +21,19 @@ from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
-from dradriver.controller.collecting import Collector
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
+from dradriver.controller.garbage_collector import Collector
+from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, next_step
 from dradriver.controller.reasons import Reasons, Record
-from dradriver.controller.review import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, review
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
-from dradriver.queue.asking import Asking
 from dradriver.queue.limiter import Limiter
 from dradriver.queue.pace import Pace
 from dradriver.queue.parking import Kind, Parking, WaitReason
 from dradriver.queue.placement_request import why
+from dradriver.queue.rechecks import Asking
 from dradriver.queue.units import HAND_OVER_S, Unit
 from dradriver.queue.waiting import Order, Queue
 
@@ -254,7 +254,7 @@ class Worker:
             if self._writable(unit):
                 self._executor.ask(unit)
             return
-        step = review(unit, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        step = next_step(unit, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
             if (times := unit.promise.lost()) > 1:
                 unit.failures.lost(now, times)

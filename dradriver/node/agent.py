@@ -41,7 +41,7 @@ from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
-from dradriver.node.publishing.remembered import Remembered
+from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.process.serve import serve_health
 

@@ -4,7 +4,7 @@ options        the options that every process has
 run            logging, and stopping cleanly on a signal
 serve          /healthz, /readyz and /metrics
 connections    an HTTP server, and how many connections it holds for how long
-followed       files that are replaced while a process runs
+replaced_files  files that are replaced while a process runs
 policies_file  the policies in force, and their metrics
 memory         the cyclic garbage collector, kept off the loop
 """

@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import Gauge
 
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, Policies
-from dradriver.process.followed import Followed
+from dradriver.process.replaced_files import Followed
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 units    who gets a place together, what it was promised, and how it has failed
 placement_request  what a pod asks for, parsed once
 waiting  who wants a place, in which order
-asking   when blocked kinds are asked whether they may find a place by now
+rechecks  when blocked kinds are asked whether they may find a place by now
 parking  units that wait for what many wait for
 limiter  how many writes may be under way
 pace     how many promises may wait for a scheduler

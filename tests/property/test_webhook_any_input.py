@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import names, resolved, words
+from dradriver.api import annotation_words, names, resolved
 from tests.bench import fuzz_webhook
 from tests.fakes.admission import (
     CONTROLLER,
@@ -31,7 +31,7 @@ from webhook.admission import Admission
 TEXTS = st.text(max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))
-READ = (*words.KEYS, "gpu-topology.example.com/required")
+READ = (*annotation_words.KEYS, "gpu-topology.example.com/required")
 KEYS = st.sampled_from((*READ, *names.NOTES, *names.RESULTS))
 FIELDS = (
     "metadata", "spec", "containers", "initContainers", "resources", "limits", "requests", "claims", "name", "labels",
@@ -186,7 +186,7 @@ def test_any_value_of_any_word_is_taken_or_refused_on_update(life: str, words: d
 
 
 @given(
-    st.sampled_from(words.KEYS),
+    st.sampled_from(annotation_words.KEYS),
     st.text(alphabet="\n\r\t\x1b\u202e\"\\'<>", min_size=1, max_size=10),
 )
 def test_a_value_appears_quoted_only(key: str, value: str) -> None:

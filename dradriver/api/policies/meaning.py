@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.api import messages, names, values, words
+from dradriver.api import annotation_words, messages, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.model import WORKLOADS, Policies
 
-WORDS: Final = tuple(word.name for word in words.EVERY if word.of_policies and not word.noted)
+WORDS: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and not word.noted)
 """What a policy or workload may say: what a pod may, but who it is itself, and which GPUs its containers have."""
-LATER: Final = tuple(word.name for word in words.EVERY if word.of_policies and word.noted)
+LATER: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and word.noted)
 """Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
 without them it would get something else than the policy promises."""
 
@@ -55,8 +55,8 @@ def spelled_out(said: Mapping[str, str], policies: Policies) -> dict[str, str]:
 
 
 def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]:
-    if any(key in upper for key in words.OF_PARTS):  # together they say one thing
-        lower = {key: text for key, text in lower.items() if key not in words.OF_PARTS}
+    if any(key in upper for key in annotation_words.OF_PARTS):  # together they say one thing
+        lower = {key: text for key, text in lower.items() if key not in annotation_words.OF_PARTS}
     together = {**lower, **upper}
     if names.REQUIRED in upper and names.REQUIRED in lower:
         together[names.REQUIRED] = f"{lower[names.REQUIRED]},{upper[names.REQUIRED]}"

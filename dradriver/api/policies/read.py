@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
+from dradriver.api import annotation_words as words_of_pods
 from dradriver.api import names, parts, values
-from dradriver.api import words as words_of_pods
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.meaning import LATER, WORDS

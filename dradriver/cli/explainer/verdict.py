@@ -25,8 +25,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller.decide import MOST_NODES, decide
-from dradriver.controller.review import Keep, Settle, Wait, Withdraw, review
-from dradriver.controller.review import Place as WantsPlace
+from dradriver.controller.next_step import Keep, Settle, Wait, Withdraw, next_step
+from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.placement_request import PlacementRequest
@@ -106,7 +106,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
-    step = review(unit, scene.picture, 0.0)
+    step = next_step(unit, scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
@@ -254,7 +254,7 @@ def _turn(scene: Scene, unit: Unit) -> Turn:
         other = _unit(scene, pod)
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
-        if isinstance(review(other, scene.picture, 0.0), WantsPlace):
+        if isinstance(next_step(other, scene.picture, 0.0), WantsPlace):
             waiting.append(other)
     waiting.sort(key=lambda other: other.order)
     before = [other for other in waiting if other.order < unit.order]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, near, words
+from dradriver.api import annotation_words, misspelled, names
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
@@ -34,7 +34,7 @@ GROUPS: Final = {
     "MPIJob": "kubeflow.org",
     "PyTorchJob": "kubeflow.org",
 }
-_OF_PODS: Final = frozenset(words.KEYS)
+_OF_PODS: Final = frozenset(annotation_words.KEYS)
 _ARGO: Final = "argoproj.io"
 _OF_GPUS: Final = (names.PREFIX, names.ALIAS_PREFIX, "nvidia.com/", "aliyun.com/gpu-")
 _LEFT: Final = (
@@ -215,7 +215,7 @@ def _with_unread_templates(result: Result, document: Document) -> Result:
 def _near_misses(document: Document) -> tuple[Finding, ...]:
     """Return a warning for each key that nobody reads on what makes pods, or on what has none."""
     keys = _keys(document.data, "annotations"), _keys(document.data, "labels")
-    return tuple(_finding(document, (), text) for text in near.warnings(*keys))
+    return tuple(_finding(document, (), text) for text in misspelled.warnings(*keys))
 
 
 def _words(of: dict[str, Any]) -> list[str]:

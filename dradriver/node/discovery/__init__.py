@@ -7,7 +7,7 @@ nvidia     what NVIDIA's driver says, and how its GPUs come into containers
 simulated  a profile's machine in place of a real one
 failures   what is broken on a simulated machine
 release    when the driver must be closed, so that it can be replaced
-devices    the driver's device nodes in the agent's own /dev
+device_nodes  the driver's device nodes in the agent's own /dev
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dradriver.node.container_edits import Edits
-from dradriver.node.discovery import devices, reading, sysfs
+from dradriver.node.discovery import device_nodes, reading, sysfs
 from dradriver.node.discovery.debounce import Debounce
 from dradriver.node.discovery.nvidia import binding, library, processes, toolkit
 from dradriver.node.discovery.nvidia.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
@@ -86,7 +86,7 @@ class Hardware:
         """
         self.reset = frozenset()
         if self._host_root != Path("/"):
-            devices.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
+            device_nodes.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
         if library.replaced(driver_root=self._driver_root):
             self.close()
             raise RestartError("the driver's library was replaced, start again with the new one")

@@ -4,8 +4,8 @@ node_objects  this node and its slices, as they are in the API
 publisher   keeps them as they should be
 feature_probe  what the API server keeps of them
 pool        which writes make a pool hold the wanted slices
-beside      whether something else hands out the same GPUs
+other_drivers  whether something else hands out the same GPUs
 mode_transition  as what each GPU is published while the policies file changes
-remembered  as what they were published last
+remembered_modes  as what they were published last
 allocated   which of the node's devices claims have, as the API server knows
 """

@@ -28,7 +28,7 @@ from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.errors import NotYetError
-from dradriver.node.publishing.remembered import Remembered
+from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)

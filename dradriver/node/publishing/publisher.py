@@ -30,9 +30,9 @@ from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import allocated, feature_probe, pool
-from dradriver.node.publishing.beside import OTHER_DRIVERS, other_owner
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
+from dradriver.node.publishing.other_drivers import OTHER_DRIVERS, other_owner
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)

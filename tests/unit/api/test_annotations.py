@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Constraint, Strategy, Whole
-from dradriver.api import names, resolved, words
+from dradriver.api import annotation_words, names, resolved
 from dradriver.api.annotations import check_words, is_ours, parse
 from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
@@ -152,7 +152,7 @@ def test_results_and_notes_are_no_wishes() -> None:
     assert Whole(containers=(4,)) == parse(words, FOUR)
 
 
-@pytest.mark.parametrize("key", [*words.KEYS, names.ALIAS_PREFIX + "required"])
+@pytest.mark.parametrize("key", [*annotation_words.KEYS, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
         with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):
@@ -169,7 +169,9 @@ def test_words_are_checked_without_containers() -> None:
 ODD = st.text(alphabet="0123456789.eE+-kKMGTPi٣²½\ud800\x00\n\u202e GBs/nan∞", max_size=300) | st.text(max_size=300)
 
 
-@given(st.dictionaries(st.sampled_from([*words.KEYS, names.PREFIX + "x", names.ALIAS_PREFIX + "required"]), ODD))
+@given(
+    st.dictionaries(st.sampled_from([*annotation_words.KEYS, names.PREFIX + "x", names.ALIAS_PREFIX + "required"]), ODD)
+)
 def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
     try:
         request = parse(words, FOUR)

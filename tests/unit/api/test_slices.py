@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from dradriver.api import devices, names, slices
+from dradriver.api import device_attributes, names, slices
 from dradriver.api.objects import ResourceSlice
 from dradriver.topology import profiles
 from dradriver.topology.errors import TopologyError
@@ -138,7 +138,7 @@ def test_first_fit_meets_good_sets() -> None:
     ],
 )
 def test_versions_are_semantic(version: str, expected: str | None) -> None:
-    assert expected == devices.semver(version)
+    assert expected == device_attributes.semver(version)
 
 
 def test_a_long_node_name_still_makes_a_name() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import ladder, limits, names, words
+from dradriver.api import annotation_words, ladder, limits, names
 from dradriver.controller.main import LEASE
 from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 from webhook.admission import Admission
@@ -215,7 +215,7 @@ def test_what_changes_a_pods_metadata_past_the_webhook_keeps_every_word_of_ours(
     said = {rule["operations"][0]: rule["resources"] for rule in policy["matchConstraints"]["resourceRules"]}
     assert said == {"UPDATE": ["pods/status"], "CREATE": ["pods/binding", "bindings"]}
     (kept,) = (one["expression"] for one in policy["variables"] if one["name"] == "words")
-    ours = (*words.KEYS, *names.NOTES, *names.RESULTS)
+    ours = (*annotation_words.KEYS, *names.NOTES, *names.RESULTS)
     assert [names.PREFIX + word for word in re.findall("'(.*?)'", kept)] == list(ours)
     annotations, label = (validation["expression"] for validation in policy["validations"])
     assert annotations.startswith(f"['{names.PREFIX}', '{names.ALIAS_PREFIX}'].all(prefix, variables.words.all(word,")

@@ -11,7 +11,7 @@ from dradriver.api import names, slices
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
-from dradriver.controller.review import Wait, Withdraw, review
+from dradriver.controller.next_step import Wait, Withdraw, next_step
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.units import Unit
@@ -225,19 +225,19 @@ async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Unit]:
 async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(part: Asked, mode: Mode) -> None:
     cluster, unit = await refused(part, mode=mode)
     picture = cluster.worker.picture
-    assert review(unit, picture, 10.0) == Wait(until=11.0)
+    assert next_step(unit, picture, 10.0) == Wait(until=11.0)
     claim = picture.claim_of(unit.pod)
     assert claim is not None
-    assert review(unit, picture, 11.0) == Withdraw(claim, WithdrawReason.OVERLOOKED)
+    assert next_step(unit, picture, 11.0) == Withdraw(claim, WithdrawReason.OVERLOOKED)
     unit.promise.renewed = True
-    assert review(unit, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
+    assert next_step(unit, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
 
 
 async def test_a_share_that_fits_no_more_and_devices_of_one_claim_are_not_thought_overlooked() -> None:
     cluster, unit = await refused(8, mode=Mode())
-    assert review(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
+    assert next_step(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
     cluster, unit = await refused(("1g.10gb",), mode=Mode(mig="placements"))
-    assert review(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
+    assert next_step(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
     cluster, unit = await refused(QUARTER, mode=SHARED)
     claim = cluster.worker.picture.claim_of(unit.pod)
     assert claim is not None
@@ -245,7 +245,7 @@ async def test_a_share_that_fits_no_more_and_devices_of_one_claim_are_not_though
     ((device, _),) = claim.pin.taken.items()
     hold(cluster, device[1], {"cores": "80", "memory": "1Gi"})
     cluster.deliver()
-    assert review(unit, cluster.worker.picture, 10.0) == Withdraw(claim, WithdrawReason.TAKEN)
+    assert next_step(unit, cluster.worker.picture, 10.0) == Withdraw(claim, WithdrawReason.TAKEN)
 
 
 @pytest.mark.parametrize("kill_at", range(1, 5))

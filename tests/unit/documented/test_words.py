@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from dradriver.allocator.policies import POLICIES
+from dradriver.api import annotation_words as words_of_pods
 from dradriver.api import names, values
-from dradriver.api import words as words_of_pods
 from dradriver.api.annotations import check_words
 from dradriver.api.policies.model import WORKLOADS
 from tests.contract.built import BUILDERS

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import names, words
+from dradriver.api import annotation_words, names
 from dradriver.api.annotations import check_words
 from dradriver.api.policies.model import Sections
 from dradriver.api.policies.read import read
@@ -87,7 +87,7 @@ def check_profile(text: str) -> None:
 
 # Fields by which parts of objects are known; what has others than one row's is none of that row's.
 PARTS: dict[str, set[str]] = {
-    "annotations": {"annotations", *words.KEYS},
+    "annotations": {"annotations", *annotation_words.KEYS},
     "container": {"args", "command", "env", "image", "name", "resources", "securityContext", "volumeMounts"},
     "pod": {
         "metadata", "spec", "affinity", "containers", "initContainers", "nodeName", "nodeSelector", "resourceClaims",
@@ -270,7 +270,7 @@ def said() -> Iterator[Any]:
     for path in sorted(DOCUMENTS):
         codes = re.findall(r"`(gpu\.topology/[a-z-]+): \"?([^`\"\n]+)\"?`", path.read_text("utf-8"))
         for key, value in dict.fromkeys(codes):
-            if (word := words.BY_KEY.get(key)) is not None and not word.noted:
+            if (word := annotation_words.BY_KEY.get(key)) is not None and not word.noted:
                 yield pytest.param(key, value, id=f"{path.relative_to(REPO)}:{key}={value}")
 
 

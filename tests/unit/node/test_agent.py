@@ -15,7 +15,7 @@ from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
 from dradriver.node.publishing import mode_transition, publisher
-from dradriver.process import followed
+from dradriver.process import replaced_files
 from dradriver.topology.nccl.tuning import CONF_PATH
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
 from tests.fakes.kubelet import dial
@@ -321,7 +321,7 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
 async def test_the_policies_file_is_followed_and_a_bad_one_at_the_start_changes_nothing_that_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(followed, "PERIOD_S", 0.01)
+    monkeypatch.setattr(replaced_files, "PERIOD_S", 0.01)
 
     def told(of: NodeUnderTest) -> bool:
         (spec,) = of.specs.values()
@@ -359,7 +359,7 @@ async def test_the_policies_file_is_followed_and_a_bad_one_at_the_start_changes_
 
 
 async def test_a_share_is_prepared_and_keeps_its_gpu_as_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed, "PERIOD_S", 0.01)
+    monkeypatch.setattr(replaced_files, "PERIOD_S", 0.01)
     monkeypatch.setattr(publisher, "LOOK_S", 0.01)
     monkeypatch.setattr(mode_transition, "GRACE_S", 0.0)
     monkeypatch.setattr(mode_transition, "ASK_S", 0.0)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dradriver.api import devices, names, quantity, slices
+from dradriver.api import device_attributes, names, quantity, slices
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
@@ -100,7 +100,7 @@ class Mps:
         gpu, share = part
         if sharing.equal:
             share = _part(gpu, sharing.equal)
-        if sharing.equal or devices.gpu_of_share(wish.device) is not None:
+        if sharing.equal or device_attributes.gpu_of_share(wish.device) is not None:
             return Found(gpu, MpsShare(equal=share), _told(share))
         own = MpsShare(memory_mib=share.memory_mib, thread_percentage=share.thread_percentage)
         return Found(gpu, own, _told(share))
@@ -187,7 +187,7 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
 
 def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
     """Return the GPU of which a device is an equal share (``api.devices.equal_shares``), and how much that is."""
-    whole = devices.gpu_of_share(device)
+    whole = device_attributes.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None

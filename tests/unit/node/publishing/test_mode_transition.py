@@ -15,7 +15,7 @@ from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, MigWord, Po
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing.mode_transition import ASK_S, GRACE_S, MOST_ASK_S, ModeTransitions, kept_off, published
-from dradriver.node.publishing.remembered import Remembered
+from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from dradriver.api import names, words
+from dradriver.api import annotation_words, names
 from dradriver.api.annotations import is_ours
 from dradriver.yamltext.cures import hint
 
@@ -21,7 +21,7 @@ _LETTERS: Final = tuple(_BETWEEN.sub("", prefix[:-1]) for prefix in (names.PREFI
 _ALIKE: Final = 0.85  # of 1: two letters that are missing, more or swapped; topology.kubernetes.io has 0.6
 _OTHERS: Final = re.compile("[a-fh-z]pu")  # CPUs and TPUs have topologies, too
 _TOPOLOGY: Final = re.compile("^.*?topology[._-]?")
-_WORDS: Final = words.KEYS
+_WORDS: Final = annotation_words.KEYS
 
 
 def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator[str]:

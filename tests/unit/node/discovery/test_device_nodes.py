@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.discovery import devices
+from dradriver.node.discovery import device_nodes
 
 
 def test_nodes_of_a_driver_that_was_loaded_anew_are_made_anew(tmp_path: Path) -> None:
@@ -28,12 +28,12 @@ def test_nodes_of_a_driver_that_was_loaded_anew_are_made_anew(tmp_path: Path) ->
         pytest.skip("device nodes cannot be made here")
     for major in (236, 238):
         load(host, major)
-        devices.add_nodes([driver, host], folder=own)
+        device_nodes.add_nodes([driver, host], folder=own)
         assert [(own / path).stat().st_rdev for path in paths] == [os.makedev(major, 1)] * 2
     load(driver, 511)
     before = [(own / path).stat().st_ino for path in paths]
     for _ in range(2):
-        devices.add_nodes([host, driver], folder=own)
+        device_nodes.add_nodes([host, driver], folder=own)
         assert [(own / path).stat().st_ino for path in paths] == before  # the first source's, as they are
 
 
@@ -47,7 +47,7 @@ def test_missing_device_nodes_are_made_as_the_host_or_the_drivers_container_has_
     try:
         os.mknod(driver / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(195, 255))
     except PermissionError:
-        devices.add_nodes([driver, host], folder=own)  # what cannot be made is left, and nothing fails
+        device_nodes.add_nodes([driver, host], folder=own)  # what cannot be made is left, and nothing fails
         assert sorted(path.name for path in own.iterdir()) == ["nvidia0"]
         return
     os.mknod(driver / "nvidia-caps/nvidia-cap1", stat.S_IFCHR | 0o400, os.makedev(236, 1))
@@ -55,7 +55,7 @@ def test_missing_device_nodes_are_made_as_the_host_or_the_drivers_container_has_
     os.mknod(host / "nvidia-caps-imex-channels/channel0", stat.S_IFCHR | 0o666, os.makedev(235, 0))
     os.mknod(driver / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
     os.mknod(host / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(195, 254))
-    devices.add_nodes([driver, host, tmp_path / "none"], folder=own)
+    device_nodes.add_nodes([driver, host, tmp_path / "none"], folder=own)
     assert sorted(str(path.relative_to(own)) for path in own.rglob("*") if not path.is_dir()) == [
         "nvidia-caps-imex-channels/channel0",
         "nvidia-caps/nvidia-cap1",

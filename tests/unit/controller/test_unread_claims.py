@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dradriver.controller.controller import Controller
-from dradriver.controller.unread import MOST, UnreadClaims, recorder
+from dradriver.controller.unread_claims import MOST, UnreadClaims, recorder
 from dradriver.kube.client import Client
 from dradriver.kube.isolated import Identity, Unread
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS

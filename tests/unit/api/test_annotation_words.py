@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Mig, Share, Whole
-from dradriver.api import names, parts, resolved, words
+from dradriver.api import annotation_words, names, parts, resolved
+from dradriver.api.annotation_words import About, Word
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
-from dradriver.api.words import About, Word
 
 # A text that each word with a form takes.
 TAKEN = {
@@ -34,10 +34,10 @@ def fields(form: type[msgspec.Struct]) -> set[str]:
 
 
 def test_no_word_is_declared_twice() -> None:
-    assert len(words.BY_KEY) == len(words.EVERY)
+    assert len(annotation_words.BY_KEY) == len(annotation_words.EVERY)
 
 
-@pytest.mark.parametrize("word", words.EVERY, ids=lambda word: word.name)
+@pytest.mark.parametrize("word", annotation_words.EVERY, ids=lambda word: word.name)
 def test_a_word_gives_a_value_that_its_note_may_have(word: Word) -> None:
     for text in word.choices or (TAKEN[word.key],):
         value = word.read(word.key, text)
@@ -46,16 +46,18 @@ def test_a_word_gives_a_value_that_its_note_may_have(word: Word) -> None:
             field = {word.field: value}
             asked = Whole(containers=(1,), **field) if word.field in fields(Whole) else None
             assert asked is not None
-            assert words.unfit(asked) is None
+            assert annotation_words.unfit(asked) is None
 
 
 def test_what_is_said_of_each_gpu_can_be_said_of_parts_and_nothing_else() -> None:
     common = fields(Whole) & fields(Share) & fields(Mig)
     assert common == parts.COMMON
-    assert {word.field for word in words.EVERY if word.about is About.GANG} == fields(Gang)
+    assert {word.field for word in annotation_words.EVERY if word.about is About.GANG} == fields(Gang)
 
 
-@pytest.mark.parametrize("field", sorted({word.field for word in words.OF_REQUESTS} - {"strategy", "prefer_same_numa"}))
+@pytest.mark.parametrize(
+    "field", sorted({word.field for word in annotation_words.OF_REQUESTS} - {"strategy", "prefer_same_numa"})
+)
 def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
     note = msgspec.json.decode(resolved.write(resolved.resolve({}, {"main": 4})))
     note["request"][field] = UNFIT[field]

@@ -86,7 +86,7 @@ class Withdraw(msgspec.Struct, frozen=True):
 Step = Settle | Wait | Place | Keep | Withdraw
 
 
-def review(
+def next_step(
     unit: Unit,
     picture: Picture,
     now: float,

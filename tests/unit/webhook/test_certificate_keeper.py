@@ -20,7 +20,7 @@ from dradriver.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBH
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.webhook.test_certificates import HOSTS, START, served, trusts
-from webhook import certificates, keeper, mounted, server, tls
+from webhook import certificate_keeper, certificates, mounted_certificate, server, tls
 from webhook.admission import Admission
 
 DAY = datetime.timedelta(days=1)
@@ -40,12 +40,12 @@ class Replica:
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self.context = tls.server_context()
-        self.keeper = keeper.Keeper(
+        self.keeper = certificate_keeper.Keeper(
             client,
             namespace="gpu",
             secret="certificates",
             service="hook",
-            configurations=keeper.configurations(mutating="hooks", validating="checks"),
+            configurations=certificate_keeper.configurations(mutating="hooks", validating="checks"),
             context=self.context,
             now=clock,
         )
@@ -266,7 +266,7 @@ async def test_mounted_files_are_served_anew_when_they_change(tmp_path: Path) ->
     first = certificates.renew(None, now=START, hosts=HOSTS)
     second = certificates.renew(None, now=START, hosts=HOSTS)
     context = tls.server_context()
-    files = mounted.Mounted(tmp_path, context=context)
+    files = mounted_certificate.Mounted(tmp_path, context=context)
     with pytest.raises(FileNotFoundError):
         files.step()
     assert not files.ready()
@@ -286,7 +286,7 @@ async def test_mounted_files_are_served_anew_when_they_change(tmp_path: Path) ->
 
 @pytest.mark.looptime
 async def test_mounted_files_that_are_missing_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = mounted.Mounted(tmp_path, context=tls.server_context())
+    files = mounted_certificate.Mounted(tmp_path, context=tls.server_context())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(35):
             await files.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names, near, words
+from dradriver.api import annotation_words, misspelled, names
 
 MISSES = {
     "gpu-topology": "gpu.topology/policy",
@@ -23,7 +23,7 @@ MISSES = {
     "gup.topology/share": "gpu.topology/share",
 }
 OTHERS = (
-    *words.KEYS,
+    *annotation_words.KEYS,
     *names.NOTES,
     "gpu.topology/unknown",  # refused, not warned of
     "gpu-topology.example.com/required",
@@ -58,21 +58,21 @@ OTHERS = (
 
 @pytest.mark.parametrize(("key", "meant"), MISSES.items())
 def test_a_near_miss_is_told_with_what_was_meant(key: str, meant: str) -> None:
-    (told,) = near.warnings([key])
+    (told,) = misspelled.warnings([key])
     assert told == f"{key}: nobody reads it: the driver's annotations begin with gpu.topology/ (did you mean {meant}?)"
 
 
 @pytest.mark.parametrize("key", OTHERS)
 def test_our_words_and_those_of_others_are_left_alone(key: str) -> None:
-    assert not [*near.warnings([key])]
+    assert not [*misspelled.warnings([key])]
 
 
 def test_words_among_labels_are_told_and_our_label_and_short_names_are_not() -> None:
-    told = [*near.warnings([], [names.POLICY, "gpu.topologi/policy", names.LABEL, "gpu-topology", "app", "gpu"])]
+    told = [*misspelled.warnings([], [names.POLICY, "gpu.topologi/policy", names.LABEL, "gpu-topology", "app", "gpu"])]
     assert [text.partition(":")[0] for text in told] == ["label gpu.topology/policy", "label gpu.topologi/policy"]
     assert all("words are annotations" in text for text in told)
 
 
 def test_as_many_keys_are_looked_at_as_a_pod_has() -> None:
     keys = [f"gpu.topologi/word-{i}" for i in range(10_000)]
-    assert len([*near.warnings(keys, keys)]) == 2 * near.MOST_KEYS
+    assert len([*misspelled.warnings(keys, keys)]) == 2 * misspelled.MOST_KEYS

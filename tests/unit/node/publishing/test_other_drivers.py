@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.objects import Device, Metadata, Node, NodeStatus, ResourceSlice, SliceSpec
-from dradriver.node.publishing.beside import other_owner
+from dradriver.node.publishing.other_drivers import other_owner
 
 
 def node(**allocatable: str) -> Node:

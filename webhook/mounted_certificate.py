@@ -6,7 +6,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from dradriver.process.followed import Followed
+from dradriver.process.replaced_files import Followed
 from webhook import tls
 
 logger = logging.getLogger(__name__)
