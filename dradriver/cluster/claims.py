@@ -119,7 +119,7 @@ class Accounts:
     # What we write.
 
     def intend(self, claim: Key, pod: Key, placement: Placement) -> None:
-        """Count a claim that is about to be created for a pod; it ends with ``created`` or ``release``."""
+        """Count a claim that is about to be created for a pod; it ends with ``answered`` or ``release``."""
         self._intended[claim] = pod, placement
 
     def release(self, claim: Key) -> bool:

@@ -216,7 +216,7 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
     modes: dict[str, Mode] = {}
     for piece in found:
         for device in piece.spec.devices:
-            uuid = _text(device, "uuid") or _text(device, "parentUUID")
+            uuid = device.text("uuid") or device.text("parentUUID")
             if uuid in memory and modes.get(uuid, Mode()).whole:
                 modes[uuid] = _mode(device, memory[uuid])
     return modes
@@ -228,7 +228,7 @@ def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
     All devices of such a GPU have the taint of a change, or it has none: so it is where the server keeps no taints.
     """
     open_ = {
-        _text(device, "uuid") or _text(device, "parentUUID")
+        device.text("uuid") or device.text("parentUUID")
         for piece in found
         for device in piece.spec.devices
         if all(taint.key != KEY for taint in device.taints)
@@ -247,25 +247,25 @@ def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:
-            names_of.setdefault(_text(device, "parentUUID"), []).append(device.name)
+            names_of.setdefault(device.text("parentUUID"), []).append(device.name)
     return names_of
 
 
 def _mode(device: Device, memory_mib: int) -> Mode:
-    exclusive: Any = "namespace" if _text(device, "exclusiveTo") == "namespace" else ""
-    if _text(device, "sharing"):
-        shared: SharedWord = "mps" if _text(device, "sharing") == "mps" else "time-slicing"
+    exclusive: Any = "namespace" if device.text("exclusiveTo") == "namespace" else ""
+    if device.text("sharing"):
+        shared: SharedWord = "mps" if device.text("sharing") == "mps" else "time-slicing"
         return Mode(
             shared=shared,
             memory_overcommit=_overcommit(device, memory_mib),
-            equal_shares=_number(device, "equalShares"),
+            equal_shares=device.number("equalShares") or 0,
             exclusive_to=exclusive,
         )
-    if _text(device, "mig") == "dynamic":
+    if device.text("mig") == "dynamic":
         return Mode(mig="dynamic", exclusive_to=exclusive)
     if device.consumes_counters:
         return Mode(mig="placements", exclusive_to=exclusive)
-    return Mode(mig="static" if _text(device, "type") == "mig" else "off", exclusive_to=exclusive)
+    return Mode(mig="static" if device.text("type") == "mig" else "off", exclusive_to=exclusive)
 
 
 def taint(key: str, wall: float) -> dict[str, Any]:
@@ -281,16 +281,6 @@ def _overcommit(device: Device, memory_mib: int) -> float:
         return 1.0
     # To as many places as files have: what is published is rounded down to MiB.
     return max(round(total / memory_mib, 4), 1.0) if memory_mib and device.allow_multiple_allocations else 1.0
-
-
-def _text(device: Device, attribute: str) -> str:
-    text = device.attributes.get(attribute, {}).get("string", "")
-    return text if isinstance(text, str) else ""
-
-
-def _number(device: Device, attribute: str) -> int:
-    number = device.attributes.get(attribute, {}).get("int", 0)
-    return number if isinstance(number, int) else 0
 
 
 def _told(mode: Mode) -> str:
