@@ -81,6 +81,9 @@ class PodEvents:
                     async with asyncio.timeout(self._pause_s(failures) if failures else None):
                         await self._changed.wait()
                 self._changed.clear()
+                if not (self._told or self._record.standing()):
+                    failures = 0
+                    continue  # nobody has anything to be told, and every prepare asks
                 try:
                     self._claims = {uid: entry.value for uid, entry in (await self._prepared()).items()}
                 except (DriverError, OSError) as error:
