@@ -67,15 +67,16 @@ def parser() -> argparse.ArgumentParser:
 
 async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
-    from dradriver.api.ledger import LEDGERS
+    from dradriver.api.ledger import LEDGERS, bind
     from dradriver.process.policies_file import PoliciesFile
     from dradriver.process.serve import serve_health
     from webhook import server, tls
     from webhook.admission import Admission
 
+    bind(LEDGERS[args.ledger])
     context = tls.server_context()
     policies = PoliciesFile(args.policies)
-    admission = Admission(controller_user=args.controller_user, policies=policies, ledger=LEDGERS[args.ledger])
+    admission = Admission(controller_user=args.controller_user, policies=policies)
     endpoint = server.Endpoint(admission)
     if args.certificates == "mounted":
         from webhook.mounted_certificate import Mounted

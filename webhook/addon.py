@@ -5,16 +5,17 @@ from __future__ import annotations
 from dradriver.allocator.request import Whole
 from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
 
 
-def check(found: Resolved, ledger: Ledger) -> list[str]:
-    """Return warnings about what a pod asks for where a ledger's devices are handed out.
+def check(found: Resolved) -> list[str]:
+    """Return warnings about what a pod asks for where another driver's devices are handed out.
 
     Raises:
         WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
     """
+    ledger = current_ledger()
     if ledger is OURS:
         return []
     if not isinstance(found.request, Whole):

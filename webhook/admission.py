@@ -11,7 +11,6 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
 from dradriver.process.policies_file import PoliciesFile
@@ -41,7 +40,7 @@ _CLOCKS: Final = {o: SECONDS.labels(o) for o in OPERATIONS}
 Answer = tuple[bytes, str]
 """The body, and the result for the metric."""
 
-_Create = Callable[[pod_view.Pod, Policies, Ledger], tuple[desired.Desired | None, list[str]]]
+_Create = Callable[[pod_view.Pod, Policies], tuple[desired.Desired | None, list[str]]]
 
 
 class Admission:
@@ -50,12 +49,10 @@ class Admission:
     Args:
         controller_user: The controller's user name; its updates of pods pass untouched.
         policies: What names of policies and workloads stand for; the defaults without it.
-        ledger: Whose devices are handed out.
     """
 
-    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None, ledger: Ledger = OURS) -> None:
+    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
         self._controller_user = controller_user
-        self._ledger = ledger
         self._policies = policies or PoliciesFile()
         self._paths: dict[str, Callable[[review.Request], Answer]] = {
             "/mutate-pods": self.mutate_pod,
@@ -100,10 +97,10 @@ class Admission:
         try:
             if request.operation == "CREATE":
                 pod = pod_view.read(request.object)
-                want, warnings = created(pod, policies, self._ledger)
+                want, warnings = created(pod, policies)
             elif request.operation == "UPDATE":
                 pod = pod_view.read(request.object)
-                want, warnings = update.update(pod, pod_view.read(request.old_object), policies, self._ledger)
+                want, warnings = update.update(pod, pod_view.read(request.old_object), policies)
             else:
                 return review.allow(request), "allowed"
             made = None if want is None else patch.write(pod, want)

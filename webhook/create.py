@@ -18,7 +18,6 @@ import msgspec
 
 from dradriver.api import affinity, annotation_words, ladder, messages, misspelled, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
@@ -57,7 +56,6 @@ def marked(pod: pod_view.Pod) -> bool:
 def create(
     pod: pod_view.Pod,
     policies: Policies,
-    ledger: Ledger = OURS,
     *,
     by_limits: bool = False,
     new_name: Callable[[], str] = claim_name,
@@ -67,7 +65,6 @@ def create(
     Args:
         pod: The pod as sent.
         policies: Those in force.
-        ledger: Whose devices are handed out.
         by_limits: Whether it is for us without a word of ours, see ``translate``.
         new_name: Gives the claim its name.
 
@@ -102,10 +99,10 @@ def create(
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
     wish, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
-    warnings += addon.check(wish, ledger)
+    warnings += addon.check(wish)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += _without_effect(pod.words)
-    warnings += kueue.advice(pod, wish, ledger)
+    warnings += kueue.advice(pod, wish)
     shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
         asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole

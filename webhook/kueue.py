@@ -11,7 +11,7 @@ from typing import Final
 
 from dradriver.api import names, values
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
 from webhook import containers, pod_view, static
 
@@ -68,8 +68,8 @@ def check_copy(pod: pod_view.Pod) -> None:
         raise WordError(_COPIED)
 
 
-def advice(pod: pod_view.Pod, found: Resolved, ledger: Ledger) -> list[str]:
+def advice(pod: pod_view.Pod, found: Resolved) -> list[str]:
     """Return a warning of a pod that Kueue will never admit."""
     if not pod.queued_alone or static.is_static(found):
         return []
-    return [_PLAIN + (_OR_STATIC if ledger is OURS else "")]
+    return [_PLAIN + (_OR_STATIC if current_ledger() is OURS else "")]

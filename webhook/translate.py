@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.api import messages
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.policies.model import Policies
 from webhook import bounds, containers, create, desired, pod_view
 
@@ -20,7 +19,7 @@ _ON_A_NODE: Final = (
 )
 
 
-def translate(pod: pod_view.Pod, policies: Policies, ledger: Ledger = OURS) -> tuple[desired.Desired | None, list[str]]:
+def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
     """Return what the pod should be as it is created, and warnings for its author; None where it stays as it is.
 
     A pod on a node that its author chose stays, with a warning: the kubelet announces its static pods like that, and
@@ -29,7 +28,6 @@ def translate(pod: pod_view.Pod, policies: Policies, ledger: Ledger = OURS) -> t
     Args:
         pod: The pod as sent.
         policies: Those in force.
-        ledger: Whose devices are handed out.
 
     Raises:
         WordError: A limit that is none or cannot be had, or whatever ``create`` refuses.
@@ -40,4 +38,4 @@ def translate(pod: pod_view.Pod, policies: Policies, ledger: Ledger = OURS) -> t
             return None, []
         if pod.spec.node_name:
             return None, [f"spec.nodeName: {messages.shown(pod.spec.node_name)}: {_ON_A_NODE}"]
-    return create.create(pod, policies, ledger, by_limits=True)
+    return create.create(pod, policies, by_limits=True)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from dradriver.api import affinity, limits, names, resolved, values
 from dradriver.api.annotations import check_words
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
@@ -35,9 +34,7 @@ _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG sl
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
-def update(
-    pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Ledger = OURS
-) -> tuple[desired.Desired | None, list[str]]:
+def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
     """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
 
     Raises:
@@ -49,7 +46,7 @@ def update(
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
         return None, _read_too_late(pod.words, live.words, policies)
     bounds.check(pod, live)
-    note, warnings = _note(pod, live, policies, ledger)
+    note, warnings = _note(pod, live, policies)
     required, more = _affinity(pod, live)
     spec, was = pod.spec, live.spec
     return (
@@ -68,7 +65,7 @@ def update(
     )
 
 
-def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Ledger) -> tuple[str | None, list[str]]:
+def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[str | None, list[str]]:
     """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
     Raises:
@@ -85,7 +82,7 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Led
         too_late = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if too_late and live.gated else too_late
     read = functools.partial(
-        _read, asks=asks, product=product, policies=policies, ledger=ledger, by_template=live.template is not None
+        _read, asks=asks, product=product, policies=policies, by_template=live.template is not None
     )
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
@@ -104,7 +101,7 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies, ledger: Led
 
 
 def _read(
-    words: Mapping[str, str], *, asks: Asks, product: str, policies: Policies, ledger: Ledger, by_template: bool
+    words: Mapping[str, str], *, asks: Asks, product: str, policies: Policies, by_template: bool
 ) -> tuple[Resolved, list[str]]:
     """Return what words of a pod that waits for the controller come to, and warnings.
 
@@ -112,7 +109,7 @@ def _read(
         WordError: They are bad, or for no such pod.
     """
     wish = resolved.resolve(words, asks, policies, product=product)
-    warnings = addon.check(wish, ledger)
+    warnings = addon.check(wish)
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if by_template:

@@ -13,7 +13,7 @@ policies     the policies file, and what its names stand for
 messages     how errors about words are put
 misspelled  keys that are nearly words of ours, and are none
 resolved     what the webhook made of a pod's words, as a note for the controller
-ledger       whose devices they are
+ledger       whose devices this process hands out
 claims       the claim that pins chosen GPUs
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised

@@ -13,7 +13,7 @@ import msgspec
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import config, names
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import current_ledger
 from dradriver.api.objects import Pod, ResourceClaim
 from dradriver.api.values import NCCL_AUTO
 
@@ -30,7 +30,6 @@ def pinned(
     placed: Collection[str] = (),
     keep_env: Sequence[str] = (),
     nccl: str = NCCL_AUTO,
-    ledger: Ledger = OURS,
     shared: Whole | None = None,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
@@ -52,7 +51,6 @@ def pinned(
         placed: Uuids of GPUs whose MIG slices are devices of their own.
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
-        ledger: Whose devices they are.
         shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
     """
     parts = parts_of(choice, uuids)
@@ -77,10 +75,10 @@ def pinned(
                     {
                         "name": name,
                         "exactly": {
-                            "deviceClassName": _device_class(parts.get(name), ledger),
+                            "deviceClassName": _device_class(parts.get(name)),
                             "allocationMode": "ExactCount",
                             "count": len(each),
-                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed, ledger)}}],
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed)}}],
                         }
                         | _capacity(parts.get(name), compute),
                     }
@@ -142,9 +140,9 @@ def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dic
     return dict(zip(requests, (part for parts in choice.containers for part in parts), strict=True))
 
 
-def _device_class(part: Part | None, ledger: Ledger) -> str:
+def _device_class(part: Part | None) -> str:
     if part is None:
-        return ledger.device_class
+        return current_ledger().device_class
     return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
 
 
@@ -162,15 +160,15 @@ def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
 
 
-def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str], ledger: Ledger) -> str:
+def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str]) -> str:
     if isinstance(part, MigPart) and uuids[0] in placed:
-        return placement_selector(uuids[0], part, ledger)
-    return uuid_selector(uuids, ledger)
+        return placement_selector(uuids[0], part)
+    return uuid_selector(uuids)
 
 
-def placement_selector(uuid: str, part: MigPart, ledger: Ledger = OURS) -> str:
+def placement_selector(uuid: str, part: MigPart) -> str:
     """Return a CEL expression that holds for the device of one MIG placement of the GPU with this uuid."""
-    of = f'device.attributes["{ledger.attribute_domain}"]'
+    of = f'device.attributes["{current_ledger().attribute_domain}"]'
     parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
     return (
         f'{of}.?parentUUID.orValue("") == {parent} && {of}.?profile.orValue("") == {profile} && '
@@ -178,13 +176,13 @@ def placement_selector(uuid: str, part: MigPart, ledger: Ledger = OURS) -> str:
     )
 
 
-def uuid_selector(uuids: Sequence[str], ledger: Ledger = OURS) -> str:
+def uuid_selector(uuids: Sequence[str]) -> str:
     """Return a CEL expression that holds for exactly the devices with these uuids.
 
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
     """
-    listed = json.dumps(sorted(uuids), ensure_ascii=True)
+    ledger, listed = current_ledger(), json.dumps(sorted(uuids), ensure_ascii=True)
     return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
 
 

@@ -21,7 +21,6 @@ from dradriver.allocator.request import Amount, Constraint, Request, Share, Whol
 from dradriver.api import config, exclusive, names
 from dradriver.api.device_attributes import semver
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.messages import shown
 from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
@@ -49,7 +48,7 @@ class _Rung(NamedTuple):
     attribute: str | None
 
 
-def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OURS) -> dict[str, Any]:
+def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the spec of a claim for a pod, with the requests that its containers name.
 
     What only a choice among sets can do (``strategy``, weights) is not in it; the slices' order of devices is.
@@ -57,7 +56,6 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     Args:
         found: What the pod asks for.
         keep_env: Variables of the author's that no edit may replace.
-        ledger: Whose devices they are.
 
     Raises:
         WordError: A word that no claim can say; the message names it.
@@ -65,10 +63,9 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     request = found.request
     amounts: tuple[int | Amount, ...] = _amounts(request)
     requests = dict(zip(_requests(found), amounts, strict=True))
-    selectors = [{"cel": {"expression": text}} for text in _selectors(request, ledger)]
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
     every = {
-        name: _exactly(amount, ledger) | ({"selectors": selectors} if selectors else {})
-        for name, amount in requests.items()
+        name: _exactly(amount) | ({"selectors": selectors} if selectors else {}) for name, amount in requests.items()
     }
     constraints: list[dict[str, Any]] = []
     rungs: list[_Rung] = []
@@ -90,7 +87,7 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = (), ledger: Ledger = OU
     devices: dict[str, Any] = {"requests": built}
     if constraints:
         devices["constraints"] = constraints
-    devices["config"] = [{"opaque": {"driver": ledger.driver, "parameters": opaque}}]
+    devices["config"] = [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}]
     return {"devices": devices}
 
 
@@ -113,7 +110,7 @@ def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
         every = [entry["name"] for entry in devices["requests"]]
         constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
-    if selectors := [{"cel": {"expression": text}} for text in _selectors(request, OURS)]:
+    if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
         devices["requests"] = [
             entry
             | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
@@ -184,9 +181,9 @@ def _check(request: Whole) -> None:
         raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
 
 
-def _exactly(asked: int | Amount, ledger: Ledger) -> dict[str, Any]:
+def _exactly(asked: int | Amount) -> dict[str, Any]:
     if isinstance(asked, int):
-        return {"deviceClassName": ledger.device_class, "allocationMode": "ExactCount", "count": asked}
+        return {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": asked}
     amounts = {names.CAPACITY_CORES: str(asked.cores), names.CAPACITY_MEMORY: f"{asked.memory_mib}Mi"}
     share = {"deviceClassName": names.SHARE_CLASS, "allocationMode": "ExactCount", "count": 1}
     return share | {"capacity": {"requests": amounts}}
@@ -236,12 +233,12 @@ def _group(gpus: int) -> int | None:
     return next((size for size in _GROUPS if size >= gpus), None)
 
 
-def _selectors(request: Request, ledger: Ledger) -> list[str]:
+def _selectors(request: Request) -> list[str]:
     """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only.
 
     The scheduler does not know whose parts are on a GPU, so no share is of one that is one namespace's at a time.
     """
-    of = f'device.attributes["{ledger.attribute_domain}"]'
+    of = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
     expressions = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
     # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
@@ -254,7 +251,7 @@ def _selectors(request: Request, ledger: Ledger) -> list[str]:
         name = f"{of}.architecture"
         expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
     if request.min_memory_mib:
-        memory = f'device.capacity["{ledger.attribute_domain}"].?memory'
+        memory = f'device.capacity["{names.ATTRIBUTE_DOMAIN}"].?memory'
         expressions.append(
             f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0'
         )

@@ -1,8 +1,15 @@
-"""Whose devices they are: what tells one driver's slices, claims and pins from another's."""
+"""Whose devices a process hands out: what tells one driver's slices, claims and pins from another's.
+
+That is one fact of a process, said by its option ``--ledger``: who needs it asks ``current_ledger``. It is kept in a
+context variable, so tasks have what was bound where they were created; threads that ``asyncio.to_thread`` did not start
+begin with this driver's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
 
@@ -51,3 +58,25 @@ It names a GPU ``gpu-<minor>``, so a name is another GPU's once one is lost; the
 
 LEDGERS: Final[Mapping[str, Ledger]] = MappingProxyType({one.driver: one for one in (OURS, NVIDIA)})
 """By the driver's name, as the processes' option ``--ledger`` has it."""
+
+_CURRENT: Final = ContextVar("ledger", default=OURS)
+
+
+def current_ledger() -> Ledger:
+    """Return the ledger of the driver whose devices are handed out here: this driver's where none was bound."""
+    return _CURRENT.get()
+
+
+def bind(ledger: Ledger) -> None:
+    """Hand out a driver's devices from now on, here and in tasks that are created later: once, as a process starts."""
+    _CURRENT.set(ledger)
+
+
+@contextlib.contextmanager
+def bound(ledger: Ledger) -> Iterator[None]:
+    """Hand out a driver's devices for the length of the block, and in tasks that are created in it."""
+    token = _CURRENT.set(ledger)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -10,7 +10,7 @@ import msgspec
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, config, names, quantity, slices
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import current_ledger
 from dradriver.api.objects import AllocationResult, DeviceConfig, Pod, ResourceClaim
 from dradriver.topology.check import is_mig_profile
 
@@ -145,7 +145,7 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
     return dict(taken)
 
 
-def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
+def pin(claim: Claim) -> Pin | None:
     """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
     try:
         choice = claims.read_choice(claim)
@@ -165,7 +165,7 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
         else:
             parts = claims.parts_of(choice, uuids)
             right = all(len(each) == 1 for each in uuids.values()) and all(
-                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0], ledger) for name, part in parts.items()
+                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0]) for name, part in parts.items()
             )
             placed = frozenset(
                 uuids[name][0] for name, part in parts.items() if isinstance(part, MigPart) and name not in told.mig
@@ -175,7 +175,7 @@ def pin(claim: Claim, ledger: Ledger = OURS) -> Pin | None:
     return Pin(choice=choice, uuids=uuids, placed=placed) if right else None
 
 
-def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, ledger: Ledger) -> bool:
+def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:
     """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
     said = asked.capacity.requests
     if isinstance(part, SharePart):
@@ -184,9 +184,7 @@ def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str, le
     if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
         return False
     if mig is None:
-        return [selector.cel.expression for selector in asked.selectors] == [
-            claims.placement_selector(uuid, part, ledger)
-        ]
+        return [selector.cel.expression for selector in asked.selectors] == [claims.placement_selector(uuid, part)]
     return (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
 
 
@@ -200,8 +198,8 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
     return Amount(cores, -(-quantity.whole(capacities.get(names.CAPACITY_MEMORY, "0")) // _MIB))
 
 
-def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
-    """Return what the scheduler gave the claim of this driver's devices; monitoring takes nothing from anybody.
+def allocated(claim: Claim) -> dict[Device, Usage]:
+    """Return what the scheduler gave the claim of devices that are handed out here; monitoring takes nothing away.
 
     Where a MIG slice lies the scheduler does not know. That is read from the pin, and of a claim without one from what
     the node agent wrote into its status when it had prepared it; until then the claim has all of the GPU, as far as
@@ -209,15 +207,16 @@ def allocated(claim: Claim, ledger: Ledger = OURS) -> dict[Device, Usage]:
     """
     if claim.status.allocation is None:
         return {}
+    driver = current_ledger().driver
     given: dict[Device, Usage] = {}
     pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
-        if result.driver != ledger.driver or result.admin_access:
+        if result.driver != driver or result.admin_access:
             continue
         device = result.pool, result.device
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
             if pinned is None:
-                pinned = found_pin.taken if (found_pin := pin(claim, ledger)) is not None else {}
+                pinned = found_pin.taken if (found_pin := pin(claim)) is not None else {}
             if pinned:
                 given[device] = pinned.get(device)
                 continue

@@ -16,7 +16,7 @@ import msgspec
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
 from dradriver.api import config, names, quantity, values
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata
 from dradriver.api.parts import COMMON
@@ -103,24 +103,23 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
 _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
-def read(template: Template, words: Whole, ledger: Ledger = OURS) -> TemplateRequest:
-    """Return what a pod gets by a template.
+def read(template: Template, words: Whole) -> TemplateRequest:
+    """Return what a pod gets by a template; of another driver's devices there are whole GPUs only.
 
     Args:
         template: The template.
         words: What the pod's words say of a set of GPUs, whatever it is of.
-        ledger: Whose devices are handed out: of another driver's there are whole GPUs only.
 
     Raises:
         WordError: It asks for what cannot be placed; the message names the template and says what to write instead.
     """
     try:
-        return _read(template, words, ledger)
+        return _read(template, words)
     except WordError as error:
         raise WordError(f"ResourceClaimTemplate {template.metadata.name}: {error}") from None
 
 
-def _read(template: Template, words: Whole, ledger: Ledger) -> TemplateRequest:
+def _read(template: Template, words: Whole) -> TemplateRequest:
     if not template.spec:
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
@@ -130,14 +129,14 @@ def _read(template: Template, words: Whole, ledger: Ledger) -> TemplateRequest:
     devices = spec.spec.devices
     asked: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
-        asked[str(request.get("name", ""))] = _exactly(request, ledger)
+        asked[str(request.get("name", ""))] = _exactly(request)
     if not asked:
-        raise WordError(f"it asks for no device; write a request of the class {ledger.device_class}")
-    told, others = _configured(devices.config or (), asked, ledger)
-    fields = _selected(words, asked, ledger)
+        raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
+    told, others = _configured(devices.config or (), asked)
+    fields = _selected(words, asked)
     required = _alike(devices.constraints or (), asked)
     return TemplateRequest(
-        request=_request(words, asked, told, fields, required, ledger),
+        request=_request(words, asked, told, fields, required),
         requests=tuple(asked),
         metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
         devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
@@ -153,8 +152,8 @@ def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
     return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
 
 
-def _exactly(request: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
-    where = f"request {shown(str(request.get('name', '')))}"
+def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
+    ledger, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(
             f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
@@ -188,13 +187,13 @@ def _exactly(request: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
 
 
 def _configured(
-    entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object], ledger: Ledger
+    entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object]
 ) -> tuple[config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
     """Return the configuration for this driver, and all entries for others."""
     others = tuple(entry for entry in entries if (entry.get("opaque") or {}).get("driver") != names.DRIVER)
     for entry in others:
-        if entry.get("opaque") and entry["opaque"].get("driver") == ledger.driver:
-            _check_theirs(entry["opaque"].get("parameters"), ledger)
+        if entry.get("opaque") and entry["opaque"].get("driver") == current_ledger().driver:
+            _check_theirs(entry["opaque"].get("parameters"))
     own = [entry for entry in entries if entry not in others]
     if not own:
         return None, others
@@ -206,11 +205,12 @@ def _configured(
     return told, others
 
 
-def _check_theirs(parameters: Any, ledger: Ledger) -> None:
+def _check_theirs(parameters: Any) -> None:
     """Raise unless a driver prepares a whole GPU by this configuration of its own, as far as its kind says.
 
     How a claim's own users share its GPUs is in it: that takes nothing from anybody else.
     """
+    ledger = current_ledger()
     kind = parameters.get("kind") if isinstance(parameters, dict) else None
     if kind != ledger.config_kind:
         raise WordError(
@@ -219,7 +219,7 @@ def _check_theirs(parameters: Any, ledger: Ledger) -> None:
         )
 
 
-def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]], ledger: Ledger) -> dict[str, str]:
+def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
     wanted: dict[str, str] = {}
     for name, request in asked.items():
@@ -227,7 +227,7 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]], ledger: Ledg
             text = str((selector.get("cel") or {}).get("expression", ""))
             match = _EQUALS.fullmatch(text)
             value = None
-            if match is not None and match["domain"] == ledger.attribute_domain:
+            if match is not None and match["domain"] == current_ledger().attribute_domain:
                 read = values.product if match["name"] == "productName" else values.architecture
                 value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
             if match is None or value is None:
@@ -270,7 +270,6 @@ def _request(
     told: config.ClaimConfig | None,
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
-    ledger: Ledger,
 ) -> Request:
     kinds = {str(exactly["deviceClassName"]) for exactly in asked.values()}
     if len(kinds) > 1:
@@ -281,7 +280,7 @@ def _request(
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     both = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if kind == ledger.device_class:
+    if kind == current_ledger().device_class:
         return whole
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):

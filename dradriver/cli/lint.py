@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from dradriver.api.ledger import LEDGERS
 from dradriver.cli.cluster.options import ledger_option, output_options
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.admitted import Result, results
@@ -24,9 +23,7 @@ from webhook.admission import Admission
 @click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
 @ledger_option
 @output_options
-def lint(
-    files: Sequence[str], policies_file: str | None, translate: bool, ledger: str, output: str, no_color: bool
-) -> None:
+def lint(files: Sequence[str], policies_file: str | None, translate: bool, output: str, no_color: bool) -> None:
     """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.
 
     Pods, and whatever has a pod's template in it: Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs,
@@ -38,7 +35,7 @@ def lint(
     contents = [(name, content(name)) for name in files]
     policies = PoliciesFile()
     policies.in_force = policies_of(policies_file)
-    admission = Admission(controller_user="", policies=policies, ledger=LEDGERS[ledger])
+    admission = Admission(controller_user="", policies=policies)
     outcomes: list[Result] = []
     troubles: list[str] = []
     for name, text in contents:

@@ -12,7 +12,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import limits, names, quantity
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import LEDGERS, OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options
 from dradriver.cli.inputs import called, content
@@ -73,7 +73,6 @@ def convert(
     all_namespaces: bool,
     kubeconfig: str | None,
     context: str | None,
-    ledger: str,
     replace: bool,
     output: str,
 ) -> None:
@@ -91,9 +90,7 @@ def convert(
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
         given = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
-    made = [
-        converted for one in given if (converted := convert_quota(one, LEDGERS[ledger], replace=replace)) is not None
-    ]
+    made = [converted for one in given if (converted := convert_quota(one, replace=replace)) is not None]
     for one in made:
         for note in one.notes:
             warn(f"{one.name}: {note}")
@@ -127,12 +124,11 @@ async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[
         return await reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
 
 
-def convert_quota(given: dict[str, Any], ledger: Ledger, *, replace: bool) -> Converted | None:
+def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     """Return what becomes of a quota; None where it names no GPUs.
 
     Args:
         given: The quota.
-        ledger: Whose devices claims are of.
         replace: Whether it stops to count what it counted before.
     """
     metadata, spec = _dict(given.get("metadata")), _dict(given.get("spec"))
@@ -140,7 +136,7 @@ def convert_quota(given: dict[str, Any], ledger: Ledger, *, replace: bool) -> Co
     before = {key: value for key, value in hard.items() if limits.is_ours(_resource(key)) or _product(key)}
     if not before:
         return None
-    after, notes = _counted(before, ledger)
+    after, notes = _counted(before)
     namespace, name = metadata.get("namespace"), str(metadata.get("name") or "quota")
     kept = {key: metadata[key] for key in _KEPT if key in metadata}
     if isinstance(annotations := kept.get("annotations"), dict):
@@ -185,8 +181,9 @@ def _product(key: str) -> bool:
     return _resource(key).startswith(_OF_PRODUCT)
 
 
-def _counted(before: dict[str, str], ledger: Ledger) -> tuple[dict[str, str], list[str]]:
+def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return what counts the same of claims, and what is not the same."""
+    ledger = current_ledger()
     whole = _DEVICES.format(ledger.device_class)
     wholes: list[int] = []
     slices: dict[str, int] = {}

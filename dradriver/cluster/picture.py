@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 from dradriver.allocator.request import Weights
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.templates import Template
@@ -45,7 +45,6 @@ class Picture:
         volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
         taint_rules: What administrators' rules leave of the slices.
-        ledger: Whose devices are handed out.
         claim_users: The pods of each claim.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
@@ -72,8 +71,7 @@ class Picture:
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.taint_rules = TaintRules()
-        self.ledger = OURS
-        self._theirs: NvidiaSlices | None = None
+        self._theirs = None if current_ledger() is OURS else NvidiaSlices()
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
@@ -182,10 +180,6 @@ class Picture:
             self.version += 1
 
     # What is configured.
-
-    def hand_out(self, ledger: Ledger) -> None:
-        """Hand out this driver's devices; said before anything is seen."""
-        self.ledger, self._theirs = ledger, None if ledger is OURS else NvidiaSlices()
 
     def make_tables(self, tabulator: Tabulator) -> None:
         """Have the tables of machines made beside the loop; said before anything is seen."""

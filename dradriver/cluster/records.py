@@ -14,7 +14,7 @@ import msgspec
 
 from dradriver.allocator.request import Whole
 from dradriver.api import claims, ladder, names, pins, same_spec, slices, templates
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, Ledger, current_ledger
 from dradriver.api.objects import Metadata, Node, ResourceSlice
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.slice_features import FIELDS
@@ -72,15 +72,15 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return any(owner[1] == uid for owner in self.owners)
 
 
-def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
+def claim_record(claim: Claim) -> ClaimRecord:
     """Return what is kept of a claim."""
     ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=_bare(claim.metadata),
         ours=ours,
         owners=pins.owners(claim),
-        pin=pins.pin(claim, ledger) if ours else None,
-        devices=None if claim.status.allocation is None else pins.allocated(claim, ledger),
+        pin=pins.pin(claim) if ours else None,
+        devices=None if claim.status.allocation is None else pins.allocated(claim),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
         handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
         if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
@@ -91,18 +91,18 @@ def claim_record(claim: Claim, ledger: Ledger = OURS) -> ClaimRecord:
     )
 
 
-def read_claim(data: msgspec.Raw, ledger: Ledger = OURS) -> ClaimRecord | None:
+def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
     """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
 
     Raises:
         PartlyRead: Not all of it can be read: what it was given may be known all the same.
         BadJson: It is no claim.
     """
-    return codec.decode_part(data, Claim, functools.partial(_kept, ledger=ledger))
+    return codec.decode_part(data, Claim, _kept)
 
 
-def _kept(claim: Claim, ledger: Ledger) -> ClaimRecord | None:
-    record = claim_record(claim, ledger)
+def _kept(claim: Claim) -> ClaimRecord | None:
+    record = claim_record(claim)
     return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
@@ -152,7 +152,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     alone: bool = False
 
 
-def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
+def read_slice(data: msgspec.Raw) -> SliceRecord | None:
     """Return what is kept of a slice; None for a driver's that neither describes machines nor has the devices.
 
     Raises:
@@ -160,6 +160,7 @@ def read_slice(data: msgspec.Raw, ledger: Ledger = OURS) -> SliceRecord | None:
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
     if piece.spec.driver != OURS.driver:
+        ledger = current_ledger()
         return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
     text = piece.metadata.annotations.get(names.MACHINE)
     return SliceRecord(

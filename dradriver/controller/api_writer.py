@@ -127,7 +127,7 @@ class ApiWriter:
             if not error.not_found:
                 raise
             return None
-        record = claim_record(claim, self._picture.ledger)
+        record = claim_record(claim)
         self._picture.assume_claim(record)
         return record
 
@@ -274,7 +274,6 @@ class ApiWriter:
             placed=placement.placed,
             keep_env=wish.keep_env,
             nccl=wish.nccl,
-            ledger=self._picture.ledger,
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
         )
         if wish.template is not None:
@@ -304,7 +303,7 @@ class ApiWriter:
         except Unreachable:
             await self._made_after_all(wish.claim)
             raise
-        claim = claim_record(created, self._picture.ledger)
+        claim = claim_record(created)
         self._picture.assume_claim(claim)
         return claim
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
 from dradriver.cluster.picture import Picture
@@ -61,21 +61,19 @@ class Source(msgspec.Struct, frozen=True):
     fields: str | None = None
 
 
-def sources(ledger: Ledger) -> tuple[Source, ...]:
-    """Return what the picture is made from, where this driver's devices are handed out.
+def sources() -> tuple[Source, ...]:
+    """Return what the picture is made from, whosever devices are handed out.
 
     Slices are watched driver by driver, our own for the machines: others, of network cards and channels, have thousands
     of devices.
     """
-    read_claim = functools.partial(records.read_claim, ledger=ledger)
-    read_slice = functools.partial(records.read_slice, ledger=ledger)
     return (
         Source(PODS, pods.read, Picture.pod_changed),
-        Source(RESOURCE_CLAIMS, read_claim, Picture.claim_changed),
+        Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
         Source(NODES, records.read_node, Picture.node_changed),
         *(
-            Source(RESOURCE_SLICES, read_slice, Picture.slice_changed, f"spec.driver={driver}")
-            for driver in dict.fromkeys((OURS.driver, ledger.driver))
+            Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
+            for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
         ),
         Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
         Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
@@ -94,7 +92,6 @@ class Controller:
         grace_s: float = 10.0,
         record: Record | None = None,
         record_unread: unread_claims.Record | None = None,
-        ledger: Ledger = OURS,
         tabulator: Tabulator | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
@@ -106,13 +103,11 @@ class Controller:
             grace_s: See there.
             record: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
-            ledger: Whose devices are handed out.
             tabulator: Makes tables beside the loop; without one they are made in it.
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
         )
-        self.worker.picture.hand_out(ledger)
         self._tabulator = tabulator
         if tabulator is not None:
             self.worker.picture.make_tables(tabulator)
@@ -126,7 +121,7 @@ class Controller:
                 on_change=functools.partial(self._changed, source),
                 on_unread=self._unread.tell if source.resource is RESOURCE_CLAIMS else None,
             )
-            for source in sources(ledger)
+            for source in sources()
         }
         self.audit = Audit(
             self.worker.picture, [(source.resource, one.store) for source, one in self._reflectors.items()]

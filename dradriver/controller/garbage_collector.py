@@ -127,7 +127,7 @@ class Collector:
         claim: ClaimRecord | None = None
         try:
             stored = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
-            claim = claim_record(stored, self._picture.ledger)
+            claim = claim_record(stored)
         except Unreadable as error:  # what is there holds nothing that is known
             logger.warning("claim %s/%s cannot be read: %s", *key, error)
         except ApiError as error:

@@ -39,7 +39,7 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
-    from dradriver.api.ledger import LEDGERS
+    from dradriver.api.ledger import LEDGERS, bind
     from dradriver.cluster.tabulating import Tabulator
     from dradriver.controller import policies, reasons, unread_claims
     from dradriver.controller.controller import Controller
@@ -49,6 +49,7 @@ async def serve(args: Options) -> None:
     from dradriver.process import memory
     from dradriver.process.serve import serve_health
 
+    bind(LEDGERS[args.ledger])
     server = config.load(args.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
         controller = Controller(
@@ -57,7 +58,6 @@ async def serve(args: Options) -> None:
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
             record_unread=unread_claims.recorder(client, instance=args.identity),
-            ledger=LEDGERS[args.ledger],
             tabulator=Tabulator(),
         )
         file = policies.follow(

@@ -117,6 +117,6 @@ class Owners:
             if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
                 raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
             raise
-        claim = claim_record(owned, self._picture.ledger)
+        claim = claim_record(owned)
         self._picture.assume_claim(claim)
         return claim

@@ -237,7 +237,7 @@ class Worker:
         where = self.picture.volumes.of(pod)
         if unit is None or unit.uid != pod.metadata.uid:
             self._forget(key)
-            unit = Unit(key, pod, self.picture.template_of(pod), self.picture.ledger, where)
+            unit = Unit(key, pod, self.picture.template_of(pod), where)
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit
         elif unit.busy:

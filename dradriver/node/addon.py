@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 
-from dradriver.api.ledger import Ledger
+from dradriver.api.ledger import current_ledger
 from dradriver.kube.config import ServerConfig
 from dradriver.node import hardware
 from dradriver.node.agent import client_of
@@ -26,14 +26,13 @@ from dradriver.process.serve import serve_health
 logger = logging.getLogger(__name__)
 
 
-async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None = None) -> None:
-    """Run this node's agent beside the driver that the ledger names, until cancelled.
+async def run(options: Options, *, server: ServerConfig | None = None) -> None:
+    """Run this node's agent beside the driver that is bound, until cancelled.
 
     It is ready while the driver of the GPUs answers and the machine is published, or deliberately is not.
 
     Args:
         options: The command line's.
-        ledger: Whose devices are handed out.
         server: How to reach the API server; what ``options`` says by default.
 
     Raises:
@@ -52,11 +51,11 @@ async def run(options: Options, ledger: Ledger, *, server: ServerConfig | None =
         machine=machines.last_known,
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
-        ledger=ledger,
     )
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)
-    logger.info("agent of node %s, %s GPUs, which %s hands out", options.node, options.discovery, ledger.driver)
+    driver = current_ledger().driver
+    logger.info("agent of node %s, %s GPUs, which %s hands out", options.node, options.discovery, driver)
     async with (
         serve_health(options.health_port, ready=lambda: publisher.settled and machines.trouble is None),
         client,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dradriver.node.options import parse
+from dradriver.node.options import Options, parse
 
 
 def main(argv: list[str]) -> int:
     """Run the agent until a signal ends it and return the process's exit status."""
     options = parse(argv)
-    from dradriver.api.ledger import LEDGERS, OURS
-    from dradriver.node import addon, agent
     from dradriver.process import run  # --help costs nothing
 
-    ledger = LEDGERS[options.ledger]
-    return run.start(agent.run(options) if ledger is OURS else addon.run(options, ledger), options)
+    return run.start(serve(options), options)
+
+
+async def serve(options: Options) -> None:
+    """Run the agent that the options want until cancelled: ours, or the one beside another driver."""
+    from dradriver.api.ledger import LEDGERS, OURS, bind, current_ledger
+    from dradriver.node import addon, agent
+
+    bind(LEDGERS[options.ledger])
+    await (agent if current_ledger() is OURS else addon).run(options)

@@ -9,7 +9,7 @@ import msgspec
 from dradriver.allocator.request import NoPlaceError, Request, Whole
 from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
@@ -57,15 +57,12 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, namespace, self.alone is not None, self.rules
 
 
-def read_wish(
-    pod: Pod, template: Template | None = None, ledger: Ledger = OURS, volumes: Where = ()
-) -> PlacementRequest:
+def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -> PlacementRequest:
     """Return what a placed pod asks for.
 
     Args:
         pod: The pod.
         template: The template that it names, as far as there is one.
-        ledger: Whose devices are handed out.
         volumes: Where its volumes are, as far as that is known.
 
     Raises:
@@ -94,9 +91,9 @@ def read_wish(
         rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
-    hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and ledger is OURS
+    hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and current_ledger() is OURS
     if pod.template is not None:
-        asked = _by_template(wish, pod.template[1], template, ledger)
+        asked = _by_template(wish, pod.template[1], template)
         return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
     if hand_over:
         return msgspec.structs.replace(wish, alone=ladder.spec(noted, keep_env=wish.keep_env))
@@ -108,14 +105,14 @@ def _narrowed(pod: Pod) -> bool:
     return not pod.gated and names.AFFINITY in pod.metadata.annotations
 
 
-def _by_template(wish: PlacementRequest, name: str, template: Template | None, ledger: Ledger) -> PlacementRequest:
+def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
     if template is None:
         raise WordError(
             f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
         )
     if not isinstance(wish.request, Whole):
         raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
-    asked = templates.read(template, wish.request, ledger)
+    asked = templates.read(template, wish.request)
     return msgspec.structs.replace(
         wish,
         request=asked.request,

@@ -6,7 +6,6 @@ from typing import Final
 
 from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, Ledger
 from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
 from dradriver.api.templates import Template
@@ -143,7 +142,6 @@ class Unit:
         key: Namespace and name.
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
-        ledger: Whose devices are handed out.
         volumes: Where its volumes are, as far as that was known then.
         order: Units are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
@@ -158,14 +156,12 @@ class Unit:
         key: Key,
         pod: Pod,
         template: Template | None = None,
-        ledger: Ledger = OURS,
         volumes: Where = (),
     ) -> None:
         """Take in a pod; what it asks for is read when somebody wants to know."""
         self.key = key
         self.pod = pod
         self.template = template
-        self.ledger = ledger
         self.volumes = volumes
         self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
         self.busy = False
@@ -205,7 +201,7 @@ class Unit:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template, self.ledger, self.volumes)
+                self._wish = read_wish(self.pod, self.template, self.volumes)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):

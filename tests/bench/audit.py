@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api.ledger import OURS
 from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import PERIOD_S, Audit, Shown
 from dradriver.controller.controller import sources
@@ -33,8 +32,8 @@ def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
     one.node("n")
     (node,), pieces = one.all(NODES), one.all(RESOURCE_SLICES)
     names = [gpu.uuid.lower() for gpu in one.machines["n"].gpus]
-    shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in sources(OURS)}
-    by_kind = {source.resource: source for source in sources(OURS)}
+    shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in sources()}
+    by_kind = {source.resource: source for source in sources()}
 
     def put(resource: Resource, obj: dict[str, Any]) -> None:
         obj["metadata"] |= {"uid": obj["metadata"]["name"], "resourceVersion": "1"}

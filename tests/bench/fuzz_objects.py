@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dradriver.cli.cluster import reading
 from dradriver.cluster import records
@@ -56,20 +56,21 @@ Told = dict[tuple[str, str], object]
 
 
 class Kind(msgspec.Struct):
-    """A kind of object, who reads it, and good ones of it."""
+    """A kind of object, who reads it where whose devices are handed out, and good ones of it."""
 
     name: str
     resource: Resource
     read: codec.Reading[Any]
     corpus: list[Object]
     changed: Callable[[Picture, Change[Any]], None] | None = None
+    ledger: Ledger = OURS
 
 
 def kinds() -> list[Kind]:
     """Return every kind that a process of ours lists or watches, once for each of its readers."""
     corpora = _corpora()
-    every = [_of(source, corpora, "controller") for source in sources(OURS)]
-    every += [_of(source, corpora, "add-on") for source in sources(NVIDIA) if source.resource in _OTHERWISE]
+    every = [_of(source, corpora, "controller", OURS) for source in sources()]
+    every += [_of(source, corpora, "add-on", NVIDIA) for source in sources() if source.resource in _OTHERWISE]
     more: list[tuple[str, Resource, codec.Reading[Any]]] = [
         ("agent", NODES, Node),
         ("agent", RESOURCE_SLICES, ResourceSlice),
@@ -81,15 +82,15 @@ def kinds() -> list[Kind]:
     every += [
         Kind(f"{resource.plural}, {who}", resource, read, corpora[resource.plural]) for who, resource, read in more
     ]
-    return list({kind.name: kind for kind in every}.values())  # the add-on's two drivers' slices have one reader
+    return every
 
 
 _OTHERWISE: Final = (RESOURCE_CLAIMS, RESOURCE_SLICES)
 
 
-def _of(source: Source, corpora: dict[str, list[Object]], who: str) -> Kind:
+def _of(source: Source, corpora: dict[str, list[Object]], who: str, ledger: Ledger) -> Kind:
     name = f"{source.resource.plural}, {who}"
-    return Kind(name, source.resource, source.read, corpora[source.resource.plural], source.changed)
+    return Kind(name, source.resource, source.read, corpora[source.resource.plural], source.changed, ledger)
 
 
 @functools.cache
@@ -325,7 +326,9 @@ async def fuzz(kind: Kind, *, objects: int, rng: random.Random) -> str | None:
     """Give a kind's reader so many odd objects, half of them in lists; return what went wrong first."""
     for start in range(0, objects, BATCH):
         watch_list = rng.random() < 0.5
-        if (wrong := await batch(kind, rng, objects=min(BATCH, objects - start), watch_list=watch_list)) is not None:
+        with bound(kind.ledger):
+            wrong = await batch(kind, rng, objects=min(BATCH, objects - start), watch_list=watch_list)
+        if wrong is not None:
             return wrong
     return None
 

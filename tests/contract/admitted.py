@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api import claims, ladder, names, resolved, templates
-from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.api.ledger import NVIDIA, OURS, bound
 from dradriver.api.objects import Metadata, Pod
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
@@ -150,14 +150,15 @@ def by_templates(_: str) -> list[Object]:
     made: list[Object] = []
     for template, ledger in (*((one, OURS) for one in _templates()), (_nvidias(), NVIDIA)):
         pod = _by_template({"policy": "best-effort"})
-        wish = read_wish(pod, template, ledger)
-        asked = wish.template
-        assert asked is not None
-        choice = _chosen(asked.request)
-        uuids = dict(zip(asked.requests, _uuids(choice), strict=True))
-        claim = claims.pinned(
-            pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl, ledger=ledger
-        )
+        with bound(ledger):
+            wish = read_wish(pod, template)
+            asked = wish.template
+            assert asked is not None
+            choice = _chosen(asked.request)
+            uuids = dict(zip(asked.requests, _uuids(choice), strict=True))
+            claim = claims.pinned(
+                pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl
+            )
         made.append(templates.completed(claim, asked))
     return made
 

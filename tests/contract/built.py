@@ -13,7 +13,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
-from dradriver.api.ledger import LEDGERS
+from dradriver.api.ledger import LEDGERS, bound
 from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures, probes
@@ -113,11 +113,12 @@ _SLICE: Final = MigPart(gpu=1, profile="3g.40gb", start=4, size=4)
 
 def _whole_claims(_: str) -> list[Object]:
     uuids = {"main": UUIDS[:2], "other": UUIDS[2:3]}
-    return [
-        claims.pinned(_OWNER, _WHOLE, uuids=uuids, keep_env=["NCCL_TOPO_FILE"], nccl=nccl, ledger=ledger)
-        for nccl in ("auto", "file", "off")
-        for ledger in LEDGERS.values()
-    ]
+    made: list[Object] = []
+    for nccl in ("auto", "file", "off"):
+        for ledger in LEDGERS.values():
+            with bound(ledger):
+                made.append(claims.pinned(_OWNER, _WHOLE, uuids=uuids, keep_env=["NCCL_TOPO_FILE"], nccl=nccl))
+    return made
 
 
 def _shared_claims(_: str) -> list[Object]:

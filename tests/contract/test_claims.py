@@ -7,7 +7,7 @@ import pytest
 from dradriver.api import config, ladder, names, resolved
 from dradriver.api.claims import uuid_selector
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.ledger import NVIDIA, bound
 from dradriver.cluster.claim_users import MOST
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -47,6 +47,8 @@ async def test_a_ladder_is_a_claim_and_a_template(server: Server, words: dict[st
 
 
 async def test_a_claim_of_anothers_class_may_carry_our_configuration(server: Server) -> None:
+    with bound(NVIDIA):
+        selector = uuid_selector(["GPU-a", "GPU-b"])
     spec = {
         "devices": {
             "requests": [
@@ -56,7 +58,7 @@ async def test_a_claim_of_anothers_class_may_carry_our_configuration(server: Ser
                         "deviceClassName": NVIDIA.device_class,
                         "allocationMode": "ExactCount",
                         "count": 2,
-                        "selectors": [{"cel": {"expression": uuid_selector(["GPU-a", "GPU-b"], NVIDIA)}}],
+                        "selectors": [{"cel": {"expression": selector}}],
                     },
                 }
             ],

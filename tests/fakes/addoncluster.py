@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dradriver.api import slices
-from dradriver.api.ledger import NVIDIA
-from dradriver.controller.controller import sources
+from dradriver.api.ledger import NVIDIA, current_ledger
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import nvidia
@@ -17,13 +16,11 @@ SLICE = "00000-gpu.nvidia.com-{}-k2x7p"
 
 
 class AddOnCluster(GpuCluster):
-    """The node agent publishes the machine; NVIDIA's driver the devices."""
-
-    sources = sources(NVIDIA)
+    """The node agent publishes the machine; NVIDIA's driver the devices. Its ledger is bound (fixture ``addon``)."""
 
     def restart(self) -> None:
+        assert current_ledger() is NVIDIA, "or the controller takes NVIDIA's slices for nobody's"
         super().restart()
-        self.worker.picture.hand_out(NVIDIA)
 
     def publish(self, node: str, machine: Machine) -> None:
         (built,) = slices.machine_alone(machine, node=node, node_uid="n")

@@ -13,7 +13,7 @@ import msgspec
 
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, Ledger, bound
 from dradriver.api.objects import Pod
 from dradriver.process.policies_file import PoliciesFile
 from webhook import pod_view, review
@@ -136,8 +136,9 @@ def admit(
     server does.
     """
     sent = json.dumps(body(new, old=old, user=user, **more)).encode()
-    admission = Admission(controller_user=CONTROLLER, policies=policies, ledger=ledger)
-    response = json.loads(admission.answer(path, sent))["response"]
+    admission = Admission(controller_user=CONTROLLER, policies=policies)
+    with bound(ledger):
+        response = json.loads(admission.answer(path, sent))["response"]
     assert response["uid"] == review.decode(sent).uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert all(len(warning) <= 256 for warning in response.get("warnings", []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,9 +40,13 @@ class CommandLine:
         self.kubeconfig.write_text(yaml.safe_dump(document))
 
     async def run(self, command: str, *arguments: str, **options: Any) -> Result:
-        """Run a command about the cluster."""
+        """Run a command about the cluster, as a process of its own: it knows nothing that a test has bound."""
         line = [*command.split(), "--kubeconfig", str(self.kubeconfig), *arguments]
-        return await asyncio.to_thread(CliRunner().invoke, main, line, **options)
+
+        def process() -> Result:
+            return contextvars.Context().run(CliRunner().invoke, main, line, **options)
+
+        return await asyncio.to_thread(process)
 
     async def data(self, command: str, *arguments: str) -> Any:
         """Run it for JSON that is whole, with nothing on standard error, and return that."""

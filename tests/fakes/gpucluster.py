@@ -12,7 +12,6 @@ import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, slices
-from dradriver.api.ledger import OURS
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.audit import Audit
@@ -68,12 +67,11 @@ class DirectClient(StoreClient):
 class GpuCluster(Stored):
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
-    sources = sources(OURS)
-
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
         self.hand_over_s = self.grace_s = 0.0
         self.unschedulable_s = unschedulable_s
+        self.sources = sources()
         self.store = Store()
         self.machines: dict[str, Machine] = {}
         self.modes: dict[str, Mode] = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from dradriver.api.ledger import NVIDIA, bound
 from tests.fakes.commands import CommandLine, command_line
 from tests.fakes.gpucluster import GpuCluster
 
@@ -14,6 +15,13 @@ from tests.fakes.gpucluster import GpuCluster
 @pytest.fixture
 def cluster() -> GpuCluster:
     return GpuCluster()
+
+
+@pytest.fixture
+def addon() -> Iterator[None]:
+    """NVIDIA's driver hands out the GPUs for the length of a test."""
+    with bound(NVIDIA):
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dradriver.api.ledger import LEDGERS, OURS
+from dradriver.api.ledger import LEDGERS, OURS, bound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,10 +38,19 @@ def policies_option(command: F) -> F:
 
 
 def ledger_option(command: F) -> F:
-    """Give a command without a cluster the option ``ledger``, a key of ``LEDGERS``: the chart's value of that name."""
-    said = "The chart's value of this name: whose devices are handed out."
+    """Give a command without a cluster the option ``--ledger``, the chart's value of that name; it is bound there."""
+
+    def bind_it(context: click.Context, _: click.Parameter, driver: str) -> None:
+        context.with_resource(bound(LEDGERS[driver]))
+
     return click.option(
-        "--ledger", type=click.Choice(tuple(LEDGERS)), default=OURS.driver, show_default=True, help=said
+        "--ledger",
+        type=click.Choice(tuple(LEDGERS)),
+        default=OURS.driver,
+        show_default=True,
+        help="The chart's value of this name: whose devices are handed out.",
+        expose_value=False,
+        callback=bind_it,
     )(command)
 
 

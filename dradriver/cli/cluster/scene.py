@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dradriver.api import names
-from dradriver.api.ledger import NVIDIA, OURS, Ledger
+from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node, Pod
 from dradriver.api.pins import Claim, Key
 from dradriver.api.policies.model import DEFAULTS, Policies
@@ -50,7 +49,8 @@ class Scene:
     """The cluster.
 
     Attributes:
-        picture: As the controller has it.
+        picture: As the controller has it, once it was read.
+        ledger: Whose devices are handed out: the controller's code is asked about the picture while it is bound.
         claims: All claims, with the names of those who use them, by namespace and name.
         nodes: All nodes, by name.
         unread: What could not be read, in words.
@@ -58,15 +58,15 @@ class Scene:
     """
 
     def __init__(self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS) -> None:
-        self.picture = Picture(lambda _: None, lambda: None)
-        self.picture.weights = policies.preference
-        self.picture.nccl_changed(policies.nccl.version)
+        self.picture: Picture
+        self.ledger = OURS
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
         self.unread: list[str] = []
         self.whole = True
         self._client = client
         self._server = server
+        self._policies = policies
         self._filled: set[str] = set()
 
     async def read(self, *, pods_too: bool = True) -> None:
@@ -84,23 +84,26 @@ class Scene:
                 self.whole = False
                 self.unread.append(reading.nothing_published(self._server))
             slices += await self._theirs(slices)
-            picture = self.picture
-            for device_class in classes:
-                picture.class_changed(_seen(device_class))
-            for node in nodes:
-                self.nodes[node.metadata.name] = node
-                picture.node_changed(_seen(node))
-            for rule in rules:
-                picture.taint_rule_changed(_seen(rule))
-            for piece in slices:
-                picture.slice_changed(_seen(piece))
-            for claim in claims:
-                self.claims[claim.key] = claim
-                picture.claim_changed(_seen(records.claim_record(claim, picture.ledger)))
-            for pod in ours:
-                if isinstance(pod, Pod):  # a static one is its node's, as others': counted where the node is looked at
-                    picture.pod_changed(_seen(pod))
-            _ = picture.inventory.fleet  # what is wrong with a machine is said here
+            with bound(self.ledger):
+                self.picture = picture = Picture(lambda _: None, lambda: None)
+                picture.weights = self._policies.preference
+                picture.nccl_changed(self._policies.nccl.version)
+                for device_class in classes:
+                    picture.class_changed(_seen(device_class))
+                for node in nodes:
+                    self.nodes[node.metadata.name] = node
+                    picture.node_changed(_seen(node))
+                for rule in rules:
+                    picture.taint_rule_changed(_seen(rule))
+                for piece in slices:
+                    picture.slice_changed(_seen(piece))
+                for claim in claims:
+                    self.claims[claim.key] = claim
+                    picture.claim_changed(_seen(records.claim_record(claim)))
+                for pod in ours:
+                    if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
+                        picture.pod_changed(_seen(pod))
+                _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:
         """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
@@ -144,8 +147,8 @@ class Scene:
         return bool(wanted)
 
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
-        kind = functools.partial(records.read_slice, ledger=ledger)
-        return await self._list(RESOURCE_SLICES, kind, field_selector=reading.of_driver(ledger))
+        with bound(ledger):
+            return await self._list(RESOURCE_SLICES, records.read_slice, field_selector=reading.of_driver(ledger))
 
     async def _taint_rules(self) -> list[TaintRule]:
         """Return the DeviceTaintRules that there are, none where the server has no such kind."""
@@ -170,7 +173,7 @@ class Scene:
         theirs = await self._slices(NVIDIA) if alone else []
         if not alone or (alone < pools and alone.isdisjoint(piece.pool for piece in theirs)):
             return []
-        self.picture.hand_out(NVIDIA)
+        self.ledger = NVIDIA
         return theirs
 
     async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api import affinity, names
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import bound
 from dradriver.api.objects import Affinity, NodeAffinity, Pod
 from dradriver.api.pins import Pin, claim_key
 from dradriver.api.policies.model import DEFAULTS, Policies
@@ -75,7 +76,8 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         claim = None  # somebody else's under the same name
     if claim is not None:
         events += await told(claim.metadata.uid, "claim")
-    judged = await (alone.static(scene, pod, claim) if pod.static else _judged(scene, pod))
+    with bound(scene.ledger):
+        judged = await (alone.static(scene, pod, claim) if pod.static else _judged(scene, pod))
     return msgspec.structs.replace(
         judged,
         reason=plain(judged.reason),
@@ -130,7 +132,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
 
 def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
     key = pod.metadata.namespace, pod.metadata.name
-    return Unit(key, pod, scene.picture.template_of(pod), scene.picture.ledger, where)
+    return Unit(key, pod, scene.picture.template_of(pod), where)
 
 
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Any, Final, Protocol
 
 from dradriver.api import names, slice_features, slices
-from dradriver.api.ledger import OURS, Ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node, ResourceSlice
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.slice_features import SliceFeatures
@@ -61,7 +61,7 @@ class Taints(Protocol):
 
 
 class Publisher:
-    """Writes this node's slices while ``run`` runs.
+    """Writes this node's slices while ``run`` runs: the machine alone where another driver hands out the GPUs.
 
     Attributes:
         published: Whether the slices were as they should be when last looked at.
@@ -80,7 +80,6 @@ class Publisher:
         events: Recorder | None = None,
         used: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         beside_device_plugin: bool = False,
-        ledger: Ledger = OURS,
     ) -> None:
         """Write nothing yet.
 
@@ -95,7 +94,6 @@ class Publisher:
                 its MIG mode is off.
             used: Gives the names of the devices of prepared claims by the GPU's uuid.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
-            ledger: Whose devices are handed out: where they are another driver's, only the machine is published.
         """
         self._client = client
         self._objects = objects
@@ -110,7 +108,6 @@ class Publisher:
         self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
-        self._ledger = ledger
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
         self._kubelet_is_up.set()
@@ -191,7 +188,7 @@ class Publisher:
         if not self._registered() or node is None or machine is None:
             self.published = False
             return
-        owner = None if self._beside else other_owner(node, self._objects.others(self._ledger.driver))
+        owner = None if self._beside else other_owner(node, self._objects.others(current_ledger().driver))
         if owner != self.withheld:
             self.withheld = owner
             metrics.WITHHELD.set(owner is not None)
@@ -203,7 +200,7 @@ class Publisher:
             self._taints.adopt(self._tainted())
         if owner is not None or not machine.gpus:
             wanted = []
-        elif self._ledger is not OURS:
+        elif current_ledger() is not OURS:
             wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
             able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)

@@ -13,6 +13,8 @@ from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster
 from tests.fakes.commands import CommandLine, run_all
 
+pytestmark = pytest.mark.usefixtures("addon")
+
 
 @pytest.fixture
 def cluster() -> AddOnCluster:

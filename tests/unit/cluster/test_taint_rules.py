@@ -130,6 +130,7 @@ async def test_a_promise_on_a_gpu_that_is_tainted_meanwhile_ends_at_once() -> No
     assert len(cluster.gpus("p")[1]) == 8
 
 
+@pytest.mark.usefixtures("addon")
 async def test_what_nvidias_driver_hands_out_is_tainted_by_its_own_names() -> None:
     cluster = AddOnCluster()
     cluster.node("a")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster
 from tests.fakes.control_plane.devices import pinned
+
+pytestmark = pytest.mark.usefixtures("addon")
 
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
 

@@ -18,6 +18,8 @@ from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.control_plane.devices import pinned
 
+pytestmark = pytest.mark.usefixtures("addon")
+
 Object = dict[str, Any]
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
 ATTRIBUTE = "device.attributes['gpu.nvidia.com']."
@@ -116,7 +118,7 @@ async def test_what_of_theirs_cannot_be_placed_waits_with_the_reason_until_the_t
 
 
 def read(content: Object) -> templates.TemplateRequest:
-    return templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), Whole(containers=(1,)), NVIDIA)
+    return templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), Whole(containers=(1,)))
 
 
 @pytest.mark.parametrize(

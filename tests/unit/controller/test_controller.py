@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
+from dradriver.api.ledger import NVIDIA, OURS, bound, current_ledger
 from dradriver.controller.controller import Controller
-from dradriver.controller.main import LEASE, main, parse, serve
+from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.kube.client import Client
 from dradriver.kube.resources import LEASES, PODS, RESOURCE_CLAIMS
+from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
@@ -137,23 +139,23 @@ async def test_other_drivers_slices_and_claims_are_none_of_ours(running: Running
     assert claim["metadata"]["labels"] == {names.LABEL: names.LABEL_PLACED}
 
 
+def options_of(api: FakeApiServer, folder: Path, *more: str) -> Options:
+    """Return a process's options for a server, with its kubeconfig in a folder."""
+    kubeconfig = folder / "config"
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": api.config.url}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    kubeconfig.write_text(json.dumps(config))
+    return parse(["--namespace=system", "--identity=me", "--health-port=0", f"--kubeconfig={kubeconfig}", *more])
+
+
 async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
     running: Running, tmp_path: Path
 ) -> None:
-    kubeconfig = tmp_path / "config"
-    kubeconfig.write_text(
-        json.dumps(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": running.api.config.url}}],
-                "users": [{"name": "u", "user": {}}],
-            }
-        )
-    )
-    options = parse(
-        ["--namespace", "system", "--identity", "me", "--health-port", "0", "--kubeconfig", str(kubeconfig)]
-    )
+    options = options_of(running.api, tmp_path)
     running.cluster.node("a")
     running.cluster.pod("p")
     async with asyncio.TaskGroup() as tasks:
@@ -166,6 +168,26 @@ async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
     lease = running.api.find(LEASES, LEASE, "system")
     assert lease is not None
     assert lease["spec"]["holderIdentity"] == ""
+
+
+async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path: Path) -> None:
+    async with FakeApiServer() as api:
+        with bound(NVIDIA):
+            cluster = AddOnCluster()
+        cluster.store = api.store
+        running = Running(api, cluster)
+        cluster.node("a")
+        cluster.foreign("theirs", "a", "gpu-0")
+        cluster.pod("p", wishes={"policy": "nvlink"})
+        async with asyncio.TaskGroup() as tasks:
+            process = tasks.create_task(serve(options_of(api, tmp_path, "--ledger=gpu.nvidia.com")))
+            await running.until(lambda: running.is_lifted("p"))
+            process.cancel()
+        assert cluster.gpus("p") == ("a", [4, 5, 6, 7])
+        claim = cluster.claim("p")
+    assert claim is not None
+    assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == NVIDIA.device_class
+    assert current_ledger() is OURS, "it was the process's own"
 
 
 def test_times_of_the_election_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

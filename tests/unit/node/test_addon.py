@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound, current_ledger
 from dradriver.api.objects import ResourceSlice
 from dradriver.api.slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import addon
+from dradriver.node import agent as agent_of_our_own
+from dradriver.node.main import serve
 from dradriver.node.options import parse
 from dradriver.node.publishing import publisher
 from tests.fakes import nvidia, nvml
@@ -28,7 +31,8 @@ from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, eventually, ma
 
 @contextlib.asynccontextmanager
 async def agent(node: NodeUnderTest, **more: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(addon.run(node.options(**more), NVIDIA, server=node.api.config))
+    with bound(NVIDIA):
+        task = asyncio.create_task(addon.run(node.options(**more), server=node.api.config))
     try:
         yield
     finally:
@@ -78,7 +82,8 @@ async def test_all_gpus_of_a_driver_are_in_it_though_nothing_here_could_give_the
     async with a_node() as node:
         options = node.options(discovery="nvml", driver_root=nvml.compiled(), host_root=server.sys.root)
         options.cdi_root = nowhere
-        task = asyncio.create_task(addon.run(options, NVIDIA, server=node.api.config))
+        with bound(NVIDIA):
+            task = asyncio.create_task(addon.run(options, server=node.api.config))
         try:
             await eventually(lambda: ours(node))
         finally:
@@ -107,6 +112,20 @@ async def test_slices_with_devices_of_before_give_way(monkeypatch: pytest.Monkey
         async with agent(node):
             await eventually(lambda: ours(node) and not ours(node)[0]["spec"].get("devices"))
             assert len(ours(node)) == 1
+
+
+@pytest.mark.parametrize(("ledger", "part"), [(OURS, agent_of_our_own), (NVIDIA, addon)])
+async def test_the_agent_is_the_one_for_the_devices_that_the_option_names(
+    ledger: Ledger, part: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Ledger] = []
+
+    async def run(_: object) -> None:
+        ran.append(current_ledger())
+
+    monkeypatch.setattr(part, "run", run)
+    await asyncio.create_task(serve(parse(["--node-name=n", f"--ledger={ledger.driver}"])))
+    assert (ran, current_ledger()) == ([ledger], OURS)
 
 
 def test_the_command_line_knows_both_ledgers() -> None:

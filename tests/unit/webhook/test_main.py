@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from dradriver.api import names
+from dradriver.api.ledger import NVIDIA, OURS, Ledger
 from dradriver.kube.resources import MUTATING_WEBHOOKS
 from tests.fakes.admission import body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer
@@ -82,19 +83,23 @@ async def test_the_whole_process_serves_with_certificates_of_its_own(tmp_path: P
             process.cancel()
 
 
-async def test_the_whole_process_serves_with_mounted_certificates(tmp_path: Path, ports: tuple[int, int]) -> None:
+@pytest.mark.parametrize("ledger", [OURS, NVIDIA], ids=lambda ledger: ledger.driver)
+async def test_the_whole_process_serves_with_mounted_certificates(
+    tmp_path: Path, ports: tuple[int, int], ledger: Ledger
+) -> None:
     bundle = certificates.renew(None, now=datetime.datetime.now(datetime.UTC), hosts=HOSTS)
     (tmp_path / "tls.crt").write_text(bundle.certificate)
     (tmp_path / "tls.key").write_text(bundle.key)
     port, health = ports
-    arguments = [*BASE, "--certificates=mounted", f"--certificate-dir={tmp_path}"]
+    arguments = [*BASE, "--certificates=mounted", f"--certificate-dir={tmp_path}", f"--ledger={ledger.driver}"]
     options = program.parse([*arguments, f"--port={port}", f"--health-port={health}"])
     async with asyncio.TaskGroup() as group:
         process = group.create_task(program.serve(options))
         await heard(f"http://127.0.0.1:{health}/readyz")
         context = ssl.create_default_context(cadata=bundle.authorities)
-        answer = await heard(f"https://127.0.0.1:{port}/mutate-pods", context=context, sent=body(defaulted(pod(2))))
-        assert json.loads(answer)["response"]["allowed"] is True
+        sent = body(defaulted(pod(2, annotations={names.WHEN_FULL: "hand-over"})))  # not of another driver's GPUs
+        answer = await heard(f"https://127.0.0.1:{port}/mutate-pods", context=context, sent=sent)
+        assert json.loads(answer)["response"]["allowed"] is (ledger is OURS)
         process.cancel()
 
 
